@@ -1,0 +1,340 @@
+"""DDL as pure functions from one CatalogState to the next.
+
+Names are those of Spark: stored as written, compared without case. Tables and continuous queries share one name
+space, since both can be read. Everything that is wrong is a CatalogError, except a type that Spark does not have
+(AnalysisError, from cq_engine.types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    REFRESH_TIME,
+    ROW_ID,
+    SEQUENCE,
+    CatalogState,
+    Column,
+    ContinuousQuery,
+    ForeignKey,
+    Table,
+    VersionedTable,
+)
+from cq_engine.errors import CatalogError
+from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
+from cq_engine.types import canonical_type
+
+__all__ = [
+    "add_query",
+    "allocate_id",
+    "alter_table",
+    "create_table",
+    "dependents",
+    "drop_query",
+    "drop_table",
+    "find_query",
+    "find_table",
+    "replace_query",
+]
+
+RESERVED = frozenset({ROW_ID, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQUENCE, REFRESH_TIME})
+"""Column names that the engine adds to change rows."""
+
+_UNORDERED = ("map", "array", "struct", "variant", "void")
+"""Types that are not used to identify or to order rows: some have no order, none has statistics."""
+
+
+def find_table(state: CatalogState, name: str) -> Table:
+    """The base table `name`."""
+    found = state.tables.get(name.lower())
+    if found is not None:
+        return found
+    if name.lower() in state.queries:
+        raise CatalogError(f"{name} is a continuous query, not a table")
+    raise CatalogError(
+        f"there is no table {name}", hint=_did_you_mean(name, (t.name for t in state.tables.values()))
+    )
+
+
+def find_query(state: CatalogState, name: str) -> ContinuousQuery:
+    """The continuous query `name`."""
+    found = state.queries.get(name.lower())
+    if found is not None:
+        return found
+    if name.lower() in state.tables:
+        raise CatalogError(f"{name} is a table, not a continuous query")
+    raise CatalogError(
+        f"there is no continuous query {name}",
+        hint=_did_you_mean(name, (q.name for q in state.queries.values())),
+    )
+
+
+def allocate_id(state: CatalogState) -> tuple[CatalogState, int]:
+    """A fresh id for a versioned table or a query."""
+    return replace(state, next_id=state.next_id + 1), state.next_id
+
+
+def create_table(
+    state: CatalogState, statement: CreateTable, version: int, created_by: str | None = None
+) -> CatalogState:
+    """CREATE TABLE; of CREATE TABLE ... AS the caller has filled in the columns."""
+    if statement.name.lower() in state.tables and statement.if_not_exists:
+        return state
+    _check_free(state, statement.name)
+    if not statement.columns:
+        raise CatalogError(f"table {statement.name} has no columns")
+    key = None if statement.primary_key is None else statement.primary_key.columns
+    columns = _columns(statement.name, statement.columns, key or ())
+    key = None if key is None else _named(statement.name, columns, key, "PRIMARY KEY")
+    spec = statement.primary_key
+    if spec is not None and not spec.enforced and not spec.rely:
+        raise CatalogError(
+            f"the PRIMARY KEY of {statement.name} is neither enforced nor relied on",
+            detail="the deltas of continuous queries rest on keys",
+            hint="write PRIMARY KEY (...), or PRIMARY KEY (...) NOT ENFORCED RELY at your own risk",
+        )
+    cluster_by = _named(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
+    state, number = allocate_id(state)
+    storage = VersionedTable(number, "base", statement.name, columns, key or (ROW_ID,), cluster_by)
+    table = Table(
+        name=statement.name,
+        storage=storage,
+        primary_key=key,
+        primary_key_enforced=spec is None or spec.enforced,
+        options=statement.options,
+        created_version=version,
+        created_by=created_by,
+    )
+    for foreign in statement.foreign_keys:
+        table = _with_foreign_key(state, table, foreign)
+    return _put(state, table)
+
+
+def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
+    """DROP TABLE; with CASCADE the continuous queries that use it go too, and foreign keys that refer to it."""
+    if statement.name.lower() not in state.tables and statement.if_exists:
+        return state
+    table = find_table(state, statement.name)
+    users = dependents(state, table.name)
+    referring = _referring(state, table)
+    if (users or referring) and not statement.cascade:
+        raise _in_use(f"table {table.name}", users, referring)
+    for query in users:
+        state = drop_query(state, query, cascade=True) if query.lower() in state.queries else state
+    tables = {
+        name: replace(t, foreign_keys=tuple(k for k in t.foreign_keys if not _same(k.references, table.name)))
+        for name, t in state.tables.items()
+        if name != table.name.lower()
+    }
+    return replace(state, tables=tables)
+
+
+def alter_table(state: CatalogState, statement: AlterTable) -> CatalogState:
+    """ALTER TABLE: ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME."""
+    table = find_table(state, statement.name)
+    if statement.action == "ADD COLUMNS":
+        return _put(state, _with_columns(table, statement.columns))
+    if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
+        return _put(state, _with_foreign_key(state, table, statement.foreign_key))
+    if statement.action == "CLUSTER BY":
+        cluster_by = _named(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
+        return _put(state, replace(table, storage=replace(table.storage, cluster_by=cluster_by)))
+    if statement.action == "RENAME" and statement.new_name is not None:
+        return _renamed(state, table, statement.new_name)
+    raise CatalogError(f"ALTER TABLE {table.name}: {statement.action} is not known")
+
+
+def add_query(state: CatalogState, query: ContinuousQuery) -> CatalogState:
+    """CREATE CONTINUOUS QUERY, with its id and those of its versioned tables from `allocate_id`."""
+    _check_free(state, query.name)
+    return replace(state, queries={**state.queries, query.name.lower(): query})
+
+
+def replace_query(state: CatalogState, query: ContinuousQuery) -> CatalogState:
+    """ALTER CONTINUOUS QUERY: another definition under the same name."""
+    find_query(state, query.name)
+    return replace(state, queries={**state.queries, query.name.lower(): query})
+
+
+def drop_query(state: CatalogState, name: str, cascade: bool = False) -> CatalogState:
+    """DROP CONTINUOUS QUERY; with CASCADE the queries over it go too. A table that it created stays as a table."""
+    query = find_query(state, name)
+    users = [user for user in dependents(state, query.name) if not _same(user, query.name)]
+    if users and not cascade:
+        raise _in_use(f"continuous query {query.name}", users, [])
+    for user in users:
+        state = drop_query(state, user, cascade=True) if user.lower() in state.queries else state
+    queries = {key: q for key, q in state.queries.items() if key != query.name.lower()}
+    tables = {
+        key: replace(t, created_by=None)
+        if t.created_by is not None and _same(t.created_by, query.name)
+        else t
+        for key, t in state.tables.items()
+    }
+    return replace(state, queries=queries, tables=tables)
+
+
+def dependents(state: CatalogState, name: str) -> list[str]:
+    """The continuous queries that read `name` or deliver into it."""
+    return [
+        query.name
+        for query in state.queries.values()
+        if any(_same(source, name) for source in query.sources)
+        or any(_same(d.name, name) and d.kind in (None, "TABLE") for d in query.destinations)
+    ]
+
+
+# ---------------------------------------------------------------- columns and keys
+
+
+def _columns(table: str, specs: Sequence[ColumnSpec], key: Iterable[str]) -> tuple[Column, ...]:
+    in_key = {name.lower() for name in key}
+    seen: set[str] = set()
+    columns = []
+    for spec in specs:
+        if spec.name.lower() in seen:
+            raise CatalogError(
+                f"table {table} has two columns {spec.name}", detail="names are compared without case"
+            )
+        if spec.name.lower() in RESERVED:
+            raise CatalogError(
+                f"column {spec.name} of table {table} has a name that change rows need",
+                hint=f"choose another; reserved are {', '.join(sorted(RESERVED))}",
+            )
+        seen.add(spec.name.lower())
+        kind = canonical_type(spec.type)
+        nullable = spec.nullable and spec.name.lower() not in in_key
+        columns.append(Column(spec.name, kind, nullable, spec.comment))
+    return tuple(columns)
+
+
+def _named(table: str, columns: Sequence[Column], names: Sequence[str], what: str) -> tuple[str, ...]:
+    """`names` as the table writes them, checked to be columns that can be ordered and stand once."""
+    by_name = {c.name.lower(): c for c in columns}
+    found: list[str] = []
+    for name in names:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise CatalogError(
+                f"{what}: table {table} has no column {name}",
+                hint=_did_you_mean(name, (c.name for c in columns)),
+            )
+        if column.type.startswith(_UNORDERED):
+            raise CatalogError(
+                f"{what}: column {column.name} of table {table} is {column.type}, which no key can be"
+            )
+        if column.name in found:
+            raise CatalogError(f"{what}: column {column.name} of table {table} is named twice")
+        found.append(column.name)
+    return tuple(found)
+
+
+def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
+    for spec in specs:
+        if not spec.nullable:
+            raise CatalogError(
+                f"column {spec.name} cannot be NOT NULL",
+                detail=f"the rows that {table.name} has get NULL there",
+                hint="add it without NOT NULL",
+            )
+    before = [ColumnSpec(c.name, c.type, c.nullable, c.comment) for c in table.columns]
+    columns = _columns(table.name, [*before, *specs], table.primary_key or ())
+    return replace(table, storage=replace(table.storage, columns=columns))
+
+
+def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec) -> Table:
+    columns = _named(table.name, table.columns, spec.columns, "FOREIGN KEY")
+    target = table if _same(spec.references, table.name) else find_table(state, spec.references)
+    if target.primary_key is None:
+        raise CatalogError(
+            f"FOREIGN KEY of {table.name}: {target.name} has no primary key",
+            hint="a foreign key refers to a primary key",
+        )
+    wanted = spec.ref_columns or target.primary_key
+    ref_columns = _named(target.name, target.columns, wanted, "REFERENCES")
+    if set(ref_columns) != set(target.primary_key) or len(columns) != len(ref_columns):
+        raise CatalogError(
+            f"FOREIGN KEY ({', '.join(columns)}) of {table.name} does not match the primary key of {target.name}",
+            detail=f"that is ({', '.join(target.primary_key)})",
+        )
+    types, ref_types = _types(table), _types(target)
+    for mine, other in zip(columns, ref_columns):
+        if types[mine] != ref_types[other]:
+            raise CatalogError(
+                f"FOREIGN KEY of {table.name}: {mine} is {types[mine]}, {target.name}.{other} is {ref_types[other]}",
+                hint="give both the same type",
+            )
+    name = spec.name or f"{table.name}_{'_'.join(columns)}_fkey"
+    if any(_same(key.name, name) for key in table.foreign_keys):
+        raise CatalogError(f"table {table.name} has a foreign key {name} already")
+    key = ForeignKey(name, columns, target.name, ref_columns, spec.enforced, spec.rely)
+    return replace(table, foreign_keys=(*table.foreign_keys, key))
+
+
+def _types(table: Table) -> dict[str, str]:
+    return {c.name: c.type for c in table.columns}
+
+
+def _renamed(state: CatalogState, table: Table, name: str) -> CatalogState:
+    users = dependents(state, table.name)
+    if users:
+        raise _in_use(f"table {table.name}", users, [])
+    if not _same(table.name, name):
+        _check_free(state, name)
+    renamed = replace(table, name=name, storage=replace(table.storage, name=name))
+    tables = {}
+    for key, other in state.tables.items():
+        entry = renamed if key == table.name.lower() else other
+        keys = tuple(
+            replace(k, references=name) if _same(k.references, table.name) else k for k in entry.foreign_keys
+        )
+        tables[entry.name.lower()] = replace(entry, foreign_keys=keys)
+    return replace(state, tables=tables)
+
+
+# ---------------------------------------------------------------- small things
+
+
+def _put(state: CatalogState, table: Table) -> CatalogState:
+    return replace(state, tables={**state.tables, table.name.lower(): table})
+
+
+def _check_free(state: CatalogState, name: str) -> None:
+    if name.lower() in state.tables:
+        raise CatalogError(f"table {name} exists already", hint="choose another name, or drop it first")
+    if name.lower() in state.queries:
+        raise CatalogError(
+            f"continuous query {name} exists already", hint="choose another name, or drop it first"
+        )
+
+
+def _referring(state: CatalogState, table: Table) -> list[str]:
+    return [
+        f"{key.name} of {other.name}"
+        for other in state.tables.values()
+        if other.name != table.name
+        for key in other.foreign_keys
+        if _same(key.references, table.name)
+    ]
+
+
+def _in_use(what: str, queries: Sequence[str], keys: Sequence[str]) -> CatalogError:
+    uses = [f"continuous query {name}" for name in queries] + [f"foreign key {name}" for name in keys]
+    return CatalogError(
+        f"{what} is in use", detail=f"by {', '.join(uses)}", hint="drop those first, or say CASCADE"
+    )
+
+
+def _same(a: str, b: str) -> bool:
+    return a.lower() == b.lower()
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    by_lower = {n.lower(): n for n in names}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]}?" if close else ""

@@ -1,0 +1,105 @@
+"""Attempts: files are written under an attempt's id, which is registered first and done when a transaction uses it.
+
+An attempt that is still registered when a process opens the warehouse ended without its transaction: its files are
+garbage. Where files lie, below the warehouse:
+
+| kind, role | directory |
+|---|---|
+| base, snapshot | `tables/<name>/<attempt>`: inside the published Delta table |
+| base, log | `changes/<name>/<attempt>` |
+| delta, log | `deltas/<name>/<attempt>` |
+| state | `data/state-<id>/<attempt>` |
+
+`<name>` is the table's, or `<name>-<id>` where that is taken or not plain ASCII.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.view import Storage
+from cq_engine.errors import StorageError
+
+__all__ = ["Attempt", "attempt_directories", "new_attempt_id", "roots"]
+
+_ROOTS: dict[tuple[str, str], str] = {
+    ("base", "snapshot"): "tables",
+    ("base", "log"): "changes",
+    ("delta", "log"): "deltas",
+    ("delta", "snapshot"): "data",
+    ("state", "log"): "data",
+    ("state", "snapshot"): "data",
+}
+
+
+class Attempt:
+    """A registered attempt to write files. `directory` may be asked for from any thread."""
+
+    def __init__(
+        self,
+        attempt_id: str,
+        warehouse: str,
+        storage_of: Callable[[VersionedTable], Storage],
+        abandon: Callable[[Attempt], None],
+    ) -> None:
+        self.id = attempt_id
+        self._warehouse = warehouse
+        self._storage_of = storage_of
+        self._abandon = abandon
+
+    def directory(self, table: VersionedTable, role: str) -> str:
+        """The absolute path of a directory of its own, not yet made, for files of `table`.
+
+        `role` is snapshot (plain rows) or log (change rows).
+        """
+        root = root_of(self._storage_of(table), role)
+        tail = f"{self.id}/{role}" if root.startswith("data/") else self.id
+        return f"{self._warehouse}/{root}/{tail}"
+
+    def abandon(self) -> None:
+        """Removes the files and forgets the attempt."""
+        self._abandon(self)
+
+
+def root_of(storage: Storage, role: str) -> str:
+    """The directory, relative to the warehouse, below which files of a table lie; it is also where the Delta table
+    is that shows them."""
+    top = _ROOTS.get((storage.kind, role))
+    if top is None:
+        raise StorageError(f"a versioned table of kind {storage.kind} has no {role!r} files")
+    return f"{top}/{storage.directory}"
+
+
+def roots(storage: Storage) -> tuple[str, ...]:
+    """All directories of a table, relative to the warehouse."""
+    return tuple(sorted({root_of(storage, role) for kind, role in _ROOTS if kind == storage.kind}))
+
+
+def new_attempt_id(kind: str, epoch: int) -> str:
+    """ASCII, unique, and without the leading `_` or `.` that would hide files from Spark."""
+    plain = re.sub(r"[^a-z0-9]", "", kind.lower()) or "attempt"
+    return f"{plain}-{epoch}-{secrets.token_hex(8)}"
+
+
+def attempt_directories(warehouse: str, storages: list[Storage], attempt_id: str) -> list[Path]:
+    """The directories that an attempt has made."""
+    found = [Path(warehouse, root, attempt_id) for storage in storages for root in roots(storage)]
+    return [path for path in found if path.is_dir()]
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory if it is there.
+
+    Raises StorageError where that fails.
+    """
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}", detail=str(error)) from error

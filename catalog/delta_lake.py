@@ -1,0 +1,223 @@
+"""Publishing to Delta Lake: the open face of the warehouse.
+
+| Delta table | rows |
+|---|---|
+| `tables/<name>` | a base table as of its newest snapshot (COMPACT TABLE and bulk loads into a compact table advance it), its columns |
+| `changes/<name>` | the change log of a base table: its columns, `_row_id` where it has no primary key, `_change_type`, `_commit_version`, `_commit_timestamp` |
+| `deltas/<name>` | the delta log of a continuous query: the same, with `_sequence` and `_refresh_time` |
+
+`_row_id` stands in logs because it alone says which before-image belongs to which after-image; `tables` leave it out.
+Every Delta commit carries the application transaction `cq-engine` and, in its metadata, `cq_engine.commit_version`:
+the newest commit version that the Delta table then holds. Data files lie inside the Delta tables and are not copied,
+but for insert-only files, which serve the snapshot and are copied for the log. Intervals cannot be published.
+
+Publishing can be repeated and interrupted anywhere: Delta is asked what it has before anything is added.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from cq_engine import faults
+from cq_engine.catalog.attempts import root_of
+from cq_engine.catalog.delta_files import add_action, copy_inserts, delta_schema, relative, remove_action
+from cq_engine.catalog.flush import flush, log_columns
+from cq_engine.catalog.model import ChangeSet, Column, DataFile, Layout, VersionedTable
+from cq_engine.catalog.store import Catalog
+from cq_engine.catalog.view import Facts, Published, versioned_tables
+from cq_engine.errors import StorageError
+
+__all__ = ["APPLICATION", "Publisher"]
+
+APPLICATION = "cq-engine"
+_CHECKPOINT_EVERY = 50
+"""Delta commits between checkpoints: opening a table reads the commits since the last one."""
+_TRIES = 3
+
+
+class Publisher:
+    """Publishes what is committed. One per writing process; `publish` may be called from any thread."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._handles: dict[tuple[int, str], DeltaTable] = {}
+        self._lock = threading.Lock()
+
+    def publish(self) -> int:
+        """Flushes all inline changes, then publishes every table up to its newest flushed version. Returns the
+        number of Delta commits.
+
+        Raises StorageError where a data file or a Delta table is not as the catalog says.
+        """
+        with self._lock:
+            faults.point("publish.begin")
+            if flush(self.catalog):
+                faults.point("publish.file")
+            tables = versioned_tables(self.catalog.state)
+            for key in [k for k in self._handles if k[0] not in tables]:
+                del self._handles[key]
+            try:
+                return sum(
+                    self._publish(table) for table in tables.values() if table.kind in ("base", "delta")
+                )
+            except DeltaError as error:
+                raise StorageError("publishing to Delta Lake failed", detail=str(error)) from error
+
+    def pending(self) -> tuple[int, int]:
+        """Inline change sets that are not flushed yet, and their rows: for deciding when to publish."""
+        view = self.catalog.view
+        with view.lock:
+            waiting = [c.rows for t in view.layouts.values() for c in t.changes if c.inline_id is not None]
+        return len(waiting), sum(waiting)
+
+    def close(self) -> None:
+        with self._lock:
+            self._handles.clear()
+
+    # ------------------------------------------------------------ one table
+
+    def _publish(self, table: VersionedTable) -> int:
+        commits = self._publish_log(table)
+        return commits + (self._publish_table(table) if table.kind == "base" else 0)
+
+    def _publish_log(self, table: VersionedTable) -> int:
+        catalog = self.catalog
+        storage = catalog.storage_of(table)
+        pending = self._flushed(table.id, storage.published_log)
+        if not pending and (storage.published_log or (table.id, "log") in self._handles):
+            return 0
+        columns = log_columns(table)
+        root = root_of(storage, "log")
+        found = self._open((table.id, "log"), root, columns, f"{table.name} changes")
+        if found is None:
+            return 0
+        handle, is_new = found
+        if is_new and storage.published_log:  # somebody removed the Delta table: build it again
+            pending = self._flushed(table.id, 0)
+        pending = [c for c in pending if c.high > (handle.transaction_version(APPLICATION) or 0)]
+        actions: list[AddAction | RemoveAction] = [
+            add_action(catalog.warehouse, root, file, columns)
+            for changes in pending
+            for file in self._log_files(table, changes, root)
+        ]
+        high = max((c.high for c in pending), default=0)
+        if actions:
+            self._commit_log(handle, actions, high)
+            faults.point("publish.committed")
+        done = max(high, handle.transaction_version(APPLICATION) or 0)
+        if done > storage.published_log:
+            catalog.write_facts(Facts(published=[Published(table.id, "log", done)]))
+        return 1 if actions else 0
+
+    def _flushed(self, table_id: int, after: int) -> list[ChangeSet]:
+        """The change sets above the version `after` whose versions have no inline rows any more."""
+        view = self.catalog.view
+        with view.lock:
+            waiting = view.layout(table_id).changes_after(after)
+        end = min((c.low for c in waiting if c.inline_id is not None), default=None)
+        return [c for c in waiting if end is None or c.high < end]
+
+    def _log_files(self, table: VersionedTable, changes: ChangeSet, root: str) -> Iterable[DataFile]:
+        if not changes.insert_only:
+            return changes.files
+        copies = copy_inserts(self.catalog, table, changes, root)
+        faults.point("publish.file")
+        return copies
+
+    def _commit_log(self, handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int) -> None:
+        for last in (False,) * (_TRIES - 1) + (True,):
+            try:
+                _commit(handle, actions, version)
+                return
+            except CommitFailedError:
+                handle.update_incremental()
+                if (handle.transaction_version(APPLICATION) or 0) >= version:
+                    return
+                if last:
+                    raise
+
+    def _publish_table(self, table: VersionedTable) -> int:
+        catalog = self.catalog
+        storage = catalog.storage_of(table)
+        layout = catalog.layout(table.id, catalog.newest_version)
+        if layout.base <= storage.published_table:
+            return 0
+        root = root_of(storage, "snapshot")
+        found = self._open((table.id, "table"), root, table.columns, table.name)
+        if found is None:
+            return 0
+        commits = self._commit_snapshot(found[0], layout, root, table.columns)
+        catalog.write_facts(Facts(published=[Published(table.id, "table", layout.base)]))
+        return commits
+
+    def _commit_snapshot(
+        self, handle: DeltaTable, layout: Layout, root: str, columns: tuple[Column, ...]
+    ) -> int:
+        """Makes the Delta table hold exactly the snapshot's files."""
+        wanted = {relative(file, root): file for file in layout.snapshot}
+        for last in (False,) * (_TRIES - 1) + (True,):
+            there = set(pa.table(handle.get_add_actions()).column("path").to_pylist())
+            actions: list[AddAction | RemoveAction] = [
+                add_action(self.catalog.warehouse, root, file, columns)
+                for path, file in wanted.items()
+                if path not in there
+            ]
+            actions += [remove_action(path) for path in sorted(there - wanted.keys())]
+            if not actions:
+                return 0
+            try:
+                _commit(handle, actions, layout.base)
+                faults.point("publish.committed")
+                return 1
+            except CommitFailedError:
+                handle.update_incremental()
+                if last:
+                    raise
+        return 0
+
+    # ------------------------------------------------------------ Delta tables
+
+    def _open(
+        self, key: tuple[int, str], root: str, columns: tuple[Column, ...], name: str
+    ) -> tuple[DeltaTable, bool] | None:
+        """The Delta table at `root` with (at least) `columns`, and whether it was made now; None where Delta Lake
+        does not have their types."""
+        schema = delta_schema(columns)
+        if schema is None:
+            return None
+        uri = f"{self.catalog.warehouse}/{root}"
+        is_new = False
+        handle = self._handles.get(key)
+        if handle is None:
+            is_new = not DeltaTable.is_deltatable(uri)
+            handle = DeltaTable.create(uri, schema, name=name) if is_new else DeltaTable(uri)
+            self._handles[key] = handle
+        _add_columns(handle, schema)
+        return handle, is_new
+
+
+def _add_columns(handle: DeltaTable, schema: Schema) -> None:
+    there = {field.name for field in handle.schema().fields}
+    missing = [field for field in schema.fields if field.name not in there]
+    if missing:
+        handle.alter.add_columns(missing)
+        handle.update_incremental()
+
+
+def _commit(handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int) -> None:
+    """One Delta commit, as a compare-and-set on the version that `handle` has seen."""
+    properties = CommitProperties(
+        custom_metadata={"cq_engine.commit_version": version},
+        max_commit_retries=0,
+        app_transactions=[Transaction(APPLICATION, version)],
+    )
+    handle.create_write_transaction(actions, "append", handle.schema(), commit_properties=properties)
+    handle.update_incremental()
+    if handle.version() % _CHECKPOINT_EVERY == 0:
+        handle.create_checkpoint()

@@ -1,0 +1,124 @@
+"""Flush: inline change sets to Parquet, one file per table and run, swapped in the catalog in one transaction.
+
+Files hold what inline rows hold, in the order of the versions, and `_commit_timestamp` besides. The rows stay in the
+cache, so that a small interval is still served from memory (`Catalog.cached`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    REFRESH_TIME,
+    SEQUENCE,
+    ChangeSet,
+    Column,
+    VersionedTable,
+)
+from cq_engine.catalog.store import Catalog
+from cq_engine.catalog.tables import write_parquet
+from cq_engine.catalog.view import Facts, Replaced, versioned_tables
+from cq_engine.types import arrow_schema
+
+__all__ = ["flush", "log_columns", "with_timestamps"]
+
+_MOST_ROWS = 1_000_000
+"""Rows per file, so that a long run does not have to fit into memory."""
+
+
+def log_columns(table: VersionedTable) -> tuple[Column, ...]:
+    """The columns of a change log as it lies in files and is published.
+
+    The table's columns, `_row_id` where that is the identity, for a delta log `_sequence` and `_refresh_time`, then
+    `_change_type`, `_commit_version`, `_commit_timestamp`.
+    """
+    delta = (Column(SEQUENCE, "bigint"), Column(REFRESH_TIME, "timestamp")) if table.kind == "delta" else ()
+    own = [c for c in table.physical_columns if c.name not in (SEQUENCE, REFRESH_TIME)]
+    return (
+        *own,
+        *delta,
+        Column(CHANGE_TYPE, "string"),
+        Column(COMMIT_VERSION, "bigint"),
+        Column(COMMIT_TIMESTAMP, "timestamp"),
+    )
+
+
+def flush(catalog: Catalog) -> int:
+    """Writes all inline change sets to files. Returns how many change sets there were."""
+    runs = list(_runs(catalog))
+    if not runs:
+        return 0
+    attempt = catalog.attempt("flush")
+    try:
+        replaced = []
+        for number, (table, run) in enumerate(runs):
+            inline = pa.concat_tables(
+                [conformed(rows, table) for rows in catalog.read_changes(run)], promote_options="default"
+            )
+            rows = with_timestamps(catalog, inline, run[0].low, run[-1].high)
+            path = f"{attempt.directory(table, 'log')}/part-{number:05d}.parquet"
+            stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
+            file = write_parquet(rows, path, catalog.warehouse, stats)
+            merged = ChangeSet(
+                table.id,
+                run[0].low,
+                run[-1].high,
+                rows.num_rows,
+                frozenset().union(*(c.kinds for c in run)),
+                files=(file,),
+                id=catalog.next_change_id(),
+            )
+            replaced.append(Replaced(table.id, tuple(run), merged, inline))
+    except BaseException:
+        attempt.abandon()
+        raise
+    catalog.write_facts(Facts(replaced=replaced), attempt)
+    return sum(len(run) for _, run in runs)
+
+
+def conformed(rows: pa.Table, table: VersionedTable) -> pa.Table:
+    """Change rows with the columns and types of the log's files, without `_commit_timestamp`; columns that were added
+    to the table later are NULL."""
+    schema = arrow_schema(c for c in log_columns(table) if c.name != COMMIT_TIMESTAMP)
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def with_timestamps(catalog: Catalog, rows: pa.Table, low: int, high: int) -> pa.Table:
+    """`rows`, of the versions [low, high], with `_commit_timestamp` after `_commit_version`."""
+    known = catalog.timestamps(low, high)
+    kind = pa.timestamp("us", tz="UTC")
+    moments = pa.array(known.values(), kind)
+    places = pc.index_in(rows.column(COMMIT_VERSION), value_set=pa.array(known.keys(), pa.int64()))
+    return rows.append_column(pa.field(COMMIT_TIMESTAMP, kind), pa.chunked_array([moments]).take(places))
+
+
+def _runs(catalog: Catalog) -> Iterator[tuple[VersionedTable, list[ChangeSet]]]:
+    """Per table, inline change sets that follow each other without one in files between them."""
+    view = catalog.view
+    tables = versioned_tables(view.state)
+    with view.lock:
+        found = {number: list(view.layout(number).changes) for number in tables}
+    for number, changes in found.items():
+        run: list[ChangeSet] = []
+        for change_set in changes:
+            inline = change_set.inline_id is not None
+            full = sum(c.rows for c in run) >= _MOST_ROWS
+            if run and (not inline or full):
+                yield tables[number], run
+                run = []
+            if inline:
+                run.append(change_set)
+        if run:
+            yield tables[number], run

@@ -1,0 +1,92 @@
+"""The version of the catalog's schema: creates it, brings an older one up to date, refuses a newer one.
+
+To change the schema: change catalog/schema.py, add one to VERSION and a function to MIGRATIONS that leads there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from cq_engine.catalog import schema
+from cq_engine.errors import CatalogError
+
+__all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
+
+VERSION = 1
+_KEY = "schema_version"
+_ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+"""From version n to n + 1, by n."""
+
+
+def stored_version(connection: Connection) -> int | None:
+    """The version of the schema in the database; None where there is none."""
+    if not sa.inspect(connection).has_table(schema.meta.name):
+        return None
+    found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == _KEY)).scalar()
+    return None if found is None else int(found)
+
+
+def check(connection: Connection) -> None:
+    """For a reader: raises CatalogError unless the schema is there and is this version's."""
+    found = stored_version(connection)
+    if found is None:
+        raise CatalogError(
+            "there is no catalog here",
+            detail="read-only, nothing is created",
+            hint="open it once without read_only",
+        )
+    _not_newer(found)
+    if found < VERSION:
+        raise CatalogError(
+            f"the catalog has schema version {found}, this cq-engine reads {VERSION}",
+            hint="open it once without read_only: that brings it up to date",
+        )
+
+
+def prepare(connection: Connection, warehouse: str, bound: bool) -> None:
+    """For a writer: creates or migrates the schema inside the transaction of `connection`.
+
+    With `bound`, the database must belong to `warehouse`, else CatalogError (two warehouses in one database would
+    overwrite each other); without, the database lies in the warehouse and moves with it.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+    found = stored_version(connection)
+    if found is None:
+        schema.metadata.create_all(connection)
+        connection.execute(
+            schema.meta.insert(),
+            [{"key": _KEY, "value": str(VERSION)}, {"key": "warehouse", "value": warehouse}],
+        )
+        connection.execute(schema.lease.insert().values(id=1, epoch=0, holder="", heartbeat=0, generation=0))
+        return
+    _not_newer(found)
+    for version in range(found, VERSION):
+        MIGRATIONS[version](connection)
+    if found < VERSION:
+        _put(connection, _KEY, str(VERSION))
+    owner = connection.execute(
+        sa.select(schema.meta.c.value).where(schema.meta.c.key == "warehouse")
+    ).scalar()
+    if bound and owner != warehouse:
+        raise CatalogError(
+            f"this database is the catalog of the warehouse {owner}, not of {warehouse}",
+            hint="give every warehouse a database (or, on PostgreSQL, a schema by ?options=-csearch_path=name)",
+        )
+
+
+def _not_newer(found: int) -> None:
+    if found > VERSION:
+        raise CatalogError(
+            f"the catalog has schema version {found}, this cq-engine knows {VERSION}",
+            hint="it was written by a newer cq-engine: upgrade",
+        )
+
+
+def _put(connection: Connection, key: str, value: str) -> None:
+    connection.execute(schema.meta.update().where(schema.meta.c.key == key).values(value=value))

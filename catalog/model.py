@@ -1,0 +1,242 @@
+"""What the catalog knows, as frozen records. No SQL, no files, no Spark here.
+
+Physical columns that the engine adds to rows, beside the table's own:
+
+| column | type | where |
+|---|---|---|
+| `_row_id` | BIGINT | rows of a table without PRIMARY KEY: its hidden row identity |
+| `_change_type` | STRING | change rows: insert, delete, update_preimage, update_postimage |
+| `_commit_version` | BIGINT | change rows |
+| `_commit_timestamp` | TIMESTAMP | change rows as they are published or shown; inside, the version stands for it |
+| `_sequence` | BIGINT | rows of a query's delta log: unique and increasing per (query, version), one number per delta |
+| `_refresh_time` | TIMESTAMP | rows of a query's delta log: when the refresh ran |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cq_engine.grammar.statements import DestinationRef, OnCommit, When
+
+ROW_ID = "_row_id"
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+SEQUENCE = "_sequence"
+REFRESH_TIME = "_refresh_time"
+
+INSERT = "insert"
+DELETE = "delete"
+UPDATE_PREIMAGE = "update_preimage"
+UPDATE_POSTIMAGE = "update_postimage"
+"""The four change types of the Delta Lake change data feed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`type` is Spark's simple string, lower case: `decimal(10,2)`, `array<int>`, `timestamp_ntz`."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    name: str
+    columns: tuple[str, ...]
+    references: str
+    ref_columns: tuple[str, ...]
+    enforced: bool = False
+    rely: bool = False
+
+
+@dataclass(frozen=True)
+class VersionedTable:
+    """The physical face of a base table, of a query's delta log, or of a stored block's state.
+
+    `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a state of one row.
+    `kind` is base, delta or state.
+    """
+
+    id: int
+    kind: str
+    name: str
+    columns: tuple[Column, ...]
+    identity: tuple[str, ...]
+    cluster_by: tuple[str, ...] = ()
+
+    @property
+    def has_row_id(self) -> bool:
+        return self.identity == (ROW_ID,)
+
+    @property
+    def physical_columns(self) -> tuple[Column, ...]:
+        """The table's columns and, where it has one, the hidden row identity."""
+        return (*self.columns, Column(ROW_ID, "bigint", nullable=False)) if self.has_row_id else self.columns
+
+
+@dataclass(frozen=True)
+class Table:
+    """A base table. `storage.id` is its versioned table."""
+
+    name: str
+    storage: VersionedTable
+    primary_key: tuple[str, ...] | None = None
+    primary_key_enforced: bool = True
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    created_version: int = 0
+    created_by: str | None = None
+    """The continuous query that created it as its destination, if one did."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.storage.columns
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of the outermost SELECT list, as a destination gets it.
+
+    `kind` is result, marker, old, time, commit_time or commit_version. For result and old, `index` says which of the
+    delta log's columns it shows (of the new row, of the old row).
+    """
+
+    name: str
+    type: str
+    kind: str = "result"
+    index: int = -1
+
+
+@dataclass(frozen=True)
+class ContinuousQuery:
+    """The definition of a continuous query (what CREATE says and what was derived from it then)."""
+
+    name: str
+    id: int
+    statement: str
+    """The CREATE statement in canonical text."""
+    query: str
+    """The defining query as written."""
+    result: VersionedTable
+    """The delta log: kind `delta`, the result columns, and as identity the result key's columns (or `_sequence`)."""
+    key: tuple[str, ...] | None
+    """The result key; () for at most one row, None for a multiset."""
+    mode: str
+    markers: tuple[str, ...]
+    when: When = OnCommit()
+    destinations: tuple[DestinationRef, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    sources: tuple[str, ...] = ()
+    states: tuple[tuple[str, VersionedTable], ...] = ()
+    """Stored blocks by label."""
+    session: tuple[tuple[str, str], ...] = ()
+    """Spark settings that change meaning, as they were at CREATE."""
+    verdict: str = "INCREMENTAL"
+    reasons: tuple[str, ...] = ()
+    created_version: int = 0
+    outputs: tuple[OutputColumn, ...] = ()
+    """The SELECT list as written, delta functions included: what a destination gets."""
+    width: int = 0
+    """How many of the delta log's columns are result columns; the rest are expressions that cq_old_value asks for."""
+    declared: bool = False
+    """True where PRIMARY KEY was written."""
+    key_checked: bool = False
+    """True where the key was declared and not derived, so that every touched key is checked."""
+
+
+@dataclass(frozen=True)
+class QueryStatus:
+    """The moving part of a query. `state` is ACTIVE, PAUSED or FAILED."""
+
+    position: int
+    state: str = "ACTIVE"
+    error: str = ""
+    last_refresh: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a destination has been served: everything up to and including (version, sequence)."""
+
+    query: str
+    destination: str
+    version: int
+    sequence: int = 0
+    failures: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RefreshRecord:
+    """One row of SHOW REFRESHES."""
+
+    query: str
+    from_version: int
+    to_version: int
+    inserted: int
+    deleted: int
+    updated: int
+    plan: str
+    seconds: float
+    finished: datetime
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file; `path` is relative to the warehouse. `stats`: column → (min, max) as JSON values, where known."""
+
+    path: str
+    rows: int
+    bytes: int
+    stats: Mapping[str, tuple[object, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """The change rows of one versioned table for the commit versions [low, high].
+
+    Exactly one of `inline_id` (Arrow IPC in the catalog) and `files` holds the rows. With `insert_only` the files
+    hold plain rows (no `_change_type`, no `_commit_version`): all of them inserts of version `low` (= `high`).
+    Files of other change sets also hold `_commit_timestamp`; inline rows do not.
+    """
+
+    table_id: int
+    low: int
+    high: int
+    rows: int
+    kinds: frozenset[str]
+    """Which of INSERT, DELETE, UPDATE (the words themselves, as in ON INSERT OR UPDATE TO) occur."""
+    inline_id: int | None = None
+    files: tuple[DataFile, ...] = ()
+    insert_only: bool = False
+    id: int = 0
+    """The catalog's number of it; never used twice within a table."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What to read for the rows and changes of one versioned table from version `base` on.
+
+    The image at `base` is the union of `snapshot` (empty files list: empty image). `changes` are the change sets
+    with base < high, in version order. One that was flushed may begin at or below `base`: take only its rows
+    with `_commit_version` > base.
+    """
+
+    table_id: int
+    base: int
+    snapshot: tuple[DataFile, ...]
+    changes: tuple[ChangeSet, ...]
+
+
+@dataclass(frozen=True)
+class CatalogState:
+    """All definitions; DDL is a pure function from one state to the next."""
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    queries: Mapping[str, ContinuousQuery] = field(default_factory=dict)
+    next_id: int = 1

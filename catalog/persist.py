@@ -1,0 +1,334 @@
+"""Facts to database rows, and the whole database to a View."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from cq_engine.catalog import documents, schema
+from cq_engine.catalog.commits import from_micros, to_micros
+from cq_engine.catalog.layouts import SnapshotFile, TableLayout
+from cq_engine.catalog.model import (
+    CatalogState,
+    ChangeSet,
+    ContinuousQuery,
+    Cursor,
+    QueryStatus,
+    RefreshRecord,
+    Table,
+)
+from cq_engine.catalog.view import Facts, Storage, View
+
+__all__ = ["generation", "load", "read_inline", "read_refreshes", "write"]
+
+
+def write(connection: Connection, facts: Facts) -> None:
+    """Writes `facts` in the transaction of `connection`."""
+    if facts.state is not None:
+        _write_state(connection, facts, facts.state)
+    _write_storage(connection, facts)
+    _write_tables(connection, facts)
+    for query, status in facts.statuses.items():
+        _upsert(
+            connection,
+            schema.statuses,
+            {"query": query},
+            {
+                "position": status.position,
+                "state": status.state,
+                "error": status.error,
+                "last_refresh": _micros(status.last_refresh),
+            },
+        )
+    for (query, destination), cursor in facts.cursors.items():
+        _write_cursor(connection, {"query": query, "destination": destination}, cursor)
+    _insert(connection, schema.refreshes, (_refresh_row(record) for record in facts.refreshes))
+    _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in facts.commits))
+
+
+def _write_state(connection: Connection, facts: Facts, state: CatalogState) -> None:
+    diff = facts.diff
+    if diff is None:
+        raise AssertionError("facts with a state are resolved before they are written")
+    _upsert(connection, schema.meta, {"key": "next_id"}, {"value": str(state.next_id)})
+    for table in diff.put_tables:
+        _put_definition(connection, "table", table.name, documents.table_to_text(table))
+    for query in diff.put_queries:
+        _put_definition(connection, "query", query.name, documents.query_to_text(query))
+    for kind, names in (("table", diff.removed_tables), ("query", diff.removed_queries)):
+        for name in names:
+            _delete(connection, schema.definitions, kind=kind, name=name.lower())
+    for query_name in diff.forgotten_queries:
+        for owned in (schema.statuses, schema.cursors, schema.refreshes):
+            _delete(connection, owned, query=query_name.lower())
+    for table_id in sorted(diff.gone):
+        for owned in (schema.snapshots, schema.files, schema.change_sets):
+            _delete(connection, owned, table_id=table_id)
+        connection.execute(
+            schema.storage.update().where(schema.storage.c.table_id == table_id).values(dropped=True)
+        )
+
+
+def _put_definition(connection: Connection, kind: str, name: str, document: str) -> None:
+    _upsert(connection, schema.definitions, {"kind": kind, "name": name.lower()}, {"document": document})
+
+
+def _write_storage(connection: Connection, facts: Facts) -> None:
+    for storage in facts.storage:
+        _upsert(
+            connection,
+            schema.storage,
+            {"table_id": storage.table_id},
+            {
+                "kind": storage.kind,
+                "directory": storage.directory,
+                "floor": storage.floor,
+                "next_row_id": storage.next_row_id,
+                "published_table": storage.published_table,
+                "published_log": storage.published_log,
+                "dropped": storage.dropped,
+            },
+        )
+    where = schema.storage.c.table_id
+    for published in facts.published:
+        changed = {f"published_{published.face}": published.version}
+        connection.execute(schema.storage.update().where(where == published.table_id).values(**changed))
+    for retired in facts.retired:
+        connection.execute(
+            schema.storage.update().where(where == retired.table_id).values(floor=retired.floor)
+        )
+
+
+def _write_tables(connection: Connection, facts: Facts) -> None:
+    _insert(connection, schema.change_sets, (_change_row(s.changes) for s in facts.staged))
+    _insert(
+        connection,
+        schema.inline,
+        ({"id": s.changes.id, "data": s.data} for s in facts.staged if s.data is not None),
+    )
+    for replaced in facts.replaced:
+        _delete_in(connection, schema.change_sets.c.id, [c.id for c in replaced.old])
+        _insert(connection, schema.change_sets, [_change_row(replaced.new)])
+    for advance in facts.advances:
+        removed = schema.files.update().where(schema.files.c.path == sa.bindparam("gone"))
+        if advance.remove:
+            connection.execute(
+                removed.values(removed_version=advance.version), [{"gone": path} for path in advance.remove]
+            )
+        _upsert(connection, schema.snapshots, {"table_id": advance.table_id, "version": advance.version}, {})
+        _insert(
+            connection,
+            schema.files,
+            (
+                {
+                    "path": file.path,
+                    "table_id": advance.table_id,
+                    "document": documents.files_to_text([file]),
+                    "added_version": advance.version,
+                    "removed_version": None,
+                }
+                for file in advance.add
+            ),
+        )
+    for retired in facts.retired:
+        _delete_in(connection, schema.files.c.path, list(retired.files))
+        _delete_in(connection, schema.change_sets.c.id, list(retired.changes))
+        connection.execute(
+            schema.snapshots.delete().where(
+                schema.snapshots.c.table_id == retired.table_id, schema.snapshots.c.version < retired.floor
+            )
+        )
+
+
+def _change_row(changes: ChangeSet) -> dict[str, Any]:
+    return {
+        "id": changes.id,
+        "table_id": changes.table_id,
+        "low": changes.low,
+        "high": changes.high,
+        "rows": changes.rows,
+        "kinds": ",".join(sorted(changes.kinds)),
+        "insert_only": changes.insert_only,
+        "inline": changes.inline_id is not None,
+        "files": documents.files_to_text(changes.files),
+    }
+
+
+def _write_cursor(connection: Connection, key: Mapping[str, str], cursor: Cursor | None) -> None:
+    if cursor is None:
+        _delete(connection, schema.cursors, **key)
+        return
+    values = {
+        "version": cursor.version,
+        "sequence": cursor.sequence,
+        "failures": cursor.failures,
+        "error": cursor.error,
+    }
+    _upsert(connection, schema.cursors, key, values)
+
+
+def _refresh_row(record: RefreshRecord) -> dict[str, Any]:
+    return {
+        "query": record.query.lower(),
+        "from_version": record.from_version,
+        "to_version": record.to_version,
+        "inserted": record.inserted,
+        "deleted": record.deleted,
+        "updated": record.updated,
+        "plan": record.plan,
+        "seconds": record.seconds,
+        "finished": to_micros(record.finished),
+    }
+
+
+# ---------------------------------------------------------------- reading
+
+
+def generation(connection: Connection) -> int:
+    """How many write transactions there have been."""
+    return int(connection.execute(sa.select(schema.lease.c.generation)).scalar_one())
+
+
+def load(connection: Connection) -> View:
+    """Everything but change rows and the history of refreshes."""
+    view = View()
+    view.generation = generation(connection)
+    view.state = _load_state(connection)
+    for row in connection.execute(sa.select(schema.commits).order_by(schema.commits.c.version)):
+        view.commits.add(row.version, row.committed)
+    for row in connection.execute(sa.select(schema.statuses)):
+        view.statuses[row.query] = QueryStatus(row.position, row.state, row.error, _moment(row.last_refresh))
+    for row in connection.execute(sa.select(schema.cursors)):
+        view.cursors[(row.query, row.destination)] = Cursor(
+            row.query, row.destination, row.version, row.sequence, row.failures, row.error
+        )
+    for row in connection.execute(sa.select(schema.storage)):
+        view.storage[row.table_id] = Storage(**row._asdict())
+        view.layouts[row.table_id] = TableLayout(
+            row.table_id, row.floor, snapshots=[0] if row.floor == 0 else []
+        )
+    _load_layouts(connection, view)
+    return view
+
+
+def _load_state(connection: Connection) -> CatalogState:
+    tables: dict[str, Table] = {}
+    queries: dict[str, ContinuousQuery] = {}
+    for row in connection.execute(sa.select(schema.definitions)):
+        if row.kind == "table":
+            tables[row.name] = documents.table_from_text(row.document)
+        else:
+            queries[row.name] = documents.query_from_text(row.document)
+    found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == "next_id")).scalar()
+    in_order_of_id = sorted(tables.items(), key=lambda item: item[1].storage.id)
+    return CatalogState(
+        dict(in_order_of_id),
+        dict(sorted(queries.items(), key=lambda item: item[1].id)),
+        int(found) if found else 1,
+    )
+
+
+def _load_layouts(connection: Connection, view: View) -> None:
+    snapshots = sa.select(schema.snapshots).order_by(schema.snapshots.c.version)
+    for row in connection.execute(snapshots):
+        if row.version > 0 or view.layout(row.table_id).floor > 0:
+            view.layout(row.table_id).snapshots.append(row.version)
+    for row in connection.execute(sa.select(schema.files)):
+        (file,) = documents.files_from_text(row.document)
+        view.layout(row.table_id).files[row.path] = SnapshotFile(file, row.added_version, row.removed_version)
+    for row in connection.execute(sa.select(schema.change_sets)):
+        view.layout(row.table_id).changes.append(_change_set(row))
+        view.next_change_id = max(view.next_change_id, row.id + 1)
+    for layout in view.layouts.values():
+        layout.changes.sort(key=lambda c: (c.high, c.low, c.id))
+
+
+def _change_set(row: Row[Any]) -> ChangeSet:
+    return ChangeSet(
+        row.table_id,
+        row.low,
+        row.high,
+        row.rows,
+        frozenset(row.kinds.split(",")) if row.kinds else frozenset(),
+        inline_id=row.id if row.inline else None,
+        files=documents.files_from_text(row.files),
+        insert_only=bool(row.insert_only),
+        id=row.id,
+    )
+
+
+def read_inline(connection: Connection, ids: Iterable[int]) -> dict[int, bytes]:
+    """The Arrow IPC streams of inline change sets by id; those that are gone are missing."""
+    found: dict[int, bytes] = {}
+    wanted = list(ids)
+    for start in range(0, len(wanted), 500):
+        some = wanted[start : start + 500]
+        for row in connection.execute(sa.select(schema.inline).where(schema.inline.c.id.in_(some))):
+            found[row.id] = bytes(row.data)
+    return found
+
+
+def read_refreshes(connection: Connection, query: str | None, limit: int) -> list[RefreshRecord]:
+    """The newest `limit` refreshes, newest first."""
+    table = schema.refreshes
+    chosen = sa.select(table).order_by(table.c.id.desc()).limit(limit)
+    if query is not None:
+        chosen = chosen.where(table.c.query == query.lower())
+    return [
+        RefreshRecord(
+            row.query,
+            row.from_version,
+            row.to_version,
+            row.inserted,
+            row.deleted,
+            row.updated,
+            row.plan,
+            row.seconds,
+            from_micros(row.finished),
+        )
+        for row in connection.execute(chosen)
+    ]
+
+
+# ---------------------------------------------------------------- small things
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else to_micros(moment)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _insert(connection: Connection, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    found = list(rows)
+    if found:
+        connection.execute(table.insert(), found)
+
+
+def _upsert(
+    connection: Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
+    """Updates the row with `key`, or inserts it. The lease makes us the only writer."""
+    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    if values:
+        there = connection.execute(table.update().where(same).values(**values)).rowcount
+    else:
+        there = connection.execute(sa.select(sa.func.count()).select_from(table).where(same)).scalar_one()
+    if not there:
+        connection.execute(table.insert().values(**key, **values))
+
+
+def _delete(connection: Connection, table: sa.Table, **key: Any) -> None:
+    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    connection.execute(table.delete().where(same))
+
+
+def _delete_in(connection: Connection, column: sa.Column[Any], values: list[Any]) -> None:
+    for start in range(0, len(values), 500):
+        connection.execute(column.table.delete().where(column.in_(values[start : start + 500])))

@@ -1,0 +1,221 @@
+"""Parquet files as the catalog sees them: what their footers say, how one is written, which ones can be skipped.
+
+Statistics are JSON values, by which files are pruned:
+
+| column | in `DataFile.stats` |
+|---|---|
+| integers, BOOLEAN | the number, true or false |
+| STRING | the text, up to 64 characters |
+| DATE | ISO date |
+| TIMESTAMP, TIMESTAMP_NTZ | ISO time with microseconds, the former in UTC |
+| DECIMAL up to 18 digits | the number as text |
+| all others; FLOAT and DOUBLE, where NaN is not counted | nothing |
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cq_engine.catalog.model import DataFile
+
+__all__ = ["data_file", "data_files", "prune", "write_parquet"]
+
+_LONGEST_TEXT = 64
+
+
+def data_files(directory: str, warehouse: str, stats_columns: Iterable[str]) -> list[DataFile]:
+    """The Parquet files below `directory` (an absolute path inside `warehouse`) in the order of their paths, without
+    empty ones: Spark writes a file of no rows where its first partition is empty."""
+    columns = list(stats_columns)
+    paths = sorted(
+        path
+        for path in Path(directory).rglob("*.parquet")
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+    )
+    found = (data_file(path, warehouse, columns) for path in paths)
+    return [file for file in found if file.rows]
+
+
+def data_file(path: Path, warehouse: str, stats_columns: Iterable[str]) -> DataFile:
+    """One Parquet file, by its footer."""
+    metadata = pq.read_metadata(path)
+    relative = path.relative_to(warehouse).as_posix()
+    stats = _stats(metadata, stats_columns)
+    return DataFile(relative, metadata.num_rows, path.stat().st_size, stats)
+
+
+def write_parquet(rows: pa.Table, path: str, warehouse: str, stats_columns: Iterable[str] = ()) -> DataFile:
+    """Writes `rows` to the absolute `path`, durably, making its directory."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as sink:
+        pq.write_table(rows, sink, compression=CODEC)
+        make_durable(sink.fileno())
+    return data_file(target, warehouse, stats_columns)
+
+
+CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none")
+
+
+def make_durable(descriptor: int) -> None:
+    """The catalog must never name a file that a power cut can empty."""
+    os.fsync(descriptor)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def _stats(metadata: Any, wanted: Iterable[str]) -> dict[str, tuple[object, object]]:
+    """(min, max) of the top-level columns `wanted` over all row groups, where every one of them says it."""
+    leaves = _leaves(metadata.schema.to_arrow_schema())
+    found = {}
+    for name in wanted:
+        leaf = leaves.get(name)
+        if leaf is not None:
+            bounds = _bounds(metadata, *leaf)
+            if bounds is not None:
+                found[name] = bounds
+    return found
+
+
+def _leaves(schema: pa.Schema) -> dict[str, tuple[int, Callable[[Any], object]]]:
+    """By name: the Parquet column of a top-level column that has usable statistics, and how to make them JSON."""
+    found = {}
+    place = 0
+    for field in schema:
+        convert = _converter(field.type)
+        if convert is not None:
+            found[field.name] = (place, convert)
+        place += _width(field.type)
+    return found
+
+
+def _width(kind: pa.DataType) -> int:
+    """How many Parquet columns an Arrow type takes."""
+    if pa.types.is_map(kind):
+        return _width(kind.key_type) + _width(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _width(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
+    return 1
+
+
+def _bounds(metadata: Any, place: int, convert: Callable[[Any], object]) -> tuple[object, object] | None:
+    low: Any = None
+    high: Any = None
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(place).statistics
+        if statistics is None:
+            return None
+        if not statistics.has_min_max:
+            if statistics.has_null_count and statistics.num_values == 0:
+                continue  # only NULLs
+            return None
+        least, most = statistics.min, statistics.max
+        low = least if low is None or least < low else low
+        high = most if high is None or most > high else high
+    if low is None:
+        return None
+    bounds = convert(low), convert(high)
+    return None if None in bounds else bounds
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], object] | None:
+    """From a Python value of the Arrow type to its JSON statistic; None for types that have none."""
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return _itself
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text
+    if pa.types.is_date32(kind):
+        return _date
+    if pa.types.is_timestamp(kind) and kind.unit in ("ms", "us"):
+        return _moment if kind.tz is None else _moment_utc
+    if pa.types.is_decimal(kind) and kind.precision <= 18:
+        return str
+    return None
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def _text(value: str) -> str | None:
+    return value if len(value) <= _LONGEST_TEXT else None
+
+
+def _date(value: date) -> str:
+    return value.isoformat()
+
+
+def _moment(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def _moment_utc(value: datetime) -> str:
+    return value.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+# ---------------------------------------------------------------- pruning
+
+
+def prune(files: Sequence[DataFile], column: str, values: pa.Array) -> list[DataFile]:
+    """The files that may hold a row whose `column` is one of `values` (of the column's own type).
+
+    Conservative: a file stays where its statistics do not say; all stay where `values` holds a NULL or has a type
+    without statistics.
+    """
+    wanted = _wanted(values)
+    if wanted is None:
+        return list(files)
+    if not wanted:
+        return []
+    return [
+        file for file in files if _may_hold(file.stats.get(column), wanted, pa.types.is_decimal(values.type))
+    ]
+
+
+def _wanted(values: pa.Array) -> list[Any] | None:
+    """The distinct values in ascending order, as comparable as the statistics; None where they cannot be."""
+    if values.null_count:
+        return None
+    kind = values.type
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ns"):
+        kind = pa.timestamp("us", tz=kind.tz)
+    convert = _converter(kind)
+    if pa.types.is_decimal(kind):
+        return sorted(set(values.to_pylist()))
+    if convert is None:
+        return None
+    try:
+        found = values.cast(kind).to_pylist()
+    except (pa.ArrowInvalid, OverflowError, ValueError):  # a time between two microseconds, a year after 9999
+        return None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return sorted(set(found))
+    try:
+        return sorted({convert(value) for value in found})
+    except (OverflowError, ValueError):
+        return None
+
+
+def _may_hold(bounds: tuple[object, object] | None, wanted: list[Any], decimal: bool) -> bool:
+    if bounds is None:
+        return True
+    low: Any = bounds[0]
+    high: Any = bounds[1]
+    if decimal:
+        low, high = Decimal(str(low)), Decimal(str(high))
+    elif isinstance(low, str) != isinstance(wanted[0], str):
+        return True
+    place = bisect_left(wanted, low)
+    return place < len(wanted) and bool(wanted[place] <= high)

@@ -1,0 +1,198 @@
+"""What one write transaction says is collected by a UnitOfWork and checked when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import pyarrow as pa
+
+from cq_engine.catalog.commits import to_micros
+from cq_engine.catalog.inline import encode, kinds_of
+from cq_engine.catalog.model import (
+    CatalogState,
+    ChangeSet,
+    Cursor,
+    DataFile,
+    QueryStatus,
+    RefreshRecord,
+    VersionedTable,
+)
+from cq_engine.catalog.view import (
+    Advance,
+    Facts,
+    Published,
+    Replaced,
+    Staged,
+    Storage,
+    View,
+    versioned_tables,
+)
+from cq_engine.errors import CatalogError, StorageError
+
+__all__ = ["UnitOfWork", "resolve"]
+
+
+class UnitOfWork:
+    """Collects what one write transaction says; `Catalog.write` writes it at the end, all of it or nothing."""
+
+    def __init__(self, new_id: Callable[[], int]) -> None:
+        self.facts = Facts()
+        self._new_id = new_id
+
+    def add_commit(self, version: int, timestamp: datetime) -> None:
+        """The commit `version`; TransactionError at the end unless both it and its time follow the newest."""
+        self.facts.commits.append((version, to_micros(timestamp)))
+
+    def add_changes(self, table: VersionedTable, low: int, high: int, rows: pa.Table) -> None:
+        """Inline change rows of the versions [low, high]; nothing where there are no rows.
+
+        `rows` has the table's physical columns, `_change_type` and `_commit_version`; of a delta log also
+        `_sequence` and `_refresh_time`.
+        """
+        if rows.num_rows == 0:
+            return
+        number = self._new_id()
+        changes = ChangeSet(table.id, low, high, rows.num_rows, kinds_of(rows), inline_id=number, id=number)
+        self.facts.staged.append(Staged(table, changes, encode(rows), rows))
+
+    def add_change_files(
+        self,
+        table: VersionedTable,
+        low: int,
+        high: int,
+        files: Sequence[DataFile],
+        kinds: frozenset[str],
+        *,
+        insert_only: bool = False,
+    ) -> None:
+        """Change rows of the versions [low, high] in files; nothing where `files` is empty.
+
+        With `insert_only` the files hold plain rows, inserts of version `low` = `high`. Where the table has no other
+        change set above its newest snapshot, they become part of its snapshot, which advances to `low`.
+        """
+        if insert_only and low != high:
+            raise StorageError(
+                f"insert-only files of {table.name} are of one version, not of {low} to {high}"
+            )
+        if files:
+            changes = ChangeSet(
+                table.id,
+                low,
+                high,
+                sum(f.rows for f in files),
+                frozenset(kinds),
+                files=tuple(files),
+                insert_only=insert_only,
+                id=self._new_id(),
+            )
+            self.facts.staged.append(Staged(table, changes))
+
+    def advance_snapshot(
+        self, table: VersionedTable, version: int, add: Sequence[DataFile], remove: Sequence[str]
+    ) -> None:
+        """A snapshot of the table at `version`: the newest one's files, without `remove`, with `add`."""
+        self.facts.advances.append(Advance(table.id, version, tuple(add), tuple(remove)))
+
+    def set_state(self, state: CatalogState) -> None:
+        """All definitions. What is stored and not in `state` is dropped with its data."""
+        self.facts.state = state
+
+    def set_status(self, query: str, status: QueryStatus) -> None:
+        self.facts.statuses[query.lower()] = status
+
+    def set_cursor(self, cursor: Cursor) -> None:
+        self.facts.cursors[(cursor.query.lower(), cursor.destination)] = cursor
+
+    def drop_cursor(self, query: str, destination: str) -> None:
+        self.facts.cursors[(query.lower(), destination)] = None
+
+    def add_refresh(self, record: RefreshRecord) -> None:
+        self.facts.refreshes.append(record)
+
+
+def resolve(view: View, facts: Facts) -> None:
+    """Completes `facts` against the current view, or raises where they cannot follow it. Call it with the commit
+    lock held.
+
+    Raises TransactionError (commits out of order), CatalogError (a table that the catalog does not have) and
+    StorageError (changes at or below a snapshot, a file that is not there to be removed).
+    """
+    newest = view.commits
+    for place, (version, micros) in enumerate(facts.commits):
+        newest.check_next(version, micros)
+        if place and facts.commits[place - 1][0] >= version:
+            raise StorageError("commit versions of one transaction must increase")
+    if facts.state is not None:
+        facts.diff = view.diff(facts.state)
+    known = versioned_tables(facts.state or view.state)
+    named = {s.table.id: s.table.name for s in facts.staged}
+    named.update({a.table_id: f"table {a.table_id}" for a in facts.advances})
+    for table_id, name in named.items():
+        if table_id not in known:
+            raise CatalogError(f"{name} (versioned table {table_id}) is not in the catalog")
+    if facts.state is not None:
+        for table in known.values():
+            if table.id not in view.storage:
+                name = view.directory_name(table, facts.storage)
+                facts.storage.append(Storage(table.id, table.kind, name))
+    with view.lock:
+        _promote(view, facts)
+        _check_advances(view, facts)
+        _republish(view, facts)
+        facts.replaced = [r for r in facts.replaced if _all_there(view, r)]
+
+
+def _republish(view: View, facts: Facts) -> None:
+    """A snapshot that was published and is advanced to its own version (compacted) has to be published again."""
+    for advance in facts.advances:
+        storage = view.storage.get(advance.table_id)
+        if storage is not None and storage.published_table >= advance.version:
+            facts.published.append(Published(advance.table_id, "table", advance.version - 1))
+
+
+def _all_there(view: View, replaced: Replaced) -> bool:
+    """False where the table was dropped, or retention took change sets, while they were flushed."""
+    there = {c.id for c in view.layout(replaced.table_id).changes}
+    return all(c.id in there for c in replaced.old)
+
+
+def _promote(view: View, facts: Facts) -> None:
+    """Insert-only files become snapshot files where the table has no other change above its newest snapshot."""
+    by_table: dict[int, list[ChangeSet]] = {}
+    for staged in facts.staged:
+        by_table.setdefault(staged.changes.table_id, []).append(staged.changes)
+    advanced = {a.table_id: a.version for a in facts.advances}
+    for table_id, sets in by_table.items():
+        layout = view.layout(table_id)
+        snapshot = layout.newest_snapshot
+        for changes in sets:
+            if changes.high <= snapshot:
+                raise StorageError(
+                    f"changes of version {changes.high} would lie below the snapshot {snapshot}"
+                    f" of versioned table {table_id}",
+                    detail="nobody would see them",
+                )
+        plain = all(c.insert_only and c.low == sets[0].low for c in sets)
+        if plain and layout.newest_change <= snapshot and table_id not in advanced:
+            files = tuple(f for c in sets for f in c.files)
+            facts.advances.append(Advance(table_id, sets[0].low, files, ()))
+
+
+def _check_advances(view: View, facts: Facts) -> None:
+    fresh: set[str] = set()
+    for advance in facts.advances:
+        layout = view.layout(advance.table_id)
+        if advance.version < layout.newest_snapshot:
+            raise StorageError(
+                f"snapshot {advance.version} of versioned table {advance.table_id} lies before its newest,"
+                f" {layout.newest_snapshot}"
+            )
+        for path in advance.remove:
+            there = layout.files.get(path)
+            if there is None or there.removed is not None:
+                raise StorageError(f"{path} is not a snapshot file of versioned table {advance.table_id}")
+        for file in advance.add:
+            if file.path in fresh or file.path in layout.files:
+                raise StorageError(f"{file.path} is a snapshot file already")
+            fresh.add(file.path)

@@ -1,0 +1,1 @@
+"""Relational algebra: the shape in which a defining query is analysed and its delta is planned."""

@@ -1,0 +1,248 @@
+"""Algebra to Spark SQL text. A node that is used more than once becomes a CTE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import singledispatchmethod
+
+from sqlglot import exp
+
+from cq_engine.algebra.nodes import (
+    BEFORE,
+    FOREVER,
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Aggregate,
+    Changes,
+    Distinct,
+    Edges,
+    Empty,
+    Filter,
+    History,
+    Join,
+    Limit,
+    Node,
+    OuterJoin,
+    PlanError,
+    Project,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    StateRows,
+    UnionAll,
+    Values,
+    Window,
+    children,
+    references,
+)
+
+__all__ = ["Emitter", "quote"]
+
+LeafNames = Callable[[Node], str]
+"""Gives the relation (a view or a CTE) that a leaf reads; its columns are the leaf's columns."""
+
+
+def quote(name: str) -> str:
+    """`name` as a Spark identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def sql_of(expression: exp.Expr) -> str:
+    """An expression as Spark SQL text."""
+    return expression.sql(dialect="spark")
+
+
+class Emitter:
+    """Emits one statement. `leaf_names` maps leaves to relations, `prelude` are CTEs to put first (name → SQL)."""
+
+    def __init__(
+        self,
+        leaf_names: LeafNames,
+        prelude: Mapping[str, str] | None = None,
+        types: Callable[[str], str] | None = None,
+    ) -> None:
+        self.leaf_names = leaf_names
+        self.types = types
+        self.ctes: dict[str, str] = dict(prelude or {})
+        self.uses: Counter[int] = Counter()
+        self.shared: dict[int, str] = {}
+        self.aliases = 0
+
+    def bodies(self, *roots: Node) -> list[str]:
+        """The relation of each root (a name or a subquery). What they share stands in `ctes` afterwards."""
+        for root in roots:
+            self._count(root)
+        return [self.relation(root) for root in roots]
+
+    def statement(self, text: str, *roots: Node) -> str:
+        """`text` with `{0}`, `{1}` ... replaced by the relations of the roots, behind the WITH clause that they need."""
+        body = text.format(*self.bodies(*roots))
+        if not self.ctes:
+            return body
+        with_clause = ",\n".join(f"{name} AS (\n{sql}\n)" for name, sql in self.ctes.items())
+        return f"WITH {with_clause}\n{body}"
+
+    def _count(self, node: Node) -> None:
+        self.uses[id(node)] += 1
+        if self.uses[id(node)] == 1:
+            for child in children(node):
+                self._count(child)
+
+    def relation(self, node: Node) -> str:
+        """What may stand in FROM for `node`: a name, or a subquery in parentheses."""
+        if isinstance(node, (Scan, Changes, History, StateRows)):
+            return self.leaf_names(node)
+        if id(node) in self.shared:
+            return self.shared[id(node)]
+        sql = self.select(node)
+        if self.uses[id(node)] > 1:
+            name = f"shared_{len(self.shared) + 1}"
+            self.shared[id(node)] = name
+            self.ctes[name] = sql
+            return name
+        return f"({sql})"
+
+    def alias(self) -> str:
+        self.aliases += 1
+        return f"t{self.aliases}"
+
+    @singledispatchmethod
+    def select(self, node: Node) -> str:
+        """`node` as a SELECT statement."""
+        raise PlanError(f"no SQL for {type(node).__name__}")
+
+    @select.register(Scan)
+    @select.register(Changes)
+    @select.register(History)
+    @select.register(StateRows)
+    def _leaf(self, node: Node) -> str:
+        return f"SELECT {_list(node.columns)} FROM {self.leaf_names(node)}"
+
+    @select.register
+    def _empty(self, node: Empty) -> str:
+        def typed(name: str) -> str:
+            kind = "bigint" if name in (VERSION, FROM, TO) else "int" if name == WEIGHT else ""
+            kind = kind or (self.types(name) if self.types else "") or "void"
+            return f"CAST(NULL AS {kind}) AS {quote(name)}"
+
+        return f"SELECT {', '.join(map(typed, node.columns))} WHERE false"
+
+    @select.register
+    def _values(self, node: Values) -> str:
+        rows = ", ".join("(" + ", ".join(map(sql_of, row)) + ")" for row in node.rows)
+        return f"SELECT * FROM VALUES {rows} AS {self.alias()}({_list(node.names)})"
+
+    @select.register
+    def _filter(self, node: Filter) -> str:
+        source = self.relation(node.input)
+        return f"SELECT {_list(node.columns)} FROM {source} WHERE {sql_of(node.condition)}"
+
+    @select.register
+    def _project(self, node: Project) -> str:
+        items = ", ".join(_item(name, expression) for name, expression in node.items)
+        if isinstance(node.input, Filter) and self.uses[id(node.input)] == 1:
+            inner = node.input
+            return f"SELECT {items} FROM {self.relation(inner.input)} WHERE {sql_of(inner.condition)}"
+        return f"SELECT {items} FROM {self.relation(node.input)}"
+
+    @select.register
+    def _union(self, node: UnionAll) -> str:
+        first, *rest = node.inputs
+        head = ", ".join(
+            quote(a) if a == b else f"{quote(a)} AS {quote(b)}" for a, b in zip(first.columns, node.names)
+        )
+        parts = [f"SELECT {head} FROM {self.relation(first)}"]
+        parts += [f"SELECT {_list(each.columns)} FROM {self.relation(each)}" for each in rest]
+        return "\nUNION ALL\n".join(parts)
+
+    @select.register
+    def _join(self, node: Join) -> str:
+        """Inputs in the order given; each condition stands at the first join where all its columns are known."""
+        waiting = list(node.conditions)
+        known = set(node.inputs[0].columns)
+        text = f"SELECT {_list(node.columns)} FROM {self.relation(node.inputs[0])}"
+        first = [c for c in waiting if references(c) <= known]
+        waiting = [c for c in waiting if c not in first]
+        for each in node.inputs[1:]:
+            known |= set(each.columns)
+            ready = [c for c in waiting if references(c) <= known]
+            waiting = [c for c in waiting if not references(c) <= known]
+            if ready:
+                text += f"\nJOIN {self.relation(each)} ON {_and(ready)}"
+            else:
+                text += f"\nCROSS JOIN {self.relation(each)}"
+        return f"{text} WHERE {_and(first)}" if first else text
+
+    @select.register
+    def _outer(self, node: OuterJoin) -> str:
+        on = _and(node.conditions) if node.conditions else "true"
+        left, right = self.relation(node.left), self.relation(node.right)
+        return f"SELECT {_list(node.columns)} FROM {left}\n{node.kind} OUTER JOIN {right} ON {on}"
+
+    @select.register
+    def _semi(self, node: SemiJoin) -> str:
+        on = _and(node.conditions) if node.conditions else "true"
+        kind = "ANTI" if node.anti else "SEMI"
+        left, right = self.relation(node.left), self.relation(node.right)
+        return f"SELECT {_list(node.columns)} FROM {left}\nLEFT {kind} JOIN {right} ON {on}"
+
+    @select.register
+    def _aggregate(self, node: Aggregate) -> str:
+        items = ", ".join(_item(name, expression) for name, expression in node.keys + node.functions)
+        text = f"SELECT {items} FROM {self.relation(node.input)}"
+        if node.keys:
+            text += " GROUP BY " + ", ".join(sql_of(expression) for _, expression in node.keys)
+        return text
+
+    @select.register
+    def _distinct(self, node: Distinct) -> str:
+        return f"SELECT DISTINCT {_list(node.columns)} FROM {self.relation(node.input)}"
+
+    @select.register
+    def _set_operation(self, node: SetOperation) -> str:
+        left = ", ".join(f"{quote(a)} AS {quote(b)}" for a, b in zip(node.left.columns, node.names))
+        right = f"SELECT {_list(node.right.columns)} FROM {self.relation(node.right)}"
+        word = f"{node.kind} ALL" if node.all else node.kind
+        return f"SELECT {left} FROM {self.relation(node.left)}\n{word}\n{right}"
+
+    @select.register
+    def _window(self, node: Window) -> str:
+        added = ", ".join(f"{sql_of(expression)} AS {quote(name)}" for name, expression in node.functions)
+        return f"SELECT {_list(node.input.columns)}, {added} FROM {self.relation(node.input)}"
+
+    @select.register
+    def _limit(self, node: Limit) -> str:
+        partition = f"PARTITION BY {_list(node.keys)} " if node.keys else ""
+        order = "ORDER BY " + (", ".join(map(sql_of, node.order)) if node.order else "NULL")
+        number = f"row_number() OVER ({partition}{order})"
+        inner = f"SELECT {_list(node.columns)}, {number} AS _n FROM {self.relation(node.input)}"
+        upper = "" if node.count is None else f" AND _n <= {node.offset + node.count}"
+        return f"SELECT {_list(node.columns)} FROM ({inner}) WHERE _n > {node.offset}{upper}"
+
+    @select.register
+    def _edges(self, node: Edges) -> str:
+        kept = _list(tuple(name for name in node.columns if name not in (VERSION, WEIGHT)))
+        pair = f"named_struct('v', {FROM}, 'w', 1), named_struct('v', {TO}, 'w', -1)"
+        alias = self.alias()
+        return (
+            f"SELECT {kept + ', ' if kept else ''}{alias}.e.v AS {VERSION}, {alias}.e.w AS {WEIGHT}"
+            f" FROM {self.relation(node.input)} LATERAL VIEW explode(array({pair})) {alias} AS e"
+            f" WHERE {alias}.e.v > {BEFORE} AND {alias}.e.v < {FOREVER}"
+        )
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(map(quote, names))
+
+
+def _item(name: str, expression: exp.Expr) -> str:
+    if isinstance(expression, exp.Column) and expression.name == name:
+        return quote(name)
+    return f"{sql_of(expression)} AS {quote(name)}"
+
+
+def _and(conditions: tuple[exp.Expr, ...] | list[exp.Expr]) -> str:
+    return " AND ".join(f"({sql_of(condition)})" for condition in conditions)

@@ -1,0 +1,372 @@
+"""The command `cq`.
+
+    cq [WAREHOUSE]        a prompt (default ./warehouse, made if it is not there); `cq prompt` is the same
+    cq -c SQL [WAREHOUSE] runs statements and leaves; `cq exec SQL` is the same
+    cq run SCRIPT.cql     runs a script, waits for its queries, stops at the first error
+    cq example [NAME]     lists or runs the examples of a checkout
+    cq serve WAREHOUSE    keeps the queries of a warehouse running
+
+Exit codes: 0, 1 where something failed, 2 for a wrong command line, 130 after Ctrl-C.
+Spark and the prompt's library are imported where they are needed, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from cq_engine.errors import CQError
+
+if TYPE_CHECKING:
+    from cq_engine.repl.ports import EngineLike
+    from cq_engine.repl.shell import Shell
+
+__all__ = ["build_parser", "main"]
+
+DEFAULT_WAREHOUSE = "warehouse"
+
+_INTERRUPTED = 130
+_SERVE_POLL_SECONDS = 0.5
+
+Namespace = argparse.Namespace
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `cq` with these arguments (without the program's name) and gives its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # A bare `cq`, a warehouse and the prompt's options are all the prompt.
+    if not arguments or arguments[0] not in {*_COMMANDS, "-h", "--help", "--version"}:
+        arguments.insert(0, "prompt")
+    try:
+        options = build_parser().parse_args(arguments)
+    except SystemExit as leaving:  # argparse has written its message
+        return leaving.code if isinstance(leaving.code, int) else 2
+    if not sys.warnoptions:
+        # What libraries tell their programmers would break into what a person reads; python -W shows it.
+        warnings.simplefilter("ignore")
+    command: Callable[[Namespace], int] = options.command
+    try:
+        return command(options)
+    except CQError as error:
+        _complain(error)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; nothing more can be written, not even at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    parser = argparse.ArgumentParser(
+        prog="cq",
+        description="Continuous queries over Spark: SQL queries whose results stay up to date.",
+        epilog="`cq [WAREHOUSE]` and `cq -c SQL [WAREHOUSE]` are short for `cq prompt ...`. A warehouse that is "
+        "named like a command is written ./NAME.",
+    )
+    parser.add_argument("--version", action="version", version=f"cq {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    prompt = commands.add_parser("prompt", help="type statements, or run those of a pipe (the default)")
+    _add_warehouse(prompt, positional=True)
+    prompt.add_argument(
+        "-c", metavar="SQL", action="append", help="run these statements and leave; may be repeated"
+    )
+    _add_connection(prompt)
+    _add_display(prompt)
+    prompt.set_defaults(command=_prompt)
+
+    run = commands.add_parser("run", help="run a script of statements")
+    run.add_argument("script", metavar="SCRIPT", help="a .cql file; - is standard input")
+    _add_warehouse(run, positional=False)
+    run.add_argument("--keep-going", action="store_true", help="go on after a statement that fails")
+    run.add_argument("--echo", action="store_true", help="print every statement before what it gives")
+    _add_connection(run)
+    _add_display(run)
+    run.set_defaults(command=_run)
+
+    execute = commands.add_parser("exec", help="run the statements of the command line")
+    execute.add_argument("c", metavar="SQL", nargs="+")
+    _add_warehouse(execute, positional=False)
+    _add_connection(execute)
+    _add_display(execute)
+    execute.set_defaults(command=_execute)
+
+    example = commands.add_parser("example", help="list the examples, or run one")
+    example.add_argument(
+        "name", metavar="NAME", nargs="?", help="a number or a name; without one they are listed"
+    )
+    example.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="for the example")
+    example.set_defaults(command=_example)
+
+    serve = commands.add_parser("serve", help="keep the queries of a warehouse running until Ctrl-C")
+    serve.add_argument("warehouse", metavar="WAREHOUSE", help="the warehouse's directory or URI")
+    _add_connection(serve)
+    serve.set_defaults(command=_serve, read_only=False)
+    return parser
+
+
+def _add_warehouse(parser: argparse.ArgumentParser, *, positional: bool) -> None:
+    text = f"the warehouse's directory or URI (default ./{DEFAULT_WAREHOUSE}); made if it is not there"
+    if positional:
+        parser.add_argument("warehouse", metavar="WAREHOUSE", nargs="?", default=DEFAULT_WAREHOUSE, help=text)
+    else:
+        parser.add_argument("--warehouse", metavar="DIR", default=DEFAULT_WAREHOUSE, help=text)
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--catalog", metavar="URL", help="SQLAlchemy URL of the catalog (default: in the warehouse)"
+    )
+    parser.add_argument(
+        "--conf",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_setting,
+        help="an engine or Spark option",
+    )
+
+
+def _add_display(parser: argparse.ArgumentParser) -> None:
+    from cq_engine.repl.render import DEFAULT_LIMIT
+
+    parser.add_argument(
+        "--read-only", action="store_true", help="only read, beside another process that writes"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=_count,
+        default=DEFAULT_LIMIT,
+        help="rows shown of a result (default %(default)s; 0: all)",
+    )
+    parser.add_argument("--timing", action="store_true", help="print how long statements take")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _prompt(options: Namespace) -> int:
+    if options.c:
+        return _execute(options)
+    from cq_engine.repl.app import run_pipe, run_prompt, stdin_is_terminal
+
+    typed = stdin_is_terminal()
+    shell = _shell(options, start_spark=True)
+    if typed:
+        shell.settings.expanded = "auto"
+        return run_prompt(shell, greeting=f"cq {_version()}, warehouse {options.warehouse}; \\? for help")
+    return run_pipe(shell, sys.stdin, drain=not options.read_only)
+
+
+def _run(options: Namespace) -> int:
+    if options.script != "-" and not Path(options.script).exists():
+        raise CQError(f"there is no script {options.script}")
+    shell = _shell(options, start_spark=True)
+    shell.settings.echo = options.echo
+    return _finished(shell, options, lambda: shell.run_file(options.script, keep_going=options.keep_going))
+
+
+def _execute(options: Namespace) -> int:
+    shell = _shell(options, start_spark=False)
+    return _finished(shell, options, lambda: all(shell.run_text(sql, "<command>") for sql in options.c))
+
+
+def _example(options: Namespace) -> int:
+    files = _examples()
+    if options.name is None:
+        width = max(len(path.name) for path in files)
+        for path in files:
+            _say(_fitted(f"  {path.name:<{width}}  {_first_line(path)}".rstrip()))
+        return 0
+    path = _find_example(files, options.name)
+    if path.suffix == ".py":
+        return _subprocess([sys.executable, str(path), *options.arguments])
+    if "--warehouse" in options.arguments:
+        return main(["run", str(path), *options.arguments])
+    with tempfile.TemporaryDirectory(prefix="cq-example-", ignore_cleanup_errors=True) as directory:
+        return main(["run", str(path), "--echo", "--warehouse", directory, *options.arguments])
+
+
+def _serve(options: Namespace) -> int:
+    from cq_engine.repl.serve import serve
+
+    stop = threading.Event()
+
+    def stopped(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        engine = _connect(options)
+        try:
+            _say(f"serving {options.warehouse}; Ctrl-C stops")
+            serve(engine, stop, _say, seconds=_SERVE_POLL_SECONDS)
+        finally:
+            engine.close()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _say("stopped")
+    return 0
+
+
+# ---------------------------------------------------------------- the engine
+
+
+def _connect(options: Namespace) -> EngineLike:
+    import cq_engine
+
+    engine: EngineLike = cq_engine.connect(
+        options.warehouse, catalog=options.catalog, conf=dict(options.conf), read_only=options.read_only
+    )
+    return engine
+
+
+def _shell(options: Namespace, *, start_spark: bool) -> Shell:
+    """A shell on the engine that the options name, which opens while the caller goes on."""
+    from cq_engine.repl.background import Opening
+    from cq_engine.repl.shell import Settings, Shell
+
+    _check_warehouse(options.warehouse)
+    opening = Opening(lambda: _connect(options), start_spark=start_spark)
+    return Shell(opening, options.warehouse, Settings(timing=options.timing, limit=options.limit))
+
+
+def _finished(shell: Shell, options: Namespace, run: Callable[[], bool]) -> int:
+    """Runs statements without a person, waits for the queries that they moved, and gives the exit code."""
+    from cq_engine.repl.app import finish_script
+    from cq_engine.repl.shell import Leave
+
+    try:
+        run()
+        return finish_script(shell, drain=not options.read_only)
+    except Leave:
+        return _INTERRUPTED
+
+
+def _check_warehouse(warehouse: str) -> None:
+    if Path(warehouse).is_file():
+        raise CQError(
+            f"{warehouse} is a file, and a warehouse is a directory", hint=f"cq run {warehouse} runs a script"
+        )
+
+
+# ---------------------------------------------------------------- examples
+
+
+def _examples() -> list[Path]:
+    """The examples beside the package, as a checkout has them.
+
+    Raises:
+        CQError: this is an installation without them.
+    """
+    root = Path(__file__).resolve().parents[1]
+    directory = root / "examples"
+    files = (path for path in directory.glob("[0-9]*_*") if path.suffix in {".cql", ".py"})
+    found = sorted(files, key=lambda path: path.name) if (root / "pyproject.toml").is_file() else []
+    if not found:
+        raise CQError(
+            "there are no examples here",
+            detail=f"they are part of a source checkout, and {directory} has none",
+            hint="clone the repository and install it with pip install -e .",
+        )
+    return found
+
+
+def _find_example(files: Sequence[Path], name: str) -> Path:
+    """The example with this number, name or file name.
+
+    Raises:
+        CQError: none has, or several have.
+    """
+
+    def matches(path: Path) -> bool:
+        number, _, rest = path.stem.partition("_")
+        same_number = name.isdecimal() and number.isdecimal() and int(name) == int(number)
+        return same_number or name in {path.name, path.stem, rest}
+
+    found = [path for path in files if matches(path)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise CQError(f"there is no example {name}", hint="cq example lists them")
+    raise CQError(f"several examples are called {name}", detail=", ".join(path.name for path in found))
+
+
+def _first_line(path: Path) -> str:
+    """What an example says of itself: the first line of its docstring or of its comment."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.strip().lstrip("-#\"' ").rstrip("\"' ")
+        if text and not line.startswith("#!"):
+            return text
+    return ""
+
+
+def _fitted(line: str) -> str:
+    """The line as far as the terminal is wide."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _subprocess(command: Sequence[str]) -> int:
+    with subprocess.Popen(command) as process:  # noqa: S603 - our own examples, without a shell
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # the example has got it, too, and ends in its own way
+
+
+# ---------------------------------------------------------------- words
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("cq-engine")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _complain(error: CQError) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(error.render() + "\n")
+
+
+_COMMANDS = ("prompt", "run", "exec", "example", "serve")

@@ -1,0 +1,109 @@
+"""What the rules share during the planning of one delta, and their dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from cq_engine.algebra.names import Names
+from cq_engine.algebra.nodes import (
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Aggregate,
+    Empty,
+    KeyHint,
+    Node,
+    PlanError,
+    Scan,
+    children,
+)
+
+if TYPE_CHECKING:
+    from cq_engine.delta.aggregate import State
+    from cq_engine.delta.partition import Points
+
+__all__ = ["Context", "delta", "history", "register_delta", "register_history", "touched"]
+
+
+@dataclass
+class Context:
+    """One planning run. `changed` are the tables (lower case) with changes in the interval.
+
+    `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
+    `hints` narrow the histories of single scans to rows that can join.
+    """
+
+    names: Names
+    changed: frozenset[str]
+    stored: Mapping[int, State] = field(default_factory=dict)
+    insert_only: bool = False
+    hints: Mapping[int, tuple[KeyHint, ...]] = field(default_factory=dict)
+    deltas: dict[int, Node] = field(default_factory=dict)
+    histories: dict[int, Node] = field(default_factory=dict)
+    versions: dict[int, Node] = field(default_factory=dict)
+    accumulated: dict[int, Node] = field(default_factory=dict)
+    points: dict[int, Points] = field(default_factory=dict)
+    rewritten: dict[int, Node] = field(default_factory=dict)
+    """Nodes that a rule expresses by other nodes."""
+    kept: list[Node] = field(default_factory=list)
+    """Nodes made on the way, so that ids stay unique while the memos live."""
+
+    def narrowed(self, hints: Mapping[int, tuple[KeyHint, ...]]) -> Context:
+        """A context for one term of a join: histories made in it read only what the hints let through."""
+        return replace(self, hints=hints, histories={})
+
+
+def touched(node: Node, context: Context) -> bool:
+    """True if a table below `node` has changes in the interval."""
+    if isinstance(node, Scan):
+        return node.table in context.changed
+    return any(touched(child, context) for child in children(node))
+
+
+@singledispatch
+def delta_rule(node: Node, context: Context) -> Node:
+    raise PlanError(f"no delta rule for {type(node).__name__}")
+
+
+@singledispatch
+def history_rule(node: Node, context: Context) -> Node:
+    raise PlanError(f"no history rule for {type(node).__name__}")
+
+
+register_delta = delta_rule.register
+register_history = history_rule.register
+
+
+def delta(node: Node, context: Context) -> Node:
+    """The signed rows of `node`: its columns, `_v`, `_w`."""
+    if id(node) not in context.deltas:
+        if touched(node, context):
+            result = delta_rule(node, context)
+        else:
+            result = Empty((*node.columns, VERSION, WEIGHT))
+        if result.columns != (*node.columns, VERSION, WEIGHT):
+            raise PlanError(f"delta of {type(node).__name__} has columns {result.columns}")
+        context.kept += [node, result]
+        context.deltas[id(node)] = result
+    return context.deltas[id(node)]
+
+
+def history(node: Node, context: Context) -> Node:
+    """The row versions of `node`: its columns, `_from`, `_to`."""
+    if id(node) not in context.histories:
+        result = history_rule(node, context)
+        if result.columns != (*node.columns, FROM, TO):
+            raise PlanError(f"history of {type(node).__name__} has columns {result.columns}")
+        context.kept += [node, result]
+        context.histories[id(node)] = result
+    return context.histories[id(node)]
+
+
+def aggregates(node: Node) -> list[Aggregate]:
+    """The aggregates in `node`, inner ones first."""
+    found = [each for child in children(node) for each in aggregates(child)]
+    return [*found, node] if isinstance(node, Aggregate) else found

@@ -1,0 +1,92 @@
+"""Changes and row versions of one table over (a, b], as Spark SQL over its change rows and its base image.
+
+`tail` are the change rows of (base, b], where the image at `base` <= a is given too. Netting a table's changes over
+the interval (compressed deltas) happens here, so that no rule above knows of modes. This is the pre-image by "undo" of
+the paper's slide 19 without a scan of the changed rows: what a key was before comes from its own before-images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cq_engine.algebra.emit import quote
+from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
+
+__all__ = ["changes_sql", "history_sql", "net_sql"]
+
+_SIGN = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
+
+
+def net_sql(tail: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool) -> str:
+    """Signed change rows: `columns`, `_v`, `_w`. Compressed: of (a, b] only the net change per row, at version b."""
+    shown = ", ".join(map(quote, columns))
+    signed = f"SELECT {shown}, _commit_version AS {VERSION}, {_SIGN} AS {WEIGHT} FROM {tail}"
+    if not compressed:
+        return signed
+    partition = f"PARTITION BY {_list(identity)}" if identity else ""
+    return (
+        f"SELECT {shown}, CAST({b} AS bigint) AS {VERSION}, {WEIGHT} FROM (SELECT *,"
+        f" min({VERSION}) OVER ({partition}) AS _first, max({VERSION}) OVER ({partition}) AS _last"
+        f" FROM ({signed}) WHERE {VERSION} > {a})"
+        f" WHERE ({WEIGHT} = -1 AND {VERSION} = _first) OR ({WEIGHT} = 1 AND {VERSION} = _last)"
+        f" UNION ALL SELECT {shown}, {VERSION}, {WEIGHT} FROM ({signed}) WHERE {VERSION} <= {a}"
+    )
+
+
+def changes_sql(net: str, columns: Sequence[str], a: int) -> str:
+    """The signed change rows of the interval: `columns`, `_v`, `_w`."""
+    return f"SELECT {_list(columns)}, {VERSION}, {WEIGHT} FROM {net} WHERE {VERSION} > {a}"
+
+
+def history_sql(
+    base: str | None, net: str | None, columns: Sequence[str], identity: Sequence[str], a: int, insert_only: bool
+) -> str:
+    """Row versions: `columns`, `_from`, `_to`, for every version from `a` on.
+
+    `base` (None: empty) are the rows of the image from which `net` goes on (None: no changes). With `insert_only` the
+    change rows are inserts of new identities, so the base needs no anti-join.
+    """
+    parts = []
+    if base is not None:
+        parts.append(_base(base, None if insert_only else net, columns, identity))
+    if net is not None:
+        parts.append(_inserted(net, columns, a) if insert_only else _versions(net, columns, identity, a))
+    return "\nUNION ALL\n".join(parts)
+
+
+def _base(base: str, net: str | None, columns: Sequence[str], identity: Sequence[str]) -> str:
+    rows = f"SELECT {_list(columns)}, CAST({BEFORE} AS bigint) AS {FROM}, CAST({FOREVER} AS bigint) AS {TO} FROM {base} b"
+    if net is None:
+        return rows
+    if not identity:
+        return f"{rows} WHERE NOT EXISTS (SELECT 1 FROM {net})"
+    keys = ", ".join(f"{quote(name)} AS _k{i}" for i, name in enumerate(identity))
+    on = " AND ".join(f"b.{quote(name)} <=> n._k{i}" for i, name in enumerate(identity))
+    return f"{rows} LEFT ANTI JOIN (SELECT DISTINCT {keys} FROM {net}) n ON {on}"
+
+
+def _inserted(net: str, columns: Sequence[str], a: int) -> str:
+    start = f"CASE WHEN {VERSION} > {a} THEN {VERSION} ELSE CAST({BEFORE} AS bigint) END"
+    return f"SELECT {_list(columns)}, {start} AS {FROM}, CAST({FOREVER} AS bigint) AS {TO} FROM {net}"
+
+
+def _versions(net: str, columns: Sequence[str], identity: Sequence[str], a: int) -> str:
+    """After-images until the key's next change; before-images of a key's first change, if it falls in the interval."""
+    partition = f"PARTITION BY {_list(identity)} " if identity else ""
+    following = (
+        f"min({VERSION}) OVER ({partition}ORDER BY {VERSION}"
+        " RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    )
+    first = f"min({VERSION}) OVER ({partition})" if identity else f"min({VERSION}) OVER ()"
+    inner = f"SELECT *, {following} AS _next, {first} AS _first FROM {net}"
+    start = f"CASE WHEN {WEIGHT} = 1 AND {VERSION} > {a} THEN {VERSION} ELSE CAST({BEFORE} AS bigint) END"
+    end = f"CASE WHEN {WEIGHT} = 1 THEN coalesce(_next, CAST({FOREVER} AS bigint)) ELSE {VERSION} END"
+    return (
+        f"SELECT {_list(columns)}, {start} AS {FROM}, {end} AS {TO} FROM ({inner})"
+        f" WHERE ({WEIGHT} = 1 AND coalesce(_next, {FOREVER}) > {a})"
+        f" OR ({WEIGHT} = -1 AND _first = {VERSION} AND {VERSION} > {a})"
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(quote, names))

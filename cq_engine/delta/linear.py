@@ -1,0 +1,105 @@
+"""Filter, projection and UNION ALL: applied to the delta rows and to the row versions alike.
+
+    Δσ(R) = σ(ΔR)    Δπ(R) = π(ΔR)    Δ(R ⊎ S) = ΔR ⊎ ΔS
+"""
+
+from __future__ import annotations
+
+from cq_engine.algebra.nodes import (
+    BEFORE,
+    FOREVER,
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Changes,
+    Empty,
+    Filter,
+    History,
+    Node,
+    Project,
+    Scan,
+    UnionAll,
+    Values,
+    column,
+)
+from cq_engine.delta.context import Context, delta, history, register_delta, register_history
+from sqlglot import exp
+
+__all__: list[str] = []
+
+
+def number(value: int) -> exp.Expr:
+    """A BIGINT literal."""
+    return exp.Cast(this=exp.Literal.number(value), to=exp.DataType.build("bigint", dialect="spark"))
+
+
+def union(parts: list[Node], columns: tuple[str, ...]) -> Node:
+    """The union of the parts that can have rows."""
+    live = [part for part in parts if not isinstance(part, Empty)]
+    if not live:
+        return Empty(columns)
+    if len(live) == 1 and live[0].columns == columns:
+        return live[0]
+    return UnionAll(tuple(live), columns)
+
+
+def always(node: Node) -> Node:
+    """`node`'s rows as versions that are valid all through the interval."""
+    items = [(name, column(name)) for name in node.columns]
+    return Project(node, (*items, (FROM, number(BEFORE)), (TO, number(FOREVER))))
+
+
+@register_delta
+def _scan_delta(node: Scan, context: Context) -> Node:
+    return Changes(node)
+
+
+@register_history
+def _scan_history(node: Scan, context: Context) -> Node:
+    return History(node, context.hints.get(id(node), ()))
+
+
+@register_history
+def _values_history(node: Values, context: Context) -> Node:
+    return always(node)
+
+
+@register_delta
+def _filter_delta(node: Filter, context: Context) -> Node:
+    return _filtered(delta(node.input, context), node)
+
+
+@register_history
+def _filter_history(node: Filter, context: Context) -> Node:
+    return _filtered(history(node.input, context), node)
+
+
+def _filtered(rows: Node, node: Filter) -> Node:
+    return rows if isinstance(rows, Empty) else Filter(rows, node.condition)
+
+
+@register_delta
+def _project_delta(node: Project, context: Context) -> Node:
+    return _projected(delta(node.input, context), node, (VERSION, WEIGHT))
+
+
+@register_history
+def _project_history(node: Project, context: Context) -> Node:
+    return _projected(history(node.input, context), node, (FROM, TO))
+
+
+def _projected(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
+    if isinstance(rows, Empty):
+        return Empty((*node.columns, *extra))
+    return Project(rows, node.items + tuple((name, column(name)) for name in extra))
+
+
+@register_delta
+def _union_delta(node: UnionAll, context: Context) -> Node:
+    return union([delta(each, context) for each in node.inputs], (*node.names, VERSION, WEIGHT))
+
+
+@register_history
+def _union_history(node: UnionAll, context: Context) -> Node:
+    return union([history(each, context) for each in node.inputs], (*node.names, FROM, TO))

@@ -1,0 +1,451 @@
+"""The façade: one warehouse, opened."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.delta_lake import Publisher
+from cq_engine.catalog.model import Column, Cursor
+from cq_engine.catalog.store import Catalog
+from cq_engine.clock import Clock, SystemClock
+from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
+from cq_engine.errors import CatalogError, CQError, RefreshError, TransactionError
+from cq_engine.grammar import OnCommit, ScriptItem, When, parse, split
+from cq_engine.repl.ports import Overview
+from cq_engine.result import Result
+from cq_engine.runtime import statements
+from cq_engine.runtime.apply_changes import apply_changes
+from cq_engine.runtime.compaction import Compactor
+from cq_engine.runtime.delivery import Delivery
+from cq_engine.runtime.errors import located
+from cq_engine.runtime.queries import Changed, Queries
+from cq_engine.runtime.reader import Reader
+from cq_engine.runtime.refresh import Refresh
+from cq_engine.runtime.scheduler import Scheduler
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.transaction import Rows, Transaction
+from cq_engine.session import spark_session
+
+__all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class QueryDescription:
+    """What `describe` says of a query. `verdict` is INCREMENTAL, AFFECTED KEYS or FULL; `state` ACTIVE, PAUSED or FAILED."""
+
+    name: str
+    state: str
+    error: str
+    verdict: str
+    reasons: tuple[str, ...]
+    key: tuple[str, ...] | None
+    columns: tuple[Column, ...]
+    position: int
+    schedule: When
+    destinations: tuple[Cursor, ...]
+    statement: str
+
+
+class TransactionHandle:
+    """A transaction of `engine.transaction()`. After it has ended `commit_version` is its version, None if nothing changed."""
+
+    def __init__(self, engine: Engine, transaction: Transaction) -> None:
+        self._engine = engine
+        self.transaction = transaction
+
+    @property
+    def commit_version(self) -> int | None:
+        return self.transaction.commit_version
+
+    def execute(self, sql: str) -> Result:
+        """Runs one statement: DML, COPY INTO or a query."""
+        return self._engine.execute_in(self.transaction, sql)
+
+    def insert(self, table: str, rows: Rows) -> Result:
+        """Inserts Arrow rows, a DataFrame, mappings or sequences."""
+        return self.transaction.insert(table, rows)
+
+    def update(self, table: str, changes: Mapping[str, str], where: str | None = None) -> Result:
+        """Sets columns to SQL expressions where `where` holds."""
+        return self.transaction.update(table, changes, where)
+
+    def delete(self, table: str, where: str | None = None) -> Result:
+        """Deletes where `where` holds."""
+        return self.transaction.delete(table, where)
+
+
+class Engine:
+    """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
+
+    Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
+    write use `transaction()`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        spark: SparkSession | None,
+        clock: Clock,
+        conf: Mapping[str, str],
+        scheduler: bool,
+    ) -> None:
+        self.catalog = catalog
+        self.clock = clock
+        self.conf = dict(conf)
+        self._spark = spark
+        self._starting = threading.Lock()
+        self.reader = Reader(catalog, lambda: self.spark)
+        self.services = Services(catalog, self.reader, lambda: self.spark, clock)
+        self.callbacks = Callbacks()
+        self.delivery = Delivery(self.services, self.callbacks)
+        self.queries = Queries(self.services, self.delivery, self.committed)
+        self.compactor = Compactor(self.services)
+        self.publisher = None if catalog.read_only else Publisher(catalog)
+        self.session: Transaction | None = None
+        self._handles: set[str] = set()
+        self._scheduled = scheduler and not catalog.read_only
+        self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
+        self._closed = False
+        self._published = time.monotonic()
+        if not catalog.read_only:
+            for query in catalog.state.queries.values():
+                self.schedule(query.name)
+        if self._scheduled:
+            self.scheduler.start()
+            self._wake_behind()
+
+    # ------------------------------------------------------------ parts
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session; started at the first use where the caller gave none."""
+        if self._spark is None:
+            with self._starting:
+                if self._spark is None:
+                    settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
+                    self._spark = spark_session(settings)
+        return self._spark
+
+    @property
+    def now(self) -> datetime:
+        """The engine's clock."""
+        return self.clock.now()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between BEGIN and COMMIT or ROLLBACK."""
+        return self.session is not None
+
+    # ------------------------------------------------------------ statements
+
+    def execute(self, sql: str, *, source: str = "<input>", line: int = 1, column: int = 1) -> Result:
+        """Runs one statement of the language (see docs/language.md); what it gives.
+
+        `source`, `line` and `column` say where the text stands, for errors. Raises CQError's subclasses.
+        """
+        self._check_open()
+        statement = parse(sql, source, line, column)
+        with located(sql, statement, source, line, column):
+            return statements.execute(statement, self, sql)
+
+    def execute_in(self, transaction: Transaction, sql: str) -> Result:
+        """Runs one statement inside `transaction`."""
+        statement = parse(sql)
+        with located(sql, statement, "<input>", 1, 1):
+            return transaction.execute(statement, sql)
+
+    def run_script(self, path_or_text: str | Path) -> list[Result]:
+        """Runs the statements of a script file, or of a text, in order; stops at the first error."""
+        items = self._script(path_or_text)
+        return [self.execute(i.text, source=i.source, line=i.line, column=i.column) for i in items]
+
+    @staticmethod
+    def _script(path_or_text: str | Path) -> list[ScriptItem]:
+        path = Path(path_or_text) if isinstance(path_or_text, Path) or "\n" not in path_or_text else None
+        if path is not None and (isinstance(path_or_text, Path) or path.suffix in (".cql", ".sql") or path.is_file()):
+            try:
+                return split(path.read_text(encoding="utf-8"), source=str(path_or_text))
+            except OSError as error:
+                raise CatalogError(f"script {path_or_text} cannot be read: {error.strerror}") from error
+        return split(str(path_or_text))
+
+    # ------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(self, commit_time: datetime | None = None) -> Iterator[TransactionHandle]:
+        """A transaction that commits when the block ends and rolls back when it raises."""
+        self._check_writable()
+        transaction = Transaction(self.services)
+        try:
+            yield TransactionHandle(self, transaction)
+        except BaseException:
+            if transaction.is_open:
+                transaction.rollback()
+            raise
+        self.commit(transaction, commit_time)
+
+    def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
+        """Commits and wakes the queries that the commit concerns."""
+        version = transaction.commit(commit_time)
+        if version is not None:
+            self.committed(version, transaction.changed)
+        return version
+
+    def apply_changes(
+        self,
+        tables: Mapping[str, pa.Table | DataFrame | str],
+        *,
+        op: str = "op",
+        operations: Mapping[str, str] | None = None,
+        transaction: str | None = None,
+        order: str | None = None,
+        commit_time: str | datetime | None = None,
+    ) -> list[int]:
+        """Applies a stream of changes over one or several tables: see `cq_engine.runtime.apply_changes`."""
+        self._check_writable()
+        before = self.catalog.newest_version
+        versions = apply_changes(
+            self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
+            commit_time=commit_time,
+        )  # fmt: skip
+        if versions:
+            changed: dict[str, frozenset[str]] = {}
+            for name in tables:
+                table = apply.find_table(self.catalog.state, name)
+                sets = self.catalog.layout(table.storage.id, before).changes
+                kinds = frozenset().union(*(s.kinds for s in sets if s.high > before)) if sets else frozenset()
+                if kinds:
+                    changed[table.name] = kinds
+            self.committed(versions[-1], changed)
+        return versions
+
+    def committed(self, version: int, changed: Changed) -> None:
+        """Tells the scheduler of a commit, and lets maintenance follow."""
+        self.scheduler.committed(version, changed)
+
+    # ------------------------------------------------------------ continuous queries
+
+    def schedule(self, name: str) -> None:
+        """Puts a query's WHEN into effect."""
+        query = self.queries.find(name)
+        last = self.catalog.status(query.name).last_refresh
+        sources = [self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources]
+        self.scheduler.add(query.name, query.when, last, sources=sources)
+
+    def refresh(self, query: str) -> Refresh:
+        """Processes everything committed; the query's table destinations are up to date on return.
+
+        Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
+        """
+        self._check_writable()
+        return self._after(self.queries.refresh(query))
+
+    def _after(self, result: Refresh) -> Refresh:
+        self.compactor.after_refresh(self.queries.find(result.query))
+        if self._scheduled and time.monotonic() - self._published > 5.0:
+            self.publish()
+        return result
+
+    def _run_query(self, name: str) -> None:
+        state = self.catalog.status(name).state
+        if state == "ACTIVE":
+            self._after(self.queries.refresh(name))
+        else:
+            self.queries.deliver(self.queries.find(name))
+
+    def _report(self, name: str, error: Exception) -> None:
+        text = error.message if isinstance(error, CQError) else repr(error)
+        _log.warning("continuous query %s: %s", name, text)
+
+    def _wake_behind(self) -> None:
+        """After a restart: what ON COMMIT queries have missed, and destinations that have not had everything."""
+        for query in self.catalog.state.queries.values():
+            status = self.catalog.status(query.name)
+            behind = isinstance(query.when, OnCommit) and status.position < self.catalog.newest_version
+            if behind or self.delivery.waiting(query):
+                self.scheduler.wake(query.name)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
+
+        Raises RefreshError where a query has failed or `timeout` (seconds) has passed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.scheduler.drain(left):
+                raise RefreshError(f"not drained within {timeout} seconds")
+            behind = self._behind()
+            if not behind:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {', '.join(behind)}")
+            for name in behind:
+                self._run_query(name)
+                self._check_served(name)
+
+    def _behind(self) -> list[str]:
+        found = []
+        for query in self.catalog.state.queries.values():
+            status = self.catalog.status(query.name)
+            if status.state == "FAILED" and isinstance(query.when, OnCommit):
+                raise RefreshError(f"{query.name} has failed", detail=status.error)
+            if status.state != "ACTIVE":
+                continue
+            late = isinstance(query.when, OnCommit) and self._has_news(query.name)
+            if late or self.delivery.waiting(query):
+                found.append(query.name)
+        return found
+
+    def _has_news(self, name: str) -> bool:
+        query = self.queries.find(name)
+        position = self.catalog.status(name).position
+        tables = self.catalog.state.tables
+        return any(
+            each.high > position for s in query.sources for each in self.catalog.layout(tables[s].storage.id, position).changes
+        )
+
+    def _check_served(self, name: str) -> None:
+        for ref, cursor in self.delivery.waiting(self.queries.find(name)):
+            problem = cursor.error if cursor is not None and cursor.error else "it has not received everything"
+            raise RefreshError(
+                f"destination {ref.name} of {name} could not be served", detail=problem,
+                hint="register the callback, or correct what its error names",
+            )  # fmt: skip
+
+    def deltas(self, query: str, after_version: int = 0, to_version: int | None = None) -> Iterator[Delta]:
+        """The delta log of a query in commit order, of the versions (after_version, to_version]."""
+        found = self.queries.find(query)
+        upto = self.catalog.status(found.name).position if to_version is None else to_version
+        return read_deltas(self.services, found, after_version, upto)
+
+    def describe(self, query: str) -> QueryDescription:
+        """What is known of a continuous query."""
+        found = self.queries.find(query)
+        status = self.catalog.status(found.name)
+        return QueryDescription(
+            found.name, status.state, status.error, found.verdict, found.reasons, found.key,
+            found.result.columns[: found.width], status.position, found.when,
+            tuple(self.catalog.cursors(found.name)), found.statement,
+        )  # fmt: skip
+
+    def callback(self, name: str) -> Callable[[Callback], Callback]:
+        """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
+
+        def register(function: Callback) -> Callback:
+            self.callbacks.register(name, function)
+            for query in self.catalog.state.queries.values():
+                if any(d.name.lower() == name.lower() for d in query.destinations) and self._scheduled:
+                    self.scheduler.wake(query.name)
+            return function
+
+        return register
+
+    # ------------------------------------------------------------ the warehouse
+
+    def publish(self) -> None:
+        """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
+        if self.publisher is not None:
+            self._published = time.monotonic()
+            self.publisher.publish()
+
+    def compact(self, table: str) -> None:
+        """Merges a table's changes into its snapshot files (COMPACT TABLE)."""
+        self._check_writable()
+        self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
+        self.publish()
+
+    def overview(self) -> Overview:
+        """The catalog at one moment, as `\\d` shows it."""
+        return Overview.of(self.catalog)
+
+    def interrupt(self) -> None:
+        """Cancels the Spark work that other threads of this engine wait for."""
+        spark = self._spark
+        if spark is None:
+            return
+        if hasattr(spark, "sparkContext"):
+            spark.sparkContext.cancelAllJobs()
+        else:
+            spark.interruptAll()
+
+    def close(self) -> None:
+        """Rolls back an open transaction, publishes, stops the scheduler and gives the warehouse back."""
+        if self._closed:
+            return
+        self._closed = True
+        self.scheduler.shutdown(wait=True)
+        if self.session is not None:
+            self.session.rollback()
+            self.session = None
+        try:
+            self.publish()
+            if self.publisher is not None:
+                self.publisher.close()
+        finally:
+            self.catalog.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CatalogError("the engine is closed", hint="connect again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.catalog.read_only:
+            raise TransactionError("the warehouse is open for reading only", hint="connect without read_only")
+
+
+def connect(
+    warehouse: str | Path,
+    catalog: str | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+    conf: Mapping[str, str] | None = None,
+    read_only: bool = False,
+    scheduler: bool = True,
+) -> Engine:
+    """Opens the warehouse at a path; creates it if it is absent.
+
+    Args:
+        warehouse: a directory.
+        catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse.
+        spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.
+        clock: default the system's, in UTC.
+        conf: engine options; `spark.*` go to the session that the engine starts.
+        read_only: queries only, without the lease.
+        scheduler: False: only `refresh` and `drain` move queries.
+
+    Raises:
+        LeaseError: another process holds the warehouse; the error names it.
+        CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
+    """
+    chosen = clock or SystemClock()
+    opened = Catalog.open(str(warehouse), url=catalog, read_only=read_only, clock=chosen)
+    try:
+        return Engine(opened, spark, chosen, conf or {}, scheduler)
+    except BaseException:
+        opened.close()
+        raise
+
+
+

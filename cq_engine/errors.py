@@ -1,0 +1,133 @@
+"""The exceptions of cq-engine: one tree, and how one is shown to a person.
+
+    CQError
+     ├── CQSyntaxError        the text is not the language
+     ├── AnalysisError        the text is the language, but names, types or shapes do not fit
+     ├── CatalogError         an object exists already, does not exist, or is in use
+     ├── ConstraintError      PRIMARY KEY, FOREIGN KEY or NOT NULL would be violated
+     ├── ConflictError        another transaction changed what this one read or wrote; retry it
+     ├── TransactionError     BEGIN inside a transaction, COMMIT outside one, a commit time that goes back
+     ├── RefreshError         a refresh could not compute its delta (the query goes to FAILED)
+     │    └── ResultKeyError  two result rows with one result key
+     ├── DestinationError     a delivery failed or a destination does not fit
+     ├── StorageError         data files, Delta publishing, retention
+     └── LeaseError           another process holds the warehouse
+
+Each has three parts, as Materialize's style guide asks: `message` (what is wrong, with which object), `detail`
+(why) and `hint` (what to do), and where there is text a `location`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "AnalysisError",
+    "CQError",
+    "CQSyntaxError",
+    "CatalogError",
+    "ConflictError",
+    "ConstraintError",
+    "DestinationError",
+    "LeaseError",
+    "Location",
+    "RefreshError",
+    "ResultKeyError",
+    "StorageError",
+    "TransactionError",
+]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a text: `source` is a file name or `<input>`, `line` and `column` count from 1."""
+
+    source: str
+    line: int
+    column: int
+    text: str = ""
+    """The whole line that `line` names, for the caret; empty where it is not known."""
+
+    def caret(self) -> str:
+        """The line with a caret under `column`, or an empty string."""
+        if not self.text:
+            return ""
+        shown = self.text.expandtabs(1)
+        return f"  {shown}\n  {' ' * (self.column - 1)}^"
+
+
+class CQError(Exception):
+    """Base of every error that cq-engine raises on purpose."""
+
+    def __init__(
+        self, message: str, *, detail: str = "", hint: str = "", location: Location | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.location = location
+
+    def render(self) -> str:
+        """The error as a person at a prompt sees it."""
+        lines = []
+        if self.location is not None:
+            where = f"{self.location.source}:{self.location.line}:{self.location.column}"
+            lines.append(f"{where}: error: {self.message}")
+            caret = self.location.caret()
+            if caret:
+                lines.append(caret)
+        else:
+            lines.append(f"error: {self.message}")
+        if self.detail:
+            lines.append(f"detail: {self.detail}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+class CQSyntaxError(CQError):
+    """The text does not parse."""
+
+
+class AnalysisError(CQError):
+    """The text parses, but a name, a type or the query's shape does not fit."""
+
+
+class CatalogError(CQError):
+    """An object exists already, does not exist, or is in use."""
+
+
+class ConstraintError(CQError):
+    """A commit would violate PRIMARY KEY, FOREIGN KEY or NOT NULL."""
+
+
+class ConflictError(CQError):
+    """Another transaction committed a change to what this one read or wrote. Retry the transaction."""
+
+
+class TransactionError(CQError):
+    """A transaction statement in the wrong place, or a commit time that goes back."""
+
+
+class RefreshError(CQError):
+    """A refresh could not compute its delta."""
+
+
+class ResultKeyError(RefreshError):
+    """Two rows of a result have one result key."""
+
+
+class DestinationError(CQError):
+    """A delivery failed, or a destination does not fit its query."""
+
+
+class StorageError(CQError):
+    """Data files, Delta publishing or retention."""
+
+
+class LeaseError(CQError):
+    """Another process holds the warehouse."""

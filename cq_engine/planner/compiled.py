@@ -1,0 +1,233 @@
+"""A defining query, compiled: its algebra, its key, what is stored for it, and the verdict with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from cq_engine.algebra.functions import nondeterministic_call
+from cq_engine.algebra.keys import covers, result_key
+from cq_engine.algebra.lower import Lowered, NotLowered, lower
+from cq_engine.algebra.names import Names
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Limit,
+    Node,
+    OuterJoin,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    Window,
+    Distinct,
+    children,
+    column,
+)
+from cq_engine.catalog.model import Column, Table
+from cq_engine.delta.aggregate import State, state_of
+from cq_engine.delta.context import aggregates
+from cq_engine.errors import AnalysisError
+from cq_engine.planner.select_list import parse
+
+__all__ = ["Compiled", "StoredAggregate", "compile_query"]
+
+Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
+"""Spark's types of expressions over a node's columns, by analysis."""
+
+KEY_STATE = "result_key"
+"""Label of the state that counts result rows per declared key."""
+
+
+@dataclass(frozen=True)
+class StoredAggregate:
+    """An aggregate with a state, and the columns of the table that holds it."""
+
+    node: Aggregate
+    state: State
+    columns: tuple[Column, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(f"k{i}" for i in range(len(self.node.keys)))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`node` is None where the query is recomputed in full; `outputs` are the plan's names of the result columns."""
+
+    text: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] | None
+    key_checked: bool
+    sources: Mapping[str, Table]
+    names: Names
+    node: Node | None
+    outputs: tuple[str, ...]
+    stored: tuple[StoredAggregate, ...]
+    verdict: str
+    reasons: tuple[str, ...]
+    key_count: StoredAggregate | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key_outputs(self) -> tuple[str, ...] | None:
+        """The result key in the plan's names."""
+        if self.key is None:
+            return None
+        by_name = {c.name.lower(): o for c, o in zip(self.columns, self.outputs)}
+        return tuple(by_name[k.lower()] for k in self.key)
+
+    @property
+    def states(self) -> tuple[StoredAggregate, ...]:
+        """All stored aggregates, the count per result key included."""
+        return (*self.stored, self.key_count) if self.key_count is not None else self.stored
+
+
+def compile_query(
+    text: str,
+    columns: Sequence[Column],
+    sources: Mapping[str, Table],
+    declared: tuple[str, ...] | None,
+    types: Types,
+) -> Compiled:
+    """Compiles the query `text` (without delta functions), of which Spark says that it gives `columns`.
+
+    `sources` are the tables it reads, by lower-case name; `declared` is PRIMARY KEY's column list, or None.
+    Raises AnalysisError for a key that is not in the result, and for a query that is not deterministic.
+    """
+    names = Names()
+    shown = _key_names(declared, columns)
+    try:
+        tree = parse(text)
+        _deterministic(tree)
+        lowered = lower(tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names)
+    except (NotLowered, SqlglotError) as reason:
+        said = str(reason).splitlines()[0]
+        return Compiled(
+            text, tuple(columns), shown, declared is not None, sources, names, None,
+            tuple(c.name for c in columns), (), "FULL", (f"recomputed in full: {said}",),
+        )  # fmt: skip
+    return _assemble(text, columns, sources, shown, types, names, lowered)
+
+
+def _assemble(
+    text: str,
+    columns: Sequence[Column],
+    sources: Mapping[str, Table],
+    declared: tuple[str, ...] | None,
+    types: Types,
+    names: Names,
+    lowered: Lowered,
+) -> Compiled:
+    def table_key(name: str) -> tuple[str, ...] | None:
+        return sources[name].primary_key
+
+    visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
+    back = {o: c.name for c, o in zip(columns, lowered.outputs)}
+    checked = False
+    if declared is None:
+        derived = result_key(lowered.node, lowered.outputs, table_key)
+        key = None if derived is None else tuple(back[o] for o in derived)
+    else:
+        key = declared
+        checked = not covers(lowered.node, [visible[k.lower()] for k in declared], lowered.outputs, table_key)
+    stored = []
+    for number, aggregate in enumerate(aggregates(lowered.node)):
+        found = _stored(aggregate, f"block_{number + 1}", types)
+        if found is not None:
+            stored.append(found)
+    count = None
+    if checked:
+        assert key is not None
+        keys = tuple((names.fresh("key"), column(visible[k.lower()])) for k in key)
+        aggregate = Aggregate(lowered.node, keys, (), scalar=not keys)
+        count = _stored(aggregate, KEY_STATE, types)
+    verdict, reasons = classify(lowered.node, {id(each.node): each for each in stored})
+    return Compiled(
+        text, tuple(columns), key, checked, sources, names, lowered.node, lowered.outputs, tuple(stored), verdict, reasons, count
+    )  # fmt: skip
+
+
+def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
+    """`node` with its state, where all its functions can be kept."""
+    arguments: dict[str, exp.Expr] = {}
+    for _, call in node.functions:
+        for part in call.walk():
+            if isinstance(part, exp.Expr) and part.parent is not None and not isinstance(part, (exp.Identifier, exp.Star)):
+                arguments.setdefault(part.sql(dialect="spark"), part)
+
+    def type_of(expression: exp.Expr) -> str:
+        return types(node.input, [expression])[0]
+
+    results = dict(zip((n for n, _ in node.functions), types_of_calls(node, types)))
+    state = state_of(node, label, type_of, results)
+    if state is None:
+        return None
+    kinds = types(node.input, [e for _, e in node.keys]) if node.keys else []
+    columns = [Column(f"k{i}", kind) for i, kind in enumerate(kinds)]
+    columns.append(Column("_n", "bigint"))
+    columns += [Column(f"a{i}", each.type) for i, each in enumerate(state.accumulators)]
+    return StoredAggregate(node, state, tuple(columns))
+
+
+def types_of_calls(node: Aggregate, types: Types) -> Sequence[str]:
+    """Spark's types of the aggregate calls of `node`."""
+    return types(node.input, [call for _, call in node.functions]) if node.functions else []
+
+
+def _key_names(declared: tuple[str, ...] | None, columns: Sequence[Column]) -> tuple[str, ...] | None:
+    if declared is None:
+        return None
+    by_name = {c.name.lower(): c.name for c in columns}
+    for name in declared:
+        if name.lower() not in by_name:
+            raise AnalysisError(
+                f"PRIMARY KEY column {name} is not a column of the result",
+                hint=f"the result has {', '.join(c.name for c in columns)}",
+            )
+    return tuple(by_name[name.lower()] for name in declared)
+
+
+def _deterministic(tree: exp.Expr) -> None:
+    call = nondeterministic_call(tree)
+    if call is not None:
+        raise AnalysisError(
+            f"{call.sql(dialect='spark')} cannot stand in a continuous query",
+            detail="its value changes without any change of a table, so that the result would change without a delta",
+            hint="keep the time of a row in a column, or compare with commit times when reading the deltas",
+        )
+
+
+def classify(node: Node, stored: Mapping[int, StoredAggregate]) -> tuple[str, tuple[str, ...]]:
+    """The verdict on a lowered query and the reason for each block that is not plainly incremental."""
+    reasons: list[str] = []
+    recomputed = False
+    for each in _walk(node):
+        if isinstance(each, Aggregate) and id(each) in stored:
+            what = "inserts only; recomputed by group once rows leave" if not stored[id(each)].state.exact else "any change"
+            reasons.append(f"aggregate by {_keys(each)}: carried in its state ({what})")
+        elif isinstance(each, Aggregate):
+            recomputed = True
+            calls = ", ".join(sorted({e.sql(dialect="spark").split("(")[0].lower() for _, e in each.functions}))
+            reasons.append(f"aggregate by {_keys(each)}: affected groups are recomputed ({calls or 'no function'})")
+        elif isinstance(each, (Distinct, Window, Limit, OuterJoin, SemiJoin, SetOperation)):
+            recomputed = True
+            reasons.append(f"{type(each).__name__}: affected partitions are recomputed")
+    if not reasons:
+        reasons.append("joins, filters, projections and UNION ALL only")
+    return ("AFFECTED KEYS" if recomputed else "INCREMENTAL"), tuple(reasons)
+
+
+def _keys(node: Aggregate) -> str:
+    return ", ".join(name.rsplit("_", 1)[0] for name, _ in node.keys) or "nothing (one row)"
+
+
+def _walk(node: Node) -> list[Node]:
+    return [*(each for child in children(node) for each in _walk(child)), node]
+
+
+def scans(node: Node) -> list[Scan]:
+    """All scans in `node`."""
+    return [each for each in _walk(node) if isinstance(each, Scan)]

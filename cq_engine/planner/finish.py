@@ -1,0 +1,53 @@
+"""The last step of a delta plan: signed rows become the rows of a delta log.
+
+Rows are consolidated per commit (equal rows cancel), then numbered and typed by result key: a −1 and a +1 of one key
+are an update, a lone −1 a delete, a lone +1 an insert. Without a key, rows are repeated by their weight. This makes
+the delta minimal (SEMANTICS §2, laws 1 to 3 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cq_engine.algebra.emit import quote
+from cq_engine.algebra.nodes import VERSION, WEIGHT
+
+__all__ = ["DUPLICATE", "log_rows"]
+
+DUPLICATE = "_duplicate"
+"""TRUE in rows whose result key stands for two rows at once."""
+
+
+def log_rows(signed: str, columns: Sequence[str], key: Sequence[str] | None) -> str:
+    """SQL for the delta log's rows from the relation `signed` (`columns`, `_v`, `_w`).
+
+    Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT, from 1 in each version), `_duplicate`.
+    """
+    shown = ", ".join(map(quote, columns))
+    net = (
+        f"SELECT {shown}, {VERSION}, sum({WEIGHT}) AS {WEIGHT} FROM {signed}"
+        f" GROUP BY {shown}{', ' if shown else ''}{VERSION} HAVING sum({WEIGHT}) <> 0"
+    )
+    if key is None:
+        repeated = f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
+        kind = f"CASE WHEN {WEIGHT} > 0 THEN 'insert' ELSE 'delete' END"
+        number = f"row_number() OVER (PARTITION BY {VERSION} ORDER BY {WEIGHT})"
+        return (
+            f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version,"
+            f" CAST({number} AS bigint) AS _sequence, false AS {DUPLICATE} FROM ({repeated})"
+        )
+    keys = ", ".join(map(quote, key))
+    partition = f"PARTITION BY {VERSION}{', ' + keys if keys else ''}"
+    counted = (
+        f"SELECT *, count_if({WEIGHT} > 0) OVER ({partition}) AS _new, count_if({WEIGHT} < 0) OVER ({partition}) AS _old,"
+        f" max(abs({WEIGHT})) OVER ({partition}) AS _most FROM ({net})"
+    )
+    kind = (
+        f"CASE WHEN {WEIGHT} > 0 THEN CASE WHEN _old > 0 THEN 'update_postimage' ELSE 'insert' END"
+        " ELSE CASE WHEN _new > 0 THEN 'update_preimage' ELSE 'delete' END END"
+    )
+    number = f"dense_rank() OVER (PARTITION BY {VERSION} ORDER BY {keys or '1'})"
+    return (
+        f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version, CAST({number} AS bigint) AS _sequence,"
+        f" (_new > 1 OR _old > 1 OR _most > 1) AS {DUPLICATE} FROM ({counted})"
+    )

@@ -1,0 +1,125 @@
+"""Things that happen while a person types: the engine opens, Spark starts, a statement runs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from cq_engine.repl.ports import EngineLike
+
+__all__ = ["Opening", "Worker", "wait"]
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.2
+
+
+class Opening:
+    """An engine that is being opened in the background, and Spark after it where `start_spark` says so."""
+
+    def __init__(self, connect: Callable[[], EngineLike], *, start_spark: bool = False) -> None:
+        self._connect = connect
+        self._start_spark = start_spark
+        self._opened: Future[EngineLike] = Future()
+        self._spark_tried = threading.Event()
+        threading.Thread(target=self._open, name="cq-open", daemon=True).start()
+
+    def engine(self, cancelled: threading.Event | None = None) -> EngineLike | None:
+        """The engine, as soon as it is open; None if `cancelled` is set before that.
+
+        Raises:
+            CQError: the warehouse cannot be opened; other exceptions of `connect` come as they are.
+        """
+        while cancelled is not None and not cancelled.is_set() and not self._opened.done():
+            concurrent.futures.wait([self._opened], timeout=_POLL_SECONDS)
+        return None if cancelled is not None and cancelled.is_set() else self._opened.result()
+
+    @property
+    def current(self) -> EngineLike | None:
+        """The engine if it is open by now."""
+        if self._opened.done() and self._opened.exception() is None:
+            return self._opened.result()
+        return None
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why opening failed, if it has."""
+        return self._opened.exception() if self._opened.done() else None
+
+    @property
+    def under_way(self) -> str:
+        """What a statement may have to wait for at the moment, in words; empty where there is nothing."""
+        if not self._opened.done():
+            return "the warehouse is being opened"
+        return "Spark is starting" if self._start_spark and not self._spark_tried.is_set() else ""
+
+    def when_failed(self, tell: Callable[[], None]) -> None:
+        """Calls `tell`, in another thread, if opening fails; at once if it has failed."""
+        self._opened.add_done_callback(lambda opened: tell() if opened.exception() is not None else None)
+
+    def close(self) -> None:
+        """Closes the engine if it opened, or as soon as it has."""
+        if self._opened.exception() is None:
+            self._opened.result().close()
+
+    def _open(self) -> None:
+        try:
+            engine = self._connect()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the engine
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(engine)
+        if self._start_spark:
+            # The first statement that needs Spark meets the same error and shows it.
+            with contextlib.suppress(Exception):
+                _ = engine.spark
+        self._spark_tried.set()
+
+
+class Worker:
+    """One daemon thread that runs one piece of work after another.
+
+    Statements run here and not in the main thread, so that Ctrl-C reaches the prompt and never the middle of a
+    conversation with Spark.
+    """
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="cq-statements", daemon=True).start()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Runs `work` after everything that was submitted before it."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self._work.put(run)
+        return done
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+
+
+def wait(done: Future[T], on_interrupt: Callable[[], None], tick: Callable[[], None] | None = None) -> T:
+    """The result of `done`; every Ctrl-C meanwhile calls `on_interrupt`, and every fraction of a second `tick`."""
+    while not done.done():
+        try:
+            # A wait without a timeout cannot be interrupted everywhere.
+            concurrent.futures.wait([done], timeout=_POLL_SECONDS)
+            if tick is not None and not done.done():
+                tick()
+        except KeyboardInterrupt:
+            on_interrupt()
+    return done.result()

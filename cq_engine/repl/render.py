@@ -1,0 +1,239 @@
+"""Results as text: aligned tables for a person at a terminal.
+
+ key | name  | amount
+-----+-------+--------
+   1 | Anna  |  12.50
+   2 | NULL  |   3.00
+(2 rows)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len, set_cell_size
+
+if TYPE_CHECKING:  # imports Spark
+    from cq_engine.result import Result
+
+__all__ = ["DEFAULT_LIMIT", "Grid", "grid", "render_duration", "render_grid", "render_result", "render_value"]
+
+DEFAULT_LIMIT = 20
+"""How many rows a result shows unless something else is asked for."""
+
+CELL_WIDTH = 60
+"""Terminal columns that one cell may take before it is cut with an ellipsis."""
+
+NULL = "NULL"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells ready to be shown: the column names, which columns stand to the right, and the rows as text."""
+
+    columns: tuple[str, ...]
+    right: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def render_result(
+    result: Result,
+    limit: int = DEFAULT_LIMIT,
+    *,
+    expanded: bool = False,
+    width: int = 0,
+    cell: int = CELL_WIDTH,
+) -> str:
+    """A result as text: its rows as a table with a row count, or its message.
+
+    Args:
+        result: the rows or message of a statement. A Spark DataFrame is evaluated here, for `limit` rows only.
+        limit: the number of rows shown; 0 shows all.
+        expanded: one line per value instead of one line per row.
+        width: the terminal's width: a table that is wider is shown expanded; 0 where it does not matter.
+        cell: the terminal columns that one cell may take; 0 for any number.
+    """
+    if not result.has_rows:
+        return result.message or "OK"
+    table, more = _head(result, limit)
+    shown = grid(table)
+    text = render_grid(shown, cell=cell)
+    if expanded or (width and _width(text) > width):
+        text = _render_expanded(shown)
+    footer = _footer(table.num_rows, more)
+    parts = [text, footer, result.message]
+    return "\n".join(part for part in parts if part)
+
+
+def render_grid(shown: Grid, *, cell: int = CELL_WIDTH) -> str:
+    """A header, a rule and the rows, aligned; cells wider than `cell` are cut (0: none is)."""
+    if not shown.columns:
+        return ""
+    header = [_cut(_printable(name), cell) for name in shown.columns]
+    body = [[_cut(value, cell) for value in row] for row in shown.rows]
+    widths = [max(cell_len(row[i]) for row in (header, *body)) for i in range(len(header))]
+    rule = "+".join("-" * (width + 2) for width in widths)
+    lines = [_line(row, widths, shown.right) for row in (header, *body)]
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def render_duration(seconds: float) -> str:
+    """How long a statement took, as `\\timing` prints it.
+
+    >>> render_duration(0.0123), render_duration(75.5)
+    ('Time: 12.3 ms', 'Time: 75.50 s')
+    """
+    return f"Time: {seconds * 1000:.1f} ms" if seconds < 1 else f"Time: {seconds:.2f} s"
+
+
+def grid(table: Any) -> Grid:
+    """The rows of an Arrow table as text."""
+    columns = tuple(table.column_names)
+    cells = [_column(column) for column in table.columns]
+    right = tuple(_stands_right(field.type) for field in table.schema)
+    return Grid(columns, right, tuple(zip(*cells)))
+
+
+def render_value(value: Any) -> str:
+    """One value as one line of text: SQL's NULL, timestamps in UTC, control characters escaped.
+
+    >>> render_value(None), render_value(True), render_value(Decimal("1E+2")), render_value([1, None, "a"])
+    ('NULL', 'true', '100', '[1, NULL, "a"]')
+    """
+    if value is None:
+        return NULL
+    if isinstance(value, str):
+        return _printable(value)
+    for kind, shown in _SHOWN:
+        if isinstance(value, kind):
+            return shown(value)
+    return _printable(str(value))
+
+
+def _head(result: Result, limit: int) -> tuple[Any, bool]:
+    """Up to `limit` rows and whether there are more. A frame is not collected whole for it."""
+    if limit <= 0:
+        return result.to_arrow(), False
+    collected = result._arrow is not None  # noqa: SLF001 - nobody else asks whether rows were collected already
+    table = result.to_arrow() if collected else result.to_df().limit(limit + 1).toArrow()
+    return table.slice(0, limit), table.num_rows > limit
+
+
+def _footer(rows: int, more: bool) -> str:
+    if more:
+        return f"(first {rows} rows; there are more)" if rows != 1 else "(first row; there are more)"
+    return f"({rows} row{'' if rows == 1 else 's'})"
+
+
+def _column(column: Any) -> list[str]:
+    try:
+        values = column.to_pylist()
+    except (
+        ValueError,
+        OverflowError,
+    ):  # a time outside of Python's years 1 to 9999, or finer than microseconds
+        import pyarrow as pa
+
+        values = column.cast(pa.string()).to_pylist()
+    if str(column.type) == "float":  # 0.1 as a FLOAT is 0.1, not 0.10000000149011612
+        import numpy as np
+
+        return [_show_float(np.float32(value)) if value is not None else NULL for value in values]
+    return [render_value(value) for value in values]
+
+
+def _stands_right(kind: Any) -> bool:
+    import pyarrow.types as pat
+
+    return bool(pat.is_integer(kind) or pat.is_floating(kind) or pat.is_decimal(kind))
+
+
+def _render_expanded(shown: Grid) -> str:
+    """Every row as a block of `column | value` lines; nothing is cut."""
+    names = [_printable(name) for name in shown.columns]
+    width = max((cell_len(name) for name in names), default=0)
+    lines = []
+    for number, row in enumerate(shown.rows, start=1):
+        lines.append(f"-[ row {number} ]".ljust(width + 1, "-"))
+        lines.extend(f"{set_cell_size(name, width)} | {value}" for name, value in zip(names, row))
+    return "\n".join(lines)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    cells = []
+    for value, width, to_right in zip(row, widths, right):
+        padding = " " * (width - cell_len(value))
+        cells.append(f" {padding}{value} " if to_right else f" {value}{padding} ")
+    return "|".join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    return max((cell_len(line) for line in text.splitlines()), default=0)
+
+
+def _cut(text: str, width: int) -> str:
+    if width <= 0 or cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _printable(text: str) -> str:
+    """The text with control characters escaped, so that no value moves the cursor or breaks a row."""
+    if text.isprintable():
+        return text
+    return "".join(_escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    # Format characters join emoji and Arabic letters; those that turn the direction of writing garble a table.
+    joins = char in "\u200c\u200d"
+    return char if char.isprintable() or joins else char.encode("unicode_escape").decode("ascii")
+
+
+def _nested(value: Any) -> str:
+    """A value inside an array, a map or a struct: strings are quoted there."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else render_value(value)
+
+
+def _show_list(value: Sequence[Any]) -> str:
+    # Arrow gives a map as a list of pairs.
+    if value and all(isinstance(item, tuple) for item in value):
+        return "{" + ", ".join(f"{_nested(key)}: {_nested(item)}" for key, item in value) + "}"
+    return "[" + ", ".join(_nested(item) for item in value) + "]"
+
+
+def _show_struct(value: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{_printable(name)}: {_nested(item)}" for name, item in value.items()) + "}"
+
+
+def _show_float(value: Any) -> str:
+    """A float in Spark's spelling."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return str(value)
+
+
+def _show_timestamp(value: datetime) -> str:
+    """A TIMESTAMP in UTC, marked `Z`; a TIMESTAMP_NTZ as it is."""
+    mark = "" if value.tzinfo is None else "Z"
+    moment = value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+    return moment.isoformat(sep=" ") + mark
+
+
+_SHOWN: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
+    (bool, lambda value: "true" if value else "false"),
+    (Decimal, lambda value: format(value, "f")),
+    (float, _show_float),
+    (datetime, _show_timestamp),
+    ((bytes, bytearray), lambda value: f"x'{bytes(value).hex()}'"),
+    ((list, tuple), _show_list),
+    (dict, _show_struct),
+)

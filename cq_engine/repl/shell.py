@@ -1,0 +1,336 @@
+"""What the prompt, a script and `cq exec` have in common: run statements on one engine and show what they give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from cq_engine.errors import CQError
+from cq_engine.repl.background import Opening, Worker, wait
+from cq_engine.repl.ports import EngineLike
+from cq_engine.repl.render import DEFAULT_LIMIT, render_duration, render_result
+
+__all__ = ["Leave", "Settings", "Shell", "state_directory"]
+
+T = TypeVar("T")
+
+_IMPATIENT_INTERRUPTS = 3
+_SAY_AFTER_SECONDS = 1.0
+
+
+class Leave(Exception):
+    """The session is to end now, without waiting for a statement that does not react to Ctrl-C."""
+
+
+class _Cancelled(Exception):
+    """Ctrl-C came before the statement had begun."""
+
+
+@dataclass
+class Settings:
+    """How results are shown. `expanded` is off, on, or auto (where a table is wider than the terminal)."""
+
+    timing: bool = False
+    expanded: str = "off"
+    limit: int = DEFAULT_LIMIT
+    echo: bool = False
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What one statement gave, as text."""
+
+    text: str
+    seconds: float
+
+
+@dataclass
+class _Attempt:
+    """One statement on its way, and the Ctrl-Cs that it has got."""
+
+    started: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    interrupts: int = 0
+    told: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+
+class Shell:
+    """Runs statements and commands one after another and writes results to `out`, errors to `err`.
+
+    `warehouse` is where it logs what nobody expected. Nothing that a statement raises leaves a method of this class,
+    but `Leave`.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        warehouse: str,
+        settings: Settings | None = None,
+        *,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+    ) -> None:
+        self.opening = opening
+        self.warehouse = warehouse
+        self.settings = Settings() if settings is None else settings
+        self.failures = 0
+        """How many statements and commands have failed."""
+        self.cancelled = False
+        """True once Ctrl-C has ended a statement; the prompt takes it back with the next entry."""
+        self._out = out
+        self._err = err
+        self._worker = Worker()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between BEGIN and COMMIT or ROLLBACK."""
+        engine = self.opening.current
+        return engine is not None and engine.in_transaction
+
+    # ------------------------------------------------------------ running
+
+    def run_text(self, text: str, source: str, *, first_line: int = 1, keep_going: bool = False) -> bool:
+        """Runs the statements of a text, in order, up to the first that fails.
+
+        Args:
+            source: what errors name as the place, a file name or `<input>`.
+            first_line: the line of `source` in which `text` begins.
+            keep_going: goes on after a statement that fails.
+
+        Returns:
+            True if every statement succeeded.
+        """
+        from cq_engine.grammar import split
+
+        try:
+            items = split(text, source)
+        except CQError as error:
+            return self._failed(_moved(error, first_line - 1))
+        good = True
+        for item in items:
+            if not self._run_statement(item.text, source, item.line + first_line - 1, item.column):
+                good = False
+                if self.cancelled or not keep_going:
+                    break
+        return good
+
+    def run_file(self, path: str, *, keep_going: bool = False) -> bool:
+        """Runs the statements of a file; `-` is standard input."""
+        try:
+            text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text(encoding="utf-8")
+        except OSError as error:
+            return self._failed(CQError(f"cannot read {path}", detail=error.strerror or str(error)))
+        except UnicodeDecodeError as error:
+            return self._failed(
+                CQError(f"cannot read {path}", detail=f"it is not UTF-8 text: {error.reason}")
+            )
+        return self.run_text(text, "<stdin>" if path == "-" else path, keep_going=keep_going)
+
+    def call(self, work: Callable[[EngineLike], str]) -> bool:
+        """Runs `work` on the engine as a statement is run, and writes the text it returns."""
+
+        def timed(engine: EngineLike) -> _Shown:
+            begin = time.monotonic()
+            return _Shown(work(engine), time.monotonic() - begin)
+
+        return self._guarded(lambda attempt: self._waited(timed, attempt))
+
+    def drain(self) -> bool:
+        """Waits until every ON COMMIT query and every destination has the newest commit."""
+
+        def drained(engine: EngineLike) -> str:
+            engine.drain()
+            return ""
+
+        return self.call(drained)
+
+    def end_transaction(self) -> bool:
+        """Rolls back a transaction that was left open; True if there was one."""
+        if not self.in_transaction:
+            return False
+        self._run_statement("ROLLBACK", "<end>", 1, 1, silent=True)
+        return True
+
+    def close(self) -> None:
+        """Closes the engine; errors of it are shown."""
+
+        def closed() -> None:
+            if self.opening.error is None:
+                self.opening.close()
+
+        self._guarded(lambda attempt: self._finish(self._worker.submit(closed), attempt))
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, text: str) -> None:
+        """Writes a line or more for a person."""
+        if text:
+            _write(self._out or sys.stdout, text)
+
+    def complain(self, error: CQError) -> None:
+        """Writes an error and counts it."""
+        self._failed(error)
+
+    def note(self, text: str) -> None:
+        """Writes a remark that is no result."""
+        _write(self._err or sys.stderr, text)
+
+    # ------------------------------------------------------------ inside
+
+    def _run_statement(self, sql: str, source: str, line: int, column: int, *, silent: bool = False) -> bool:
+        def executed(engine: EngineLike) -> _Shown:
+            begin = time.monotonic()
+            result = engine.execute(sql, source=source, line=line, column=column)
+            settings = self.settings
+            width = shutil.get_terminal_size().columns if settings.expanded == "auto" else 0
+            text = render_result(result, settings.limit, expanded=settings.expanded == "on", width=width)
+            if result.has_rows:
+                text += "\n"  # an empty line between a table and what follows it
+            return _Shown("" if silent else text, time.monotonic() - begin)
+
+        if self.settings.echo and not silent:
+            self.write(sql.rstrip().rstrip(";") + ";")
+        return self._guarded(lambda attempt: self._waited(executed, attempt), sql)
+
+    def _waited(self, work: Callable[[EngineLike], _Shown], attempt: _Attempt) -> None:
+        def opened() -> _Shown:
+            engine = self.opening.engine(attempt.cancelled)
+            if engine is None:
+                raise _Cancelled
+            attempt.started.set()
+            return work(engine)
+
+        shown = self._finish(self._worker.submit(opened), attempt)
+        self.write(shown.text)
+        if self.settings.timing and shown.text:
+            self.write(render_duration(shown.seconds))
+
+    def _finish(self, done: Future[T], attempt: _Attempt) -> T:
+        return wait(done, lambda: self._interrupted(attempt), lambda: self._tick(attempt))
+
+    def _guarded(self, run: Callable[[_Attempt], None], sql: str = "") -> bool:
+        """Runs one thing; shows and counts whatever goes wrong with it."""
+        attempt = _Attempt()
+        try:
+            run(attempt)
+        except (Leave, BrokenPipeError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the prompt outlives every statement
+            if attempt.interrupts or isinstance(error, KeyboardInterrupt | _Cancelled):
+                self.cancelled = True
+                return self._failed(CQError("cancelled"))
+            return self._failed(_known(error) or self._logged(error, sql))
+        return True
+
+    def _failed(self, error: CQError) -> bool:
+        self.failures += 1
+        self.note(error.render())
+        return False
+
+    def _interrupted(self, attempt: _Attempt) -> None:
+        """One Ctrl-C while a statement runs."""
+        attempt.interrupts += 1
+        attempt.cancelled.set()
+        if attempt.interrupts >= _IMPATIENT_INTERRUPTS:
+            raise Leave
+        if attempt.interrupts > 1:
+            self.note("still cancelling; Ctrl-C once more leaves without waiting")
+        engine = self.opening.current
+        if engine is not None and attempt.started.is_set():
+            # In a thread of its own: a Spark that does not answer must not take the prompt with it.
+            threading.Thread(target=engine.interrupt, name="cq-interrupt", daemon=True).start()
+
+    def _tick(self, attempt: _Attempt) -> None:
+        waited = time.monotonic() - attempt.since
+        under_way = self.opening.under_way
+        if attempt.told == under_way or not under_way or waited < _SAY_AFTER_SECONDS or attempt.interrupts:
+            return
+        attempt.told = under_way
+        if (self._err or sys.stderr).isatty():
+            self.note(f"({under_way})")
+
+    def _logged(self, error: BaseException, sql: str) -> CQError:
+        """Writes the traceback of an error that nobody expected to a log, and gives the line to show instead."""
+        report = "".join(traceback.format_exception(error))
+        stamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        lines = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        for directory in (_logs_of(self.warehouse), state_directory()):
+            if directory is None:
+                continue
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                with (directory / "cq.log").open("a", encoding="utf-8") as log:
+                    log.write(f"{stamp} {what}\n{sql and sql.rstrip() + chr(10)}{report}\n")
+            except OSError:
+                continue
+            return _InternalError(f"{what} (traceback in {directory / 'cq.log'})")
+        return _InternalError(what)
+
+
+class _InternalError(CQError):
+    """An error that nobody expected, on one line."""
+
+    def render(self) -> str:
+        return f"internal error: {self.message}"
+
+
+def state_directory() -> Path:
+    """Where the prompt keeps its history: `cq-engine` in the user's directory for state."""
+    if os.name == "nt":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    else:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "cq-engine"
+
+
+def _logs_of(warehouse: str) -> Path | None:
+    """The log directory of a warehouse on this machine's disk that exists."""
+    if warehouse.startswith("file://"):
+        warehouse = warehouse[len("file://") :]
+    return Path(warehouse) / "logs" if "://" not in warehouse and Path(warehouse).is_dir() else None
+
+
+def _known(error: BaseException) -> CQError | None:
+    """The error as one that a person can act on: ours, or Spark's about their statement."""
+    if isinstance(error, CQError):
+        return error
+    # Rows are computed when they are shown, so Spark's errors come here, too. Without Spark there are none.
+    spark_errors = sys.modules.get("pyspark.errors")
+    if spark_errors is None or not isinstance(error, spark_errors.PySparkException):
+        return None
+    message, _, rest = str(error).strip().partition("\n")
+    # What else Spark says are plans and stack traces; the excerpt of the statement is for people.
+    excerpt = rest.split("\n\nJVM stacktrace", 1)[0].strip()
+    return CQError(message, detail=excerpt if excerpt.startswith("== SQL") else "")
+
+
+def _moved(error: CQError, lines: int) -> CQError:
+    """The error with its place `lines` further down."""
+    if error.location is not None:
+        error.location = replace(error.location, line=error.location.line + lines)
+    return error
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # What the other stream holds was written earlier and belongs before this.
+    for other in (sys.stdout, sys.stderr):
+        if other is not stream:
+            other.flush()
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()

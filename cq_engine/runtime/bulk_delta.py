@@ -1,0 +1,121 @@
+"""Large outputs of a refresh: written by executors, never through the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog import tables
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, VersionedTable
+from cq_engine.planner.delta_plan import DeltaPlan
+from cq_engine.runtime.rows import change_columns
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.sql import quote, run_sql
+
+if TYPE_CHECKING:
+    from cq_engine.runtime.binding import IntervalBinder
+    from cq_engine.runtime.refresh import Interval, Outcome
+
+__all__ = ["write_log", "write_outputs"]
+
+
+def write_outputs(
+    services: Services, query: ContinuousQuery, plan: DeltaPlan, binder: IntervalBinder, interval: Interval
+) -> Outcome:
+    """Runs the plan once, keeps its rows with the executors, and writes each output to files of its own."""
+    from cq_engine.runtime.refresh import Outcome, duplicate_key
+
+    states = dict(query.states)
+    rows = run_sql(services.spark(), plan.statement, binder.relations).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        log = _part(rows, plan, 0)
+        summary = _summary(log)
+        if summary["duplicates"]:
+            raise duplicate_key(query, log.where("_duplicate").limit(10).toArrow())
+        attempt = services.catalog.attempt("refresh")
+        written: list[tuple[VersionedTable, list[DataFile]]] = []
+        for number, output in enumerate(plan.outputs[1:], 1):
+            assert output.state is not None
+            part = _part(rows, plan, number)
+            if output.state.state.label == "result_key":
+                twice = part.where("_most > 1").limit(1).toArrow()
+                if twice.num_rows:
+                    keys = output.state.keys
+                    names = query.key or ()
+                    raise duplicate_key(query, twice.select(list(keys)).rename_columns(list(names)))
+            table = states[output.state.state.label]
+            written.append((table, _write_state(services, attempt, table, part, interval.b, not output.state.keys)))
+        files = write_log(services, attempt, query, log, interval.a, interval.b) if summary["rows"] else []
+        counts = (summary["inserted"], summary["deleted"], summary["updated"])
+        versions = (summary["low"] or 0, summary["high"] or 0)
+        return Outcome(files, written, counts, versions, attempt)
+    finally:
+        rows.unpersist()
+
+
+def _part(rows: DataFrame, plan: DeltaPlan, number: int) -> DataFrame:
+    """The rows of one output, under their own names."""
+    return rows.where(f"_out = {number}").select(*(f.col(n).alias(own) for n, own in plan.names(number)))
+
+
+def _summary(log: DataFrame) -> dict[str, int]:
+    def count(kind: str) -> SparkColumn:
+        return f.count_if(f.col("_change_type") == kind)
+
+    row = log.agg(
+        f.count(f.lit(1)).alias("rows"),
+        f.count_if(f.col("_duplicate")).alias("duplicates"),
+        count("insert").alias("inserted"),
+        count("delete").alias("deleted"),
+        count("update_postimage").alias("updated"),
+        f.min("_commit_version").alias("low"),
+        f.max("_commit_version").alias("high"),
+    ).collect()[0]
+    return row.asDict()
+
+
+def write_log(
+    services: Services, attempt: Attempt, query: ContinuousQuery, log: DataFrame, a: int, b: int
+) -> list[DataFile]:
+    """The delta log's rows, clustered by version, with their commit timestamps as published."""
+    reader = services.reader
+    moments = services.catalog.timestamps(a + 1, b)
+    clock = pa.table(
+        {
+            "_commit_version": pa.array(list(moments), pa.int64()),
+            "_commit_timestamp": pa.array(list(moments.values()), pa.timestamp("us", tz="UTC")),
+        }
+    )
+    times = reader.frame(clock, [Column("_commit_version", "bigint"), Column("_commit_timestamp", "timestamp")])
+    now = f.lit(services.clock.now()).cast("timestamp")
+    shown = [c.name for c in change_columns(query.result)]
+    rows = (
+        log.withColumn("_refresh_time", now)
+        .join(f.broadcast(times), "_commit_version", "left")
+        .select(*(f.col(quote(n)) for n in shown), f.col("_commit_timestamp"))
+        .repartitionByRange(4, "_commit_version", "_sequence")
+        .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
+    )
+    directory = attempt.directory(query.result, "log") + "/log"
+    rows.write.parquet(directory)
+    return tables.data_files(directory, services.catalog.warehouse, ["_commit_version"])
+
+
+def _write_state(
+    services: Services, attempt: Attempt, table: VersionedTable, part: DataFrame, version: int, scalar: bool
+) -> list[DataFile]:
+    kind = f.lit("update_postimage") if scalar else f.when(f.col("_n") == 0, "delete").otherwise("update_postimage")
+    rows = part.withColumn("_change_type", kind).withColumn("_commit_version", f.lit(version).cast("bigint"))
+    shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(table)))
+    if table.identity:
+        keys = [f.col(quote(k)) for k in table.identity]
+        shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
+    directory = attempt.directory(table, "log") + f"/{table.id}"
+    shown.write.parquet(directory)
+    return tables.data_files(directory, services.catalog.warehouse, table.identity)

@@ -1,0 +1,313 @@
+"""PRIMARY KEY, NOT NULL and ENFORCED FOREIGN KEY, checked on the net change of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import CatalogState, ForeignKey, Table
+from cq_engine.errors import ConstraintError
+from cq_engine.result import Result
+from cq_engine.runtime import bulk
+from cq_engine.runtime.pending import BulkPending, Net, SmallPending
+from cq_engine.runtime.query import unknown_table
+from cq_engine.runtime.reader import Reader
+from cq_engine.runtime.rows import conform, empty, identity_keys
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.sql import quote
+from cq_engine.runtime.staging import SIGN
+
+__all__ = ["Change", "check", "check_constraints", "check_not_null"]
+
+SHOWN = 3
+"""Offending rows that a message names."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The net change of one table: `net` on the driver, or `signed` rows in Spark."""
+
+    table: Table
+    pending: SmallPending | BulkPending
+    net: Net | None = None
+    signed: DataFrame | None = None
+    duplicates: pa.Table | None = None
+
+    def frame(self, reader: Reader) -> DataFrame:
+        """The signed rows as a DataFrame."""
+        return self.signed if self.signed is not None else bulk.signed(reader, self.pending)
+
+    def added(self, reader: Reader) -> DataFrame:
+        return self.frame(reader).where(f.col(SIGN) > 0)
+
+    def removed(self, reader: Reader) -> DataFrame:
+        return self.frame(reader).where(f.col(SIGN) < 0)
+
+
+def check(services: Services, state: CatalogState, changes: Mapping[str, Change]) -> None:
+    """Checks every constraint that the changes touch, against the newest commit. Raises ConstraintError."""
+    for change in changes.values():
+        table = state.tables[change.table.name.lower()]
+        _check_nulls(services, table, change)
+        if table.primary_key is not None and table.primary_key_enforced:
+            _check_unique(services, table, change)
+    for child in state.tables.values():
+        for key in child.foreign_keys:
+            parent = state.tables.get(key.references.lower())
+            if key.enforced and parent is not None:
+                _check_foreign_key(services, child, parent, key, changes)
+
+
+def check_not_null(table: Table, rows: pa.Table) -> None:
+    """Raises ConstraintError where a NOT NULL or key column of `rows` is NULL."""
+    for name in _required(table):
+        column = rows.column(name)
+        if column.null_count:
+            at = pc.index(column.is_null(), pa.scalar(True)).as_py()
+            raise _null_error(table, name, rows.slice(at, 1).to_pylist()[0])
+
+
+def _required(table: Table) -> list[str]:
+    keys = table.primary_key if table.primary_key is not None and table.primary_key_enforced else ()
+    lower = {name.lower() for name in keys or ()}
+    return [c.name for c in table.columns if not c.nullable or c.name.lower() in lower]
+
+
+def _null_error(table: Table, name: str, row: Mapping[str, object]) -> ConstraintError:
+    shown = ", ".join(f"{k} = {v!r}" for k, v in row.items() if not k.startswith("_"))
+    part = "PRIMARY KEY" if table.primary_key and name in table.primary_key else "NOT NULL"
+    return ConstraintError(
+        f"column {table.name}.{name} must not be NULL ({part})",
+        detail=f"the row is ({shown})",
+        hint=f"give a value for {name}",
+    )
+
+
+def _check_nulls(services: Services, table: Table, change: Change) -> None:
+    if change.net is not None:
+        check_not_null(table, change.net.added())
+        return
+    required = _required(table)
+    if not required:
+        return
+    missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
+    found = change.added(services.reader).where(missing).limit(1).drop(SIGN).toArrow()
+    if found.num_rows:
+        check_not_null(table, found)
+
+
+# ---------------------------------------------------------------- PRIMARY KEY
+
+
+def _check_unique(services: Services, table: Table, change: Change) -> None:
+    if change.net is None:
+        _check_unique_bulk(services, table, change)
+        return
+    if change.duplicates is not None and change.duplicates.num_rows:
+        raise _duplicate(table, change.duplicates, "the transaction gives several rows with this key")
+    inserted = change.net.inserted
+    if inserted.num_rows:
+        newest = services.catalog.newest_version
+        found = services.reader.lookup(table.storage, newest, inserted.select(list(table.storage.identity)))
+        if found.num_rows:
+            raise _duplicate(table, found, "a row with this key exists already")
+
+
+def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
+    keys = [quote(name) for name in table.storage.identity]
+    added = change.added(services.reader).select(*keys)
+    twice = added.groupBy(*keys).count().where("count > 1").limit(SHOWN).drop("count").toArrow()
+    if twice.num_rows:
+        raise _duplicate(table, twice, "the rows hold this key several times")
+    newest = services.catalog.newest_version
+    layout = services.catalog.layout(table.storage.id, newest)
+    if not layout.snapshot and not layout.changes:
+        return
+    fresh = added
+    if isinstance(change.pending, SmallPending) or change.pending.signed:
+        fresh = bulk.hide(table, added, change.removed(services.reader))
+    image = services.reader.image(table.storage, newest).select(*keys).alias("i")
+    on = [f.col(f"n.{key}").eqNullSafe(f.col(f"i.{key}")) for key in keys]
+    found = fresh.alias("n").join(image, on, "left_semi").limit(SHOWN).toArrow()
+    if found.num_rows:
+        raise _duplicate(table, found, "a row with this key exists already")
+
+
+def _duplicate(table: Table, rows: pa.Table, why: str) -> ConstraintError:
+    keys = list(table.storage.identity)
+    values = "; ".join(_shown(row, keys) for row in rows.select(keys).slice(0, SHOWN).to_pylist())
+    return ConstraintError(
+        f"PRIMARY KEY of table {table.name} would be violated by {values}",
+        detail=why,
+        hint="UPDATE or MERGE changes a row that is there; DELETE it first to replace it",
+    )
+
+
+def _shown(row: Mapping[str, object], names: Sequence[str]) -> str:
+    return "(" + ", ".join(f"{name} = {row[name]!r}" for name in names) + ")"
+
+
+# ---------------------------------------------------------------- FOREIGN KEY
+
+
+def _check_foreign_key(
+    services: Services, child: Table, parent: Table, key: ForeignKey, changes: Mapping[str, Change]
+) -> None:
+    reader = services.reader
+    theirs = key.ref_columns or parent.primary_key or ()
+    if child.name in changes:
+        wanted = _values(reader, changes[child.name], key.columns, added=True)
+        missing = _missing(services, parent, theirs, wanted, changes.get(parent.name))
+        if missing is not None:
+            raise ConstraintError(
+                f"FOREIGN KEY {key.name} of table {child.name} has no row in {parent.name}"
+                f" for {_shown(dict(zip(key.columns, missing)), key.columns)}",
+                hint=f"insert the row into {parent.name} in the same transaction or before",
+            )
+    if parent.name in changes:
+        gone = _values(reader, changes[parent.name], theirs, added=False)
+        lost = _absent(services, parent, theirs, gone, changes.get(parent.name))
+        used = _present(services, child, key.columns, lost, changes.get(child.name))
+        if used:
+            row = dict(zip(theirs, used[0]))
+            raise ConstraintError(
+                f"rows of {child.name} still refer to the row {_shown(row, theirs)} of {parent.name}"
+                f" (FOREIGN KEY {key.name})",
+                hint=f"delete or change the rows of {child.name} first",
+            )
+
+
+def _values(reader: Reader, change: Change, columns: Sequence[str], *, added: bool) -> pa.Table:
+    """The distinct values of `columns`, without NULL, in rows that came or left."""
+    if change.net is not None:
+        rows = change.net.added() if added else change.net.removed()
+        rows = rows.select(list(columns)).drop_null()
+    else:
+        frame = change.added(reader) if added else change.removed(reader)
+        picked = frame.select(*(quote(name) for name in columns)).dropna().distinct()
+        rows = picked.toArrow()
+    return conform(rows, [c for c in change.table.columns if c.name in columns]).select(list(columns))
+
+
+def _missing(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> tuple[object, ...] | None:
+    """One of the wanted values that no row of the table will have, or None."""
+    absent = _absent(services, table, columns, wanted.rename_columns(list(columns)), change)
+    return tuple(absent.slice(0, 1).to_pylist()[0].values()) if absent.num_rows else None
+
+
+def _absent(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> pa.Table:
+    if not wanted.num_rows:
+        return wanted
+    there = set(identity_keys(_after(services, table, columns, wanted, change), columns))
+    keys = identity_keys(wanted, columns)
+    return wanted.filter(pa.array([key not in there for key in keys], pa.bool_()))
+
+
+def _present(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> list[tuple[object, ...]]:
+    """Those of the wanted values that some row of the table will have."""
+    if not wanted.num_rows:
+        return []
+    wanted = wanted.rename_columns(list(columns))
+    there: set[Hashable] = set(identity_keys(_after(services, table, columns, wanted, change), columns))
+    keys = identity_keys(wanted, columns)
+    rows = wanted.to_pylist()
+    return [tuple(row.values()) for row, key in zip(rows, keys) if key in there]
+
+
+def _after(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> pa.Table:
+    """At least the rows after the commit that have one of the wanted values."""
+    reader, newest = services.reader, services.catalog.newest_version
+    physical = table.storage.physical_columns
+    restrict = {name: pc.unique(wanted.column(name).combine_chunks()) for name in columns}
+    pending = change.pending if change is not None else None
+    if not isinstance(pending, BulkPending):
+        rows = reader.restricted_image(table.storage, newest, restrict)
+        if rows is not None:
+            return rows if pending is None else pending.overlay(rows)
+    image = reader.image(table.storage, newest)
+    if pending is not None:
+        image = bulk.overlay(reader, image, pending)
+    kept = [c for c in physical if c.name in columns]
+    renamed = {c.name: f"_w{n}" for n, c in enumerate(kept)}
+    keys = reader.frame(wanted, kept).withColumnsRenamed(renamed)
+    on = [f.col(quote(name)) == f.col(other) for name, other in renamed.items()]
+    found = image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct().toArrow()
+    return conform(found, kept) if found.num_rows else empty(kept)
+
+
+# ---------------------------------------------------------------- CHECK CONSTRAINTS
+
+
+def check_constraints(services: Services, table: str | None = None) -> Result:
+    """Verifies every key of one table, or of all, against the newest commit, enforced or not.
+
+    Gives one row per constraint: `table_name`, `constraint`, `enforced`, `violations` (rows that have no key, rows
+    beyond the first of a key, rows whose parent is not there) and an `example` of one (NULL where there is none).
+    """
+    state = services.catalog.state
+    wanted = [_named(state, table)] if table is not None else list(state.tables.values())
+    found: list[tuple[str, str, bool, int, str | None]] = []
+    for one in wanted:
+        if one.primary_key:
+            shown = f"PRIMARY KEY ({', '.join(one.primary_key)})"
+            found.append((one.name, shown, one.primary_key_enforced, *_key_violations(services, one)))
+        for key in one.foreign_keys:
+            shown = f"FOREIGN KEY {key.name} ({', '.join(key.columns)}) REFERENCES {key.references}"
+            found.append((one.name, shown, key.enforced, *_orphans(services, state, one, key)))
+    names = ("table_name", "constraint", "enforced", "violations", "example")
+    types = (pa.string(), pa.string(), pa.bool_(), pa.int64(), pa.string())
+    columns = [pa.array([row[n] for row in found], kind) for n, kind in enumerate(types)]
+    bad = sum(row[3] > 0 for row in found)
+    return Result(
+        arrow=pa.Table.from_arrays(columns, names=list(names)),
+        message=f"{len(found)} constraints checked, {bad} violated",
+        rowcount=len(found),
+    )
+
+
+def _named(state: CatalogState, name: str) -> Table:
+    found = state.tables.get(name.lower())
+    if found is None:
+        raise unknown_table(state, name)
+    return found
+
+
+def _key_violations(services: Services, table: Table) -> tuple[int, str | None]:
+    keys = [f.col(quote(name)) for name in table.primary_key or ()]
+    image = services.reader.image(table.storage, services.catalog.newest_version)
+    missing = reduce(lambda a, b: a | b, (key.isNull() for key in keys))
+    groups = image.groupBy(*keys).agg(f.count(f.lit(1)).alias("_count"))
+    wrong = groups.withColumn("_wrong", f.when(missing, f.col("_count")).otherwise(f.col("_count") - 1))
+    return _summary(wrong.where("_wrong > 0"), table.primary_key or ())
+
+
+def _orphans(services: Services, state: CatalogState, child: Table, key: ForeignKey) -> tuple[int, str | None]:
+    parent = _named(state, key.references)
+    newest = services.catalog.newest_version
+    theirs = key.ref_columns or parent.primary_key or ()
+    rows = services.reader.image(child.storage, newest).select(*(quote(name) for name in key.columns)).dropna()
+    renamed = [f.col(quote(name)).alias(f"_p{n}") for n, name in enumerate(theirs)]
+    parents = services.reader.image(parent.storage, newest).select(*renamed)
+    on = [f.col(quote(name)) == f.col(f"_p{n}") for n, name in enumerate(key.columns)]
+    return _summary(rows.join(parents, on, "left_anti").withColumn("_wrong", f.lit(1)), key.columns)
+
+
+def _summary(wrong: DataFrame, columns: Sequence[str]) -> tuple[int, str | None]:
+    """How many rows are wrong, and the values of one of them."""
+    example = f.first(f.struct(*(f.col(quote(name)) for name in columns)))
+    row = wrong.agg(f.sum("_wrong").alias("n"), example.alias("e")).toArrow().to_pylist()[0]
+    return (int(row["n"]), _shown(row["e"], columns)) if row["n"] else (0, None)

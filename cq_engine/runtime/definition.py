@@ -1,0 +1,276 @@
+"""CREATE CONTINUOUS QUERY: from the statement to a compiled definition, and to the state it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlglot
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from cq_engine.algebra.emit import Emitter, quote, sql_of
+from cq_engine.algebra.nodes import Node
+from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.model import (
+    SEQUENCE,
+    CatalogState,
+    Column,
+    ContinuousQuery,
+    OutputColumn,
+    Table,
+    VersionedTable,
+)
+from cq_engine.errors import AnalysisError, CQError
+from cq_engine.grammar import CreateContinuousQuery, format_statement
+from cq_engine.planner.compiled import Compiled, compile_query
+from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
+from cq_engine.runtime.binding import ImageBinder
+from cq_engine.runtime.query import Resolver, unknown_table
+from cq_engine.runtime.references import find_references
+from cq_engine.runtime.rows import empty
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.sql import run_sql, translate_spark_error
+from cq_engine.types import canonical_type, columns_of
+
+__all__ = ["Shape", "compile_definition", "define", "shape_of"]
+
+SESSION_SETTINGS = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.storeAssignmentPolicy",
+    "spark.sql.timestampType",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+)
+"""Spark settings that change what a query means; refreshes run with their values at CREATE."""
+_FUNCTION_TYPES = {"marker": "string", "time": "timestamp", "commit_time": "timestamp", "commit_version": "bigint"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What analysis found: the text to plan, the log's columns (`width` of them the result's), the SELECT list."""
+
+    text: str
+    columns: tuple[Column, ...]
+    width: int
+    outputs: tuple[OutputColumn, ...]
+    sources: Mapping[str, Table]
+
+
+class _Empty(Resolver):
+    """Resolves tables to no rows, for analysis."""
+
+    def physical(self, table: Table) -> DataFrame:
+        columns = table.storage.physical_columns
+        return self.services.reader.frame(empty(columns), columns)
+
+
+def shape_of(services: Services, state: CatalogState, text: str) -> Shape:
+    """Analyses a defining query. Raises CQSyntaxError, AnalysisError."""
+    listed = select_list(text)
+    sources = _sources(state, listed.stripped)
+    schema = _analyse(services, listed.stripped)
+    columns = _named(schema)
+    width = len(columns)
+    outputs, hidden = _outputs(listed, columns)
+    planned = listed.stripped
+    if hidden:
+        names = ", ".join(quote(c.name) for c in columns)
+        more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
+        planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
+        analysed = columns_of(_analyse(services, planned).schema)
+        kinds = [canonical_type(c.type) for c in analysed[width:]]
+        columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
+    typed = tuple(
+        OutputColumn(o.name, columns[o.index].type if o.index >= 0 else o.type, o.kind, o.index) for o in outputs
+    )
+    return Shape(planned, columns, width, typed, sources)
+
+
+def _analyse(services: Services, text: str) -> DataFrame:
+    return _Empty(services).frame(text)
+
+
+def _sources(state: CatalogState, text: str) -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for reference in find_references(text):
+        if reference.clause is not None:
+            raise AnalysisError(
+                f"{reference.name} stands with a version in a continuous query",
+                detail="a continuous query follows its tables; a fixed version never changes",
+                hint=f"write just {reference.name}",
+            )
+        table = state.tables.get(reference.name.lower())
+        if table is None:
+            raise unknown_table(state, reference.name)
+        found[reference.name.lower()] = table
+    return found
+
+
+def _named(frame: DataFrame) -> tuple[Column, ...]:
+    columns = tuple(Column(safe_name(c.name), c.type) for c in columns_of(frame.schema))
+    seen: set[str] = set()
+    for column in columns:
+        if column.name.lower() in seen:
+            raise AnalysisError(
+                f"two result columns are called {column.name}",
+                hint=f"give one of them another name: ... AS {column.name}_2",
+            )
+        seen.add(column.name.lower())
+        if column.name.startswith("_"):
+            raise AnalysisError(f"result column {column.name} begins with _", hint="names with _ are the engine's")
+    return columns
+
+
+def _outputs(listed: SelectList, columns: Sequence[Column]) -> tuple[list[OutputColumn], list[str]]:
+    """The SELECT list as output columns, and the expressions that cq_old_value needs beside the result columns."""
+    if not listed.items:
+        return [OutputColumn(c.name, c.type, "result", i) for i, c in enumerate(columns)], []
+    results = [item for item in listed.items if item.kind == "result"]
+    stars = [item for item in results if item.text.rstrip().endswith("*")]
+    if len(stars) > 1:
+        raise AnalysisError(
+            "several stars and delta functions in one SELECT list", hint="list the columns by name"
+        )
+    starred = len(columns) - len(results) + 1
+    outputs: list[OutputColumn] = []
+    hidden: list[str] = []
+    position = 0
+    spans: list[tuple[Item, int]] = []
+    for item in results:
+        spans.append((item, position))
+        position += starred if item in stars else 1
+    starts = {id(item): start for item, start in spans}
+    for item in listed.items:
+        if item.kind == "result":
+            start = starts[id(item)]
+            for i in range(start, start + (starred if item in stars else 1)):
+                outputs.append(OutputColumn(columns[i].name, columns[i].type, "result", i))
+        elif item.kind == "old":
+            index = _old_index(item, spans, stars, columns)
+            if index is None:
+                index = len(columns) + len(hidden)
+                hidden.append(_over_results(item, spans, stars, columns))
+            outputs.append(OutputColumn(safe_name(item.name), "", "old", index))
+        else:
+            outputs.append(OutputColumn(safe_name(item.name), _FUNCTION_TYPES[item.kind], item.kind))
+    _distinct_names(outputs)
+    return outputs, hidden
+
+
+def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name.lower() in seen:
+            raise AnalysisError(
+                f"two columns of the SELECT list are called {output.name}", hint="give one of them another name with AS"
+            )
+        seen.add(output.name.lower())
+
+
+def _tree(text: str) -> exp.Expr:
+    parsed = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
+    return parsed.selects[0].unalias()
+
+
+def _old_index(
+    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
+) -> int | None:
+    """The result column that cq_old_value names, by name or by the expression it repeats."""
+    wanted = _tree(item.argument)
+    for known, start in spans:
+        if known not in stars and _tree(known.text) == wanted:
+            return start
+    if isinstance(wanted, exp.Column):
+        for i, column in enumerate(columns):
+            if column.name.lower() == wanted.name.lower():
+                return i
+    return None
+
+
+def _over_results(
+    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
+) -> str:
+    """The argument of cq_old_value as an expression over the result columns."""
+    known = [(_tree(each.text), columns[start].name) for each, start in spans if each not in stars]
+    names = {c.name.lower(): c.name for c in columns}
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        for expression, name in known:
+            if node == expression:
+                return exp.column(name, quoted=True)
+        return node
+
+    tree = _tree(item.argument).transform(replaced)
+    for column in tree.find_all(exp.Column):
+        if column.name.lower() not in names or column.table:
+            raise AnalysisError(
+                f"cq_old_value({item.argument}) is not an expression over the result's columns",
+                detail=f"{column.sql(dialect='spark')} is not one of {', '.join(c.name for c in columns)}",
+                hint="select the column too, or build the expression from selected ones",
+            )
+    return sql_of(tree)
+
+
+# ------------------------------------------------------------------------------------------------ compiling
+
+
+def compile_definition(services: Services, shape: Shape, declared: tuple[str, ...] | None) -> Compiled:
+    """The compiled query for an analysed one."""
+    storages = {name: table.storage for name, table in shape.sources.items()}
+
+    def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
+        binder = ImageBinder(services.reader, storages, None)
+        items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
+        text = Emitter(binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
+        try:
+            schema = run_sql(services.spark(), text, binder.relations).schema
+        except PySparkException as error:
+            raise translate_spark_error(error) from error
+        return [c.type for c in columns_of(schema)]
+
+    try:
+        return compile_query(shape.text, shape.columns, shape.sources, declared, types)
+    except CQError:
+        raise
+
+
+def define(
+    services: Services, state: CatalogState, statement: CreateContinuousQuery
+) -> tuple[CatalogState, ContinuousQuery, Compiled]:
+    """The definition that the statement asks for; the state is as before but for the numbers it used."""
+    shape = shape_of(services, state, statement.query)
+    compiled = compile_definition(services, shape, statement.primary_key)
+    state, query_id = allocate_id(state)
+    state, log_id = allocate_id(state)
+    states = []
+    for each in compiled.states:
+        state, state_id = allocate_id(state)
+        label = each.state.label
+        states.append((label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys)))
+    spark = services.spark()
+    session = tuple((name, spark.conf.get(name, None)) for name in SESSION_SETTINGS)
+    query = ContinuousQuery(
+        name=statement.name,
+        id=query_id,
+        statement=format_statement(statement),
+        query=statement.query,
+        result=VersionedTable(log_id, "delta", statement.name, shape.columns, (SEQUENCE,)),
+        key=compiled.key,
+        mode=statement.mode,
+        markers=statement.markers,
+        when=statement.when,
+        destinations=statement.destinations,
+        options=statement.options,
+        sources=tuple(sorted(compiled.sources)),
+        states=tuple(states),
+        session=tuple((name, value) for name, value in session if value is not None),
+        verdict=compiled.verdict,
+        reasons=compiled.reasons,
+        key_checked=compiled.key_checked,
+        outputs=shape.outputs,
+        width=shape.width,
+    )
+    return state, query, compiled

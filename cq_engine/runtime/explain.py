@@ -1,0 +1,64 @@
+"""EXPLAIN: the verdict and the delta plan of a continuous query, or Spark's plan of a statement."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import sqlglot
+
+from cq_engine.algebra.emit import quote
+from cq_engine.algebra.nodes import Changes, History, Node, StateRows
+from cq_engine.errors import AnalysisError
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import plan_delta
+from cq_engine.result import Result
+from cq_engine.runtime.query import query_frame
+from cq_engine.runtime.queries import Queries
+from cq_engine.runtime.services import Services
+
+__all__ = ["explain_query", "explain_text", "plan_text"]
+
+
+def _leaf(leaf: Node) -> str:
+    if isinstance(leaf, Changes):
+        fields, relation, extra = leaf.scan.fields, f"changes_of_{leaf.scan.table}", ("_v", "_w")
+    elif isinstance(leaf, History):
+        fields, relation, extra = leaf.scan.fields, f"history_of_{leaf.scan.table}", ("_from", "_to")
+    else:
+        assert isinstance(leaf, StateRows)
+        return f"state_{leaf.label}"
+    shown = [f"{quote(source)} AS {quote(name)}" for name, source in fields]
+    return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"
+
+
+def plan_text(compiled: Compiled) -> str:
+    """The delta plan for an interval in which every source has changes of every kind, as formatted Spark SQL."""
+    if compiled.node is None:
+        return compiled.text
+    plan = plan_delta(compiled, frozenset(compiled.sources), False, _leaf, lambda emitter: None)
+    if plan is None:
+        return "-- the result never changes"
+    return sqlglot.transpile(plan.with_clause + plan.outputs[0].sql, read="spark", write="spark", pretty=True)[0]
+
+
+def explain_query(queries: Queries, name: str) -> Result:
+    """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key, and the Spark SQL of its delta."""
+    query = queries.find(name)
+    compiled = queries.compiled(query)
+    key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
+    lines = [
+        f"continuous query {query.name}: {query.verdict}, {query.mode}",
+        *(f"  {reason}" for reason in query.reasons),
+        f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
+        *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in query.states),
+        "delta, where every source has changed:",
+        *("  " + line for line in plan_text(compiled).splitlines()),
+    ]
+    return Result(arrow=pa.table({"plan": lines}))
+
+
+def explain_text(services: Services, text: str) -> Result:
+    """EXPLAIN of a query: that it is analysed, with its result's columns."""
+    frame = query_frame(services, text)
+    if not frame.columns:
+        raise AnalysisError("only queries and continuous queries are explained")
+    return Result(arrow=pa.table({"column": frame.columns, "type": [kind for _, kind in frame.dtypes]}))

@@ -1,0 +1,293 @@
+"""A refresh: the delta of (a, b] computed by Spark, made durable with the new position in one catalog transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+
+from cq_engine import faults
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import (
+    ContinuousQuery,
+    DataFile,
+    QueryStatus,
+    RefreshRecord,
+    VersionedTable,
+)
+from cq_engine.errors import CQError, RefreshError, ResultKeyError
+from cq_engine.planner.compiled import Compiled, StoredAggregate
+from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.runtime.binding import IntervalBinder
+from cq_engine.runtime.bulk_delta import write_outputs
+from cq_engine.runtime.recompute import recompute
+from cq_engine.runtime.rows import change_columns, conform
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.sql import run_sql, translate_spark_error
+
+__all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
+
+SMALL_CHANGES = 50_000
+"""Up to so many change rows a refresh leaves through Arrow, capped by SMALL_RESULT."""
+SMALL_RESULT = 200_000
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What a refresh did. `plan` is the verdict it ran under; `seconds` is wall-clock time."""
+
+    query: str
+    from_version: int
+    to_version: int
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+    plan: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The commits (a, b] of a refresh and, by source table, what kinds of change they hold."""
+
+    a: int
+    b: int
+    kinds: Mapping[str, frozenset[str]]
+    rows: int
+
+    @property
+    def changed(self) -> frozenset[str]:
+        return frozenset(self.kinds)
+
+    @property
+    def insert_only(self) -> bool:
+        return all(kinds <= {"INSERT"} for kinds in self.kinds.values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a refresh writes: Arrow rows, or files written by executors, for the log and for each changed state."""
+
+    log: pa.Table | Sequence[DataFile]
+    states: Sequence[tuple[VersionedTable, pa.Table | Sequence[DataFile]]]
+    counts: tuple[int, int, int]
+    versions: tuple[int, int] = (0, 0)
+    attempt: Attempt | None = None
+
+
+class Refresher:
+    """Runs refreshes. One object serves all queries; two refreshes of one query must not run at once."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    def interval(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Interval:
+        """What is to be processed: from the query's position to the newest commit, or to `upto`."""
+        catalog = self.services.catalog
+        a = catalog.status(query.name).position
+        b = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
+        kinds: dict[str, frozenset[str]] = {}
+        rows = 0
+        for name, table in compiled.sources.items():
+            sets = [s for s in catalog.layout(table.storage.id, a).changes if s.high > a and s.low <= b] if b > a else []
+            if sets:
+                kinds[name] = frozenset().union(*(s.kinds for s in sets))
+                rows += sum(s.rows for s in sets)
+        return Interval(a, b, kinds, rows)
+
+    def refresh(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Refresh:
+        """Processes everything committed. Raises RefreshError; the query's position is then where it was."""
+        started = time.monotonic()
+        interval = self.interval(query, compiled, upto)
+        if interval.b <= interval.a:
+            return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
+        faults.point("refresh.begin")
+        try:
+            outcome = self._compute(query, compiled, interval)
+        except PySparkException as error:
+            raise self._failed(query, interval, translate_spark_error(error)) from error
+        except CQError as error:
+            raise self._failed(query, interval, error) from error
+        faults.point("refresh.computed")
+        seconds = time.monotonic() - started
+        inserted, deleted, updated = outcome.counts if outcome else (0, 0, 0)
+        result = Refresh(
+            query.name, interval.a, interval.b, inserted, deleted, updated, query.verdict, seconds
+        )
+        self._write(query, interval, outcome, result)
+        faults.point("refresh.after_catalog")
+        return replace(result, seconds=time.monotonic() - started)
+
+    def _failed(self, query: ContinuousQuery, interval: Interval, error: CQError) -> RefreshError:
+        if isinstance(error, RefreshError):
+            return error
+        return RefreshError(
+            f"the refresh of {query.name} over versions {interval.a + 1} to {interval.b} failed: {error.message}",
+            detail=error.detail,
+            hint=error.hint or f"correct the data and ALTER CONTINUOUS QUERY {query.name} RESUME",
+        )
+
+    # ------------------------------------------------------------ computing
+
+    def _compute(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | None:
+        if not interval.kinds:
+            return None
+        if compiled.node is None:
+            return self._outcome(query, compiled, recompute(self.services, query, compiled, interval), ())
+        binder = self.binder(query, compiled, interval)
+        plan = plan_delta(compiled, interval.changed, interval.insert_only, binder, binder.attach)
+        if plan is None:
+            return None
+        if interval.rows <= SMALL_CHANGES:
+            outcome = self._small(query, compiled, plan, binder)
+            if outcome is not None:
+                return outcome
+        return write_outputs(self.services, query, plan, binder, interval)
+
+    def binder(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> IntervalBinder:
+        """The relations of a delta plan of this query over this interval."""
+        return IntervalBinder(
+            self.services.reader,
+            {name: table.storage for name, table in compiled.sources.items()},
+            dict(query.states),
+            interval.a,
+            interval.b,
+            query.mode == "COMPRESSED",
+        )
+
+    def _small(
+        self, query: ContinuousQuery, compiled: Compiled, plan: DeltaPlan, binder: IntervalBinder
+    ) -> Outcome | None:
+        """The outputs through Arrow, or None where they are too many for the driver."""
+        frame = run_sql(self.services.spark(), plan.statement, binder.relations)
+        found = frame.limit(SMALL_RESULT + 1).toArrow()
+        if found.num_rows > SMALL_RESULT:
+            return None
+        parts = [_part(found, plan, number) for number in range(len(plan.outputs))]
+        states = [(output.state, part) for output, part in zip(plan.outputs[1:], parts[1:]) if output.state]
+        return self._outcome(query, compiled, parts[0], states)
+
+    def _outcome(
+        self,
+        query: ContinuousQuery,
+        compiled: Compiled,
+        log: pa.Table,
+        states: Sequence[tuple[StoredAggregate, pa.Table]],
+    ) -> Outcome:
+        tables = dict(query.states)
+        for stored, rows in states:
+            if compiled.key_count is stored:
+                _check_key(query, compiled, stored, rows, log)
+        if log.num_rows and pc.any(log.column("_duplicate")).as_py():
+            raise duplicate_key(query, log.filter(log.column("_duplicate")))
+        written = [(tables[s.state.label], state_rows(tables[s.state.label], s, rows)) for s, rows in states]
+        rows = log_rows_in_order(query.result, log, self.services)
+        versions = _bounds(rows)
+        return Outcome(rows, [(t, r) for t, r in written if r.num_rows], _counts(rows), versions)
+
+    # ------------------------------------------------------------ writing
+
+    def _write(self, query: ContinuousQuery, interval: Interval, outcome: Outcome | None, result: Refresh) -> None:
+        catalog = self.services.catalog
+        now = self.services.clock.now()
+        with catalog.lock, catalog.write(outcome.attempt if outcome else None) as unit:
+            if outcome is not None:
+                low, high = outcome.versions
+                if isinstance(outcome.log, pa.Table):
+                    unit.add_changes(query.result, low, high, outcome.log)
+                elif outcome.log:
+                    unit.add_change_files(query.result, low, high, outcome.log, frozenset({"INSERT", "DELETE", "UPDATE"}))
+                for table, rows in outcome.states:
+                    stamped = _stamped(table, rows, interval.b) if isinstance(rows, pa.Table) else rows
+                    if isinstance(stamped, pa.Table):
+                        unit.add_changes(table, interval.b, interval.b, stamped)
+                    else:
+                        kinds = frozenset({"INSERT", "DELETE", "UPDATE"})
+                        unit.add_change_files(table, interval.b, interval.b, stamped, kinds)
+            unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
+            unit.add_refresh(
+                RefreshRecord(
+                    query.name, interval.a, interval.b, result.inserted, result.deleted, result.updated,
+                    result.plan, result.seconds, now,
+                )  # fmt: skip
+            )
+            faults.point("refresh.before_catalog")
+
+
+def _part(found: pa.Table, plan: DeltaPlan, number: int) -> pa.Table:
+    """The rows of one output of the statement, under their own names."""
+    rows = found.filter(pc.equal(found.column("_out"), number))
+    names = plan.names(number)
+    return rows.select([name for name, _ in names]).rename_columns([own for _, own in names])
+
+
+def _counts(rows: pa.Table) -> tuple[int, int, int]:
+    kinds = rows.column("_change_type").combine_chunks()
+    found = {item["values"]: item["counts"] for item in pc.value_counts(kinds).to_pylist()}
+    return found.get("insert", 0), found.get("delete", 0), found.get("update_postimage", 0)
+
+
+def _bounds(rows: pa.Table) -> tuple[int, int]:
+    if rows.num_rows == 0:
+        return (0, 0)
+    bounds = pc.min_max(rows.column("_commit_version"))
+    return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) -> pa.Table:
+    """Rows of a delta log in commit order, before-image first, with the time of the refresh."""
+    order = [("_commit_version", "ascending"), ("_sequence", "ascending"), ("_change_type", "descending")]
+    if log.num_rows:
+        log = log.take(pc.sort_indices(log.select([n for n, _ in order]), sort_keys=order))
+    now = pa.array([services.clock.now()] * log.num_rows, pa.timestamp("us", tz="UTC"))
+    return conform(log.append_column("_refresh_time", now), change_columns(table))
+
+
+def state_rows(table: VersionedTable, stored: StoredAggregate, rows: pa.Table) -> pa.Table:
+    """New rows of a state: groups without rows are deleted, others put in place. Without `_commit_version` yet."""
+    scalar = not stored.keys
+    empty = pc.equal(rows.column("_n"), 0)
+    kinds = pc.if_else(empty, "delete", "update_postimage") if not scalar else pa.array(["update_postimage"] * rows.num_rows)
+    return rows.select([c.name for c in table.columns]).append_column("_change_type", kinds)
+
+
+def _stamped(table: VersionedTable, rows: pa.Table, version: int) -> pa.Table:
+    versions = pa.array([version] * rows.num_rows, pa.int64())
+    return conform(rows.append_column("_commit_version", versions), change_columns(table))
+
+
+def _check_key(
+    query: ContinuousQuery, compiled: Compiled, stored: StoredAggregate, rows: pa.Table, log: pa.Table
+) -> None:
+    """A declared key that was not derived: no group of the count per key may hold two rows at any commit."""
+    if rows.num_rows == 0:
+        return
+    twice = rows.filter(pc.greater(rows.column("_most"), 1))
+    if twice.num_rows:
+        values = [twice.column(k)[0].as_py() for k in stored.keys]
+        raise _two_rows(query, values, log)
+
+
+def duplicate_key(query: ContinuousQuery, rows: pa.Table) -> ResultKeyError:
+    """The error for two rows of a delta with one key."""
+    first = rows.slice(0, 1).to_pylist()[0]
+    return _two_rows(query, [first[k] for k in query.key or ()], rows)
+
+
+def _two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table) -> ResultKeyError:
+    names = query.key or ()
+    key = ", ".join(f"{n} = {v!r}" for n, v in zip(names, values)) or "the empty key"
+    shown = []
+    for row in log.to_pylist() if log.num_rows <= 1000 else log.slice(0, 1000).to_pylist():
+        if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage"):
+            shown.append(str(tuple(row[c.name] for c in query.result.columns[: query.width])))
+    rows = f"rows: {'; '.join(shown[:4])}" if shown else ""
+    return ResultKeyError(
+        f"two rows of {query.name} have the result key ({key})",
+        detail=rows,
+        hint="declare a PRIMARY KEY that is unique in the result, or correct the data and RESUME the query",
+    )

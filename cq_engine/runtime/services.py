@@ -1,0 +1,38 @@
+"""What transactions and queries need from the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.catalog.store import Catalog
+from cq_engine.clock import Clock
+from cq_engine.runtime.reader import Reader
+
+__all__ = ["Services"]
+
+
+def _nothing(name: str) -> DataFrame | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts that the engine's façade builds once. `spark` may start the session on its first call."""
+
+    catalog: Catalog
+    reader: Reader
+    spark: Callable[[], SparkSession]
+    clock: Clock
+    resolve: Callable[[str], DataFrame | None] = _nothing
+    """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def time_zone(self) -> str:
+        """Spark's session time zone, in which literals without a zone are read."""
+        return self.spark().conf.get("spark.sql.session.timeZone") or "UTC"

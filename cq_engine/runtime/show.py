@@ -1,0 +1,98 @@
+"""SHOW and DESCRIBE: the catalog as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Table
+from cq_engine.catalog.store import Catalog
+from cq_engine.grammar import Describe, Show
+from cq_engine.repl.describe import when_text
+from cq_engine.repl.ports import Overview
+from cq_engine.result import Result
+
+__all__ = ["describe", "show"]
+
+
+def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
+    columns = list(zip(*rows)) if rows else [[] for _ in names]
+    arrays = {n: pa.array(list(c)) if len(c) else pa.array([], pa.string()) for n, c in zip(names, columns)}
+    return Result(arrow=pa.table(arrays))
+
+
+def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]."""
+    state = overview.state
+    if statement.what == "TABLES":
+        tables = sorted(state.tables.values(), key=lambda t: t.name)
+        return _rows(("name", "columns", "primary_key"), [(t.name, len(t.columns), _names(t.primary_key)) for t in tables])
+    if statement.what == "CONTINUOUS QUERIES":
+        return _rows(
+            ("name", "state", "position", "verdict", "reasons", "mode", "when", "key", "error"),
+            [_query(q, overview) for q in sorted(state.queries.values(), key=lambda q: q.name)],
+        )
+    if statement.what == "DESTINATIONS":
+        rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
+        return _rows(("query", "destination", "delivered", "failures", "error"), rows)
+    name = None if statement.name is None else apply.find_query(state, statement.name).name
+    return _rows(
+        ("query", "from_version", "to_version", "inserted", "deleted", "updated", "plan", "seconds", "finished"),
+        [
+            (r.query, r.from_version, r.to_version, r.inserted, r.deleted, r.updated, r.plan, r.seconds, r.finished)
+            for r in catalog.refreshes(name)
+        ],
+    )
+
+
+def _names(columns: Sequence[str] | None) -> str:
+    return "" if columns is None else f"({', '.join(columns)})"
+
+
+def _query(query: ContinuousQuery, overview: Overview) -> tuple[object, ...]:
+    status = overview.status.get(query.name, QueryStatus(0))
+    return (
+        query.name, status.state, status.position, query.verdict, "; ".join(query.reasons), query.mode,
+        when_text(query.when), _names(query.key), status.error,
+    )  # fmt: skip
+
+
+def describe(overview: Overview, statement: Describe) -> Result:
+    """DESCRIBE [TABLE | CONTINUOUS QUERY] name: one row per column, or per fact of a query."""
+    state = overview.state
+    query = state.queries.get(statement.name.lower())
+    if statement.kind == "CONTINUOUS QUERY" or (query is not None and statement.kind is None):
+        return _describe_query(apply.find_query(state, statement.name), overview)
+    return _describe_table(apply.find_table(state, statement.name))
+
+
+def _describe_table(table: Table) -> Result:
+    key = [name.lower() for name in table.primary_key or ()]
+    rows = [
+        (c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns
+    ]
+    return _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
+
+
+def _describe_query(query: ContinuousQuery, overview: Overview) -> Result:
+    status = overview.status.get(query.name, QueryStatus(0))
+    key = "none (a multiset)" if query.key is None else _names(query.key)
+    facts = [
+        ("name", query.name),
+        ("state", status.state),
+        ("error", status.error),
+        ("verdict", query.verdict),
+        *(("reason", reason) for reason in query.reasons),
+        ("result key", key),
+        ("mode", query.mode),
+        ("markers", ", ".join(query.markers)),
+        ("when", when_text(query.when)),
+        ("position", str(status.position)),
+        ("sources", ", ".join(query.sources)),
+        ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),
+        *(("destination", f"{d.kind or ''} {d.name}".strip()) for d in query.destinations),
+        ("statement", query.statement),
+    ]
+    return _rows(("property", "value"), facts)

@@ -1,0 +1,254 @@
+"""What each statement does, dispatched by its class."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from cq_engine.catalog import apply
+from cq_engine.errors import CatalogError, TransactionError
+from cq_engine.grammar import (
+    AlterContinuousQuery,
+    AlterTable,
+    Begin,
+    CheckConstraints,
+    Commit,
+    CompactTable,
+    CopyInto,
+    CreateContinuousQuery,
+    CreateTable,
+    Describe,
+    Dml,
+    DropContinuousQuery,
+    DropTable,
+    Explain,
+    Query,
+    RefreshContinuousQuery,
+    Rollback,
+    SetOption,
+    Show,
+    Statement,
+)
+from cq_engine.result import Result
+from cq_engine.runtime import show
+from cq_engine.runtime.check import check_constraints
+from cq_engine.runtime.explain import explain_query, explain_text
+from cq_engine.runtime.query import query_frame, run_query
+from cq_engine.runtime.transaction import Transaction
+from cq_engine.types import columns_of
+
+if TYPE_CHECKING:
+    from cq_engine.engine import Engine
+
+__all__ = ["execute"]
+
+
+@singledispatch
+def execute(statement: Statement, engine: Engine, sql: str) -> Result:
+    """Runs `statement`, whose text is `sql`. Raises CQError's subclasses."""
+    raise CatalogError(f"{type(statement).__name__} cannot be executed")
+
+
+def _no_transaction(engine: Engine, what: str) -> None:
+    engine._check_writable()
+    if engine.session is not None:
+        raise TransactionError(f"{what} cannot run inside a transaction", hint="COMMIT or ROLLBACK first")
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+@execute.register(Query)
+def _query(statement: Query, engine: Engine, sql: str) -> Result:
+    return run_query(engine.services, statement.text, transaction=engine.session)
+
+
+@execute.register(Dml)
+@execute.register(CopyInto)
+def _dml(statement: Dml | CopyInto, engine: Engine, sql: str) -> Result:
+    engine._check_writable()
+    if engine.session is not None:
+        return engine.session.execute(statement, sql)
+    transaction = Transaction(engine.services)
+    try:
+        result = transaction.execute(statement, sql)
+    except BaseException:
+        transaction.rollback()
+        raise
+    version = engine.commit(transaction)
+    result.commit_version = version
+    result.message += f" (version {version})" if version is not None else " (nothing changed)"
+    return result
+
+
+@execute.register(Begin)
+def _begin(statement: Begin, engine: Engine, sql: str) -> Result:
+    engine._check_writable()
+    if engine.session is not None:
+        raise TransactionError("a transaction is open already", hint="COMMIT or ROLLBACK it first")
+    engine.session = Transaction(engine.services)
+    return Result(message="transaction begun")
+
+
+@execute.register(Commit)
+def _commit(statement: Commit, engine: Engine, sql: str) -> Result:
+    transaction = _open(engine, "COMMIT")
+    engine.session = None
+    version = engine.commit(transaction)
+    said = f"committed as version {version}" if version is not None else "committed; nothing changed"
+    return Result(message=said, commit_version=version)
+
+
+@execute.register(Rollback)
+def _rollback(statement: Rollback, engine: Engine, sql: str) -> Result:
+    transaction = _open(engine, "ROLLBACK")
+    engine.session = None
+    transaction.rollback()
+    return Result(message="rolled back")
+
+
+def _open(engine: Engine, what: str) -> Transaction:
+    if engine.session is None:
+        raise TransactionError(f"{what} without a transaction", hint="BEGIN starts one")
+    return engine.session
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+@execute.register(CreateTable)
+def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "CREATE TABLE")
+    catalog = engine.catalog
+    if statement.if_not_exists and statement.name.lower() in catalog.state.tables:
+        return Result(message=f"table {statement.name} exists")
+    if statement.query is not None:
+        return _create_as(statement, engine)
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(apply.create_table(catalog.state, statement, catalog.newest_version))
+    return Result(message=f"table {statement.name} created")
+
+
+def _create_as(statement: CreateTable, engine: Engine) -> Result:
+    from dataclasses import replace
+
+    from cq_engine.grammar import ColumnSpec
+    from cq_engine.planner.select_list import safe_name
+
+    assert statement.query is not None
+    catalog = engine.catalog
+    frame = query_frame(engine.services, statement.query)
+    found = columns_of(frame.schema)
+    columns = statement.columns or tuple(ColumnSpec(safe_name(c.name), c.type) for c in found)
+    plain = replace(statement, columns=columns, query=None)
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(apply.create_table(catalog.state, plain, catalog.newest_version))
+    transaction = Transaction(engine.services)
+    try:
+        count = transaction.load(statement.name, frame.toDF(*(c.name for c in columns)))
+        version = engine.commit(transaction)
+    except BaseException:
+        with catalog.lock, catalog.write() as unit:
+            unit.set_state(apply.drop_table(catalog.state, DropTable(statement.name)))
+        raise
+    return Result(message=f"table {statement.name} created with {count} rows", rowcount=count, commit_version=version)
+
+
+@execute.register(DropTable)
+def _drop_table(statement: DropTable, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "DROP TABLE")
+    catalog = engine.catalog
+    if statement.if_exists and statement.name.lower() not in catalog.state.tables:
+        return Result(message=f"there is no table {statement.name}")
+    gone = {q.name for q in catalog.state.queries.values()}
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(apply.drop_table(catalog.state, statement))
+    for name in gone - {q.name for q in catalog.state.queries.values()}:
+        engine.scheduler.remove(name)
+    return Result(message=f"table {statement.name} dropped")
+
+
+@execute.register(AlterTable)
+def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "ALTER TABLE")
+    catalog = engine.catalog
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(apply.alter_table(catalog.state, statement))
+    return Result(message=f"table {statement.name} altered")
+
+
+@execute.register(CompactTable)
+def _compact(statement: CompactTable, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "COMPACT TABLE")
+    engine.compact(statement.name)
+    return Result(message=f"table {statement.name} compacted at version {engine.catalog.newest_version}")
+
+
+@execute.register(CheckConstraints)
+def _check(statement: CheckConstraints, engine: Engine, sql: str) -> Result:
+    return check_constraints(engine.services, statement.table)
+
+
+# ------------------------------------------------------------------------------------------------ queries
+
+
+@execute.register(CreateContinuousQuery)
+def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "CREATE CONTINUOUS QUERY")
+    message = engine.queries.create(statement)
+    engine.schedule(statement.name)
+    if statement.start.point != "NOW":
+        engine.scheduler.wake(statement.name)
+    return Result(message=message)
+
+
+@execute.register(AlterContinuousQuery)
+def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "ALTER CONTINUOUS QUERY")
+    message = engine.queries.alter(statement)
+    engine.schedule(statement.name)
+    if statement.action == "RESUME":
+        engine.scheduler.wake(statement.name)
+    return Result(message=message)
+
+
+@execute.register(DropContinuousQuery)
+def _drop_query(statement: DropContinuousQuery, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "DROP CONTINUOUS QUERY")
+    engine.scheduler.remove(statement.name)
+    return Result(message=engine.queries.drop(statement))
+
+
+@execute.register(RefreshContinuousQuery)
+def _refresh(statement: RefreshContinuousQuery, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "REFRESH CONTINUOUS QUERY")
+    done = engine.refresh(statement.name)
+    said = f"{done.query}: {done.inserted} I, {done.deleted} D, {done.updated} U, version {done.to_version}"
+    return Result(message=said, rowcount=done.inserted + done.deleted + done.updated)
+
+
+@execute.register(Show)
+def _show(statement: Show, engine: Engine, sql: str) -> Result:
+    return show.show(engine.overview(), engine.catalog, statement)
+
+
+@execute.register(Describe)
+def _describe(statement: Describe, engine: Engine, sql: str) -> Result:
+    return show.describe(engine.overview(), statement)
+
+
+@execute.register(Explain)
+def _explain(statement: Explain, engine: Engine, sql: str) -> Result:
+    if statement.name is not None:
+        return explain_query(engine.queries, statement.name)
+    assert statement.text is not None
+    return explain_text(engine.services, statement.text)
+
+
+@execute.register(SetOption)
+def _set(statement: SetOption, engine: Engine, sql: str) -> Result:
+    if statement.name.startswith("spark."):
+        engine.spark.conf.set(statement.name, statement.value)
+    else:
+        engine.conf[statement.name] = statement.value
+    return Result(message=f"{statement.name} = {statement.value}")

@@ -1,0 +1,35 @@
+"""Where the deltas of continuous queries go: tables of the warehouse and Python callbacks, with cursors of their own.
+
+`Destination` states the contract; `read_deltas` reads a query's delta log without one.
+"""
+
+from cq_engine.destinations.base import Delivered, Destination, cursor_name
+from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
+from cq_engine.destinations.envelope import Delta, DeltaBatch, read_deltas, result_columns
+from cq_engine.destinations.fit import check, columns_for
+from cq_engine.destinations.layout import output_frame, output_rows
+from cq_engine.destinations.log import pin
+from cq_engine.destinations.registry import Callbacks, kind_of, resolve
+from cq_engine.destinations.table import TableDestination
+
+__all__ = [
+    "Callback",
+    "CallbackDestination",
+    "Callbacks",
+    "Delivered",
+    "Delta",
+    "DeltaBatch",
+    "Destination",
+    "Retry",
+    "TableDestination",
+    "check",
+    "columns_for",
+    "cursor_name",
+    "kind_of",
+    "output_frame",
+    "output_rows",
+    "pin",
+    "read_deltas",
+    "resolve",
+    "result_columns",
+]

@@ -1,0 +1,134 @@
+"""What every destination promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pyspark.errors import PySparkException
+
+from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.errors import CQError, DestinationError, LeaseError
+from cq_engine.runtime.services import Services
+from cq_engine.runtime.sql import translate_spark_error
+
+__all__ = ["Delivered", "Destination", "cursor_name"]
+
+
+def cursor_name(kind: str, name: str) -> str:
+    """The name under which the catalog keeps the cursor of a destination (`Cursor.destination`).
+
+    >>> cursor_name("TABLE", "Alerts")
+    'table:alerts'
+    """
+    return f"{kind.lower()}:{name.lower()}"
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What one delivery did: how many deltas it gave away, and where the cursor stands now.
+
+    A delivery that committed to the warehouse says its commit `version`, and in `changed` the tables and the kinds
+    of change (INSERT, DELETE, UPDATE), as `Scheduler.committed` takes them.
+    """
+
+    cursor: Cursor
+    deltas: int
+    version: int | None = None
+    changed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class Destination(ABC):
+    """A place that the deltas of one continuous query go to.
+
+    The contract:
+
+    *From log to cursor.* A destination gives away what the query's delta log holds after the destination's own
+    durable cursor, up to the version it is told, and moves the cursor. It reads nothing but the log: a refresh has
+    made the deltas durable before any destination sees them, so the same deltas can be read again after a failure.
+
+    *Selection.* Only deltas with one of the query's markers are given away. A delta that is not selected is passed
+    over, and an update is never split into a delete and an insert.
+
+    *Order.* Deltas are given away in the order of (commit version, sequence). None is given away before everything
+    ahead of it has been.
+
+    *Guarantee.* With `exactly_once`, what is given away and the cursor become durable in one transaction: no crash
+    loses or repeats a delta. Without, the cursor follows what was given away: after a crash or a failure a batch may
+    come again, whole and with the same idempotency key, but none is lost.
+
+    *Failure.* A delivery that fails raises DestinationError, leaves the cursor where the last success put it, and
+    counts the failure in it. It delays this destination only: neither the query's refreshes nor its other
+    destinations wait. The next delivery starts again at the cursor.
+
+    A destination without a cursor yet gets everything that the log holds. Deliveries to one destination of one query
+    must not overlap; the caller sees to that.
+    """
+
+    kind: ClassVar[str]
+    """TABLE, CALLBACK, ..., as in the DESTINATION clause."""
+    exactly_once: ClassVar[bool]
+
+    def __init__(self, services: Services, query: ContinuousQuery, name: str) -> None:
+        self.services = services
+        self.query = query
+        self.name = name
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far the destination has been served."""
+        name = cursor_name(self.kind, self.name)
+        return self.services.catalog.cursor(self.query.name, name) or Cursor(self.query.name, name, 0)
+
+    def deliver(self, upto: int) -> Delivered | None:
+        """Gives away what the log holds after the cursor up to and including version `upto`.
+
+        Returns:
+            What was done, or None where the cursor was there already.
+
+        Raises:
+            DestinationError: the delivery failed, and will be tried again by the next one.
+            LeaseError: the warehouse belongs to another process.
+        """
+        cursor = self.cursor
+        if cursor.version > upto or (cursor.version == upto and cursor.sequence == 0):
+            return None
+        try:
+            return self._deliver(cursor, upto)
+        except LeaseError:
+            raise
+        except Exception as error:
+            failure = self._failure(error)
+            self._count_failure(failure.message)
+            raise failure from error
+
+    @abstractmethod
+    def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
+        """Does what `deliver` says; there is something after `cursor` to look at."""
+
+    def _moved(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
+        """The cursor after a success."""
+        return replace(cursor, version=version, sequence=sequence, failures=0, error="")
+
+    def _count_failure(self, message: str) -> None:
+        """Writes a failure into the cursor, which stays where it is."""
+        with suppress(CQError):  # the failure itself matters more than its record
+            cursor = self.cursor
+            with self.services.catalog.write() as unit:
+                unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
+
+    def _failure(self, error: Exception) -> DestinationError:
+        if isinstance(error, DestinationError):
+            return error
+        known = isinstance(error, (CQError, PySparkException))
+        cause = translate_spark_error(error).message if known else f"{type(error).__name__}: {error}"
+        return DestinationError(
+            f"{self.kind.lower()} {self.name} could not be served by continuous query {self.query.name}: {cause}",
+            detail=error.detail if isinstance(error, CQError) else "",
+            hint=error.hint
+            if isinstance(error, CQError) and error.hint
+            else "it is tried again with the next delivery",
+        )

@@ -1,0 +1,120 @@
+"""Which destination a DESTINATION clause means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.destinations.base import Destination
+from cq_engine.destinations.callback import Callback, CallbackDestination
+from cq_engine.destinations.table import TableDestination
+from cq_engine.errors import DestinationError
+from cq_engine.grammar.statements import DestinationRef
+from cq_engine.runtime.services import Services
+
+__all__ = ["Callbacks", "kind_of", "resolve"]
+
+_LATER = ("QUEUE", "TRIGGER", "WEBHOOK")
+
+
+class Callbacks:
+    """The functions that DESTINATION CALLBACK can name, by name regardless of case. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, tuple[str, Callback]] = {}
+        self._lock = threading.Lock()
+
+    def register(self, name: str, function: Callback) -> None:
+        """Makes `function` the callback `name`; it takes the place of an earlier one."""
+        with self._lock:
+            self._functions[name.lower()] = (name, function)
+
+    def get(self, name: str) -> Callback | None:
+        """The callback `name`, or None."""
+        with self._lock:
+            found = self._functions.get(name.lower())
+        return None if found is None else found[1]
+
+    def names(self) -> tuple[str, ...]:
+        """All names, as they were registered."""
+        with self._lock:
+            return tuple(name for name, _ in self._functions.values())
+
+
+def kind_of(
+    reference: DestinationRef, callbacks: Callbacks, declared: Mapping[str, DestinationRef] | None = None
+) -> DestinationRef:
+    """`reference` with its kind: for a bare name that of the declared destination of that name, else CALLBACK where
+    one is registered, else TABLE.
+
+    Raises DestinationError for a kind that is not available yet.
+    """
+    if reference.kind is None:
+        found = (declared or {}).get(reference.name.lower())
+        if found is None:
+            kind = "TABLE" if callbacks.get(reference.name) is None else "CALLBACK"
+            found = DestinationRef(reference.name, kind)
+        reference = found
+    if reference.kind in _LATER:
+        raise DestinationError(
+            f"destination {reference.kind} {reference.name} is not available yet",
+            detail="this version delivers to tables and callbacks",
+            hint="deliver to a CALLBACK, a Python function that passes the batches on",
+        )
+    return reference
+
+
+def resolve(
+    services: Services,
+    query: ContinuousQuery,
+    reference: DestinationRef,
+    callbacks: Callbacks,
+    *,
+    declared: Mapping[str, DestinationRef] | None = None,
+    state: CatalogState | None = None,
+) -> Destination:
+    """The destination that `reference` means (see `kind_of`).
+
+    Args:
+        services: the engine's parts.
+        query: the query that delivers.
+        reference: one entry of its DESTINATION clause.
+        callbacks: the registered callbacks.
+        declared: destinations that were declared by themselves, by lower-case name.
+        state: where tables are looked up; the catalog's state by default.
+
+    Raises:
+        DestinationError: there is no such table or callback, or its kind is not available yet.
+    """
+    typed = kind_of(reference, callbacks, declared)
+    if typed.kind == "CALLBACK":
+        function = callbacks.get(typed.name)
+        if function is None:
+            raise _unknown_callback(typed.name, query, callbacks)
+        return CallbackDestination(services, query, typed.name, function)
+    tables = (state or services.catalog.state).tables
+    table = tables.get(typed.name.lower())
+    if table is None:
+        names = [t.name for t in tables.values()] + list(callbacks.names())
+        raise DestinationError(
+            f"continuous query {query.name} delivers to {typed.name}, which is no table"
+            + ("" if reference.kind else " and no registered callback"),
+            hint=_similar(typed.name, names) or f"create table {typed.name}, or register the callback",
+        )
+    return TableDestination(services, query, table)
+
+
+def _unknown_callback(name: str, query: ContinuousQuery, callbacks: Callbacks) -> DestinationError:
+    return DestinationError(
+        f"callback {name} of continuous query {query.name} is not registered in this process",
+        detail="its deltas wait in the delta log",
+        hint=_similar(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
+    )
+
+
+def _similar(name: str, names: list[str] | tuple[str, ...]) -> str:
+    by_lower = {n.lower(): n for n in names}
+    found = get_close_matches(name.lower(), list(by_lower), n=1)
+    return f"did you mean {by_lower[found[0]]}?" if found else ""

@@ -1,0 +1,183 @@
+"""Text to statement: `parse`, and the rules of cq.lark that are neither about queries nor about tables."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lark import Token, v_args
+from lark.exceptions import UnexpectedInput, VisitError
+
+from cq_engine.errors import CQSyntaxError
+from cq_engine.grammar import diagnostics
+from cq_engine.grammar.build_query import QueryRules
+from cq_engine.grammar.build_table import TableRules
+from cq_engine.grammar.names import string_value
+from cq_engine.grammar.parser import parser
+from cq_engine.grammar.scan import scan
+from cq_engine.grammar.source import SourceText
+from cq_engine.grammar.statements import (
+    Begin,
+    Commit,
+    CopyInto,
+    Describe,
+    Dml,
+    Explain,
+    Options,
+    Query,
+    Rollback,
+    SetOption,
+    Show,
+    Statement,
+)
+
+__all__ = ["parse"]
+
+_DML_VERBS = ("INSERT", "UPDATE", "DELETE", "MERGE")
+_TOP_LEVEL = re.compile(r"[()]|(?<![\w.])(?:SELECT|VALUES|FROM|TABLE|INSERT|UPDATE|DELETE|MERGE)(?!\w)", re.I)
+
+
+def parse(text: str, source: str = "<input>", line: int = 1, column: int = 1) -> Statement:
+    """The one statement in `text`, with or without a semicolon at its end.
+
+    `source`, `line` and `column` say where the text begins, for errors; a `ScriptItem` has them. Raises
+    CQSyntaxError, always with a location and a hint, and nothing else.
+    """
+    return _parse(SourceText(text, source, line, column))
+
+
+def _parse(source: SourceText) -> Statement:
+    found = scan(source.text)
+    if found.unclosed is not None:
+        raise diagnostics.error(found.unclosed.key, source, found.unclosed.offset)
+    code = found.code
+    if found.separators:
+        code = code[: found.separators[0]]
+        rest = found.code[found.separators[0] :]
+        if rest.strip("; \t\r\n"):
+            offset = len(found.code) - len(rest.lstrip("; \t\r\n"))
+            raise diagnostics.error("several_statements", source, offset)
+    code = code.rstrip()
+    if not code:
+        raise diagnostics.error("empty_statement", source, 0)
+    if found.unbalanced is not None:
+        raise diagnostics.error(found.unbalanced.key, source, found.unbalanced.offset)
+    try:
+        tree = parser().parse(code)
+    except UnexpectedInput:
+        raise diagnostics.explain(source, code) from None
+    try:
+        statement: Statement = _Builder(source, found.skeleton).transform(tree)
+    except VisitError as wrapped:
+        # lark wraps what a rule raises.
+        if isinstance(wrapped.orig_exc, CQSyntaxError):
+            raise wrapped.orig_exc from None
+        raise
+    return statement
+
+
+@v_args(inline=True)
+class _Builder(QueryRules, TableRules):
+    """The tree of one statement, bottom up."""
+
+    def __init__(self, source: SourceText, skeleton: str) -> None:
+        super().__init__(source)
+        self.skeleton = skeleton
+
+    def start(self, statement: Statement) -> Statement:
+        return statement
+
+    # ------------------------------------------------------------ data and transactions
+
+    def dml(self, verb: Token, rest: Token) -> Dml:
+        return Dml(verb.upper(), self.source.text[verb.start_pos : rest.end_pos])
+
+    def plain_query(self, text: Token) -> Statement:
+        written = self.slice(text)
+        verb = self._verb_after_with(text) if text[:4].upper() == "WITH" else None
+        return Dml(verb, written) if verb else Query(written)
+
+    def _verb_after_with(self, text: Token) -> str | None:
+        """INSERT, UPDATE, DELETE or MERGE if that is what the common table expressions serve, else None."""
+        depth = 0
+        closed = False
+        for word in _TOP_LEVEL.finditer(self.skeleton, text.start_pos or 0, text.end_pos or 0):
+            if word.group() == "(":
+                depth += 1
+            elif word.group() == ")":
+                depth -= 1
+                closed = True
+            elif depth == 0 and closed:
+                found = word.group().upper()
+                return found if found in _DML_VERBS else None
+        return None
+
+    def copy_columns(self, *names: Token) -> tuple[str, ...]:
+        return tuple(map(str, names))
+
+    @v_args(meta=True, inline=True)
+    def copy_format(self, meta: Any, name: Token) -> tuple[str, str, int]:
+        return "FORMAT", name.lower(), meta.start_pos
+
+    @v_args(meta=True, inline=True)
+    def copy_options(self, meta: Any, options: Options) -> tuple[str, Options, int]:
+        return "OPTIONS", options, meta.start_pos
+
+    def copy_clauses(self, *clauses: tuple[str, Any, int]) -> dict[str, Any]:
+        return self.once(clauses)
+
+    def copy_into(
+        self, table: Token, columns: tuple[str, ...] | None, path: Token, clauses: dict[str, Any]
+    ) -> CopyInto:
+        return CopyInto(
+            str(table), str(path), clauses.get("FORMAT"), columns or (), clauses.get("OPTIONS", ())
+        )
+
+    def begin(self) -> Begin:
+        return Begin()
+
+    def commit(self) -> Commit:
+        return Commit()
+
+    def rollback(self) -> Rollback:
+        return Rollback()
+
+    # ------------------------------------------------------------ looking and setting
+
+    def show(self, statement: Show) -> Show:
+        return statement
+
+    def show_tables(self) -> Show:
+        return Show("TABLES")
+
+    def show_queries(self) -> Show:
+        return Show("CONTINUOUS QUERIES")
+
+    def show_destinations(self) -> Show:
+        return Show("DESTINATIONS")
+
+    def show_refreshes(self, name: Token | None) -> Show:
+        return Show("REFRESHES", None if name is None else str(name))
+
+    def described(self, *words: Token) -> str:
+        return " ".join(words).upper()
+
+    def describe(self, kind: str | None, name: Token) -> Describe:
+        return Describe(str(name), kind)
+
+    def explained_query(self, name: Token) -> Explain:
+        return Explain(name=str(name))
+
+    def explain(self, what: Explain | Token) -> Explain:
+        if isinstance(what, Explain):
+            return what
+        # Parsed for its errors only: the engine reads the text again.
+        _parse(self.source.part(what.start_pos or 0, what.end_pos))
+        return Explain(text=self.slice(what))
+
+    def set_option(self, name: str, value: Token) -> SetOption:
+        text = str(value).strip()
+        whole = scan(text)
+        if text[0] in "'\"" and not whole.skeleton.strip():
+            text = string_value(text)
+        return SetOption(name, text)

@@ -1,0 +1,316 @@
+"""Statement to canonical text; `parse` gives the statement back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import singledispatch
+
+from cq_engine.grammar.names import quote_name, string_literal
+from cq_engine.grammar.statements import (
+    AlterContinuousQuery,
+    AlterTable,
+    Begin,
+    CheckConstraints,
+    ColumnSpec,
+    Commit,
+    CompactTable,
+    CopyInto,
+    CreateContinuousQuery,
+    CreateTable,
+    Cron,
+    Describe,
+    DestinationRef,
+    Dml,
+    DropContinuousQuery,
+    DropTable,
+    EveryInterval,
+    Explain,
+    ForeignKeySpec,
+    OnCommit,
+    OnDemand,
+    OnDml,
+    Options,
+    PrimaryKeySpec,
+    Query,
+    RefreshContinuousQuery,
+    Rollback,
+    SetOption,
+    Show,
+    StartFrom,
+    StartWithPeriod,
+    Statement,
+    When,
+)
+
+__all__ = ["format_statement", "format_when"]
+
+_EVENTS = {"I": "INSERT", "D": "DELETE", "U": "UPDATE"}
+_PLAIN_OPTION = re.compile(r"[a-z_][a-z0-9_]*")
+_PLAIN_VALUE = re.compile(r"[\w.+-]+")
+
+
+@singledispatch
+def format_statement(statement: Statement) -> str:
+    """The text of `statement`, without a semicolon; `parse` of it gives an equal statement."""
+    raise TypeError(f"no format for {type(statement).__name__}")
+
+
+@singledispatch
+def format_when(when: When) -> str:
+    """The text of a frequency, as it stands after COMPUTE."""
+    raise TypeError(f"no format for {type(when).__name__}")
+
+
+# ---------------------------------------------------------------- continuous queries
+
+
+@format_statement.register
+def _create_query(statement: CreateContinuousQuery) -> str:
+    head = "CREATE OR REPLACE" if statement.or_replace else "CREATE"
+    exists = "IF NOT EXISTS " if statement.if_not_exists else ""
+    lines = [f"{head} CONTINUOUS QUERY {exists}{quote_name(statement.name)}"]
+    if statement.primary_key is not None:
+        lines.append(f"  PRIMARY KEY {_columns(statement.primary_key)}")
+    lines.append(f"  COMPUTE {statement.mode} {_delta(statement.markers)} {format_when(statement.when)}")
+    if statement.destinations:
+        lines.append(f"  DESTINATION {_destinations(statement.destinations)}")
+    if statement.start != StartFrom():
+        lines.append(f"  START FROM {_point(statement.start)}")
+    if statement.options:
+        lines.append(f"  WITH {_options(statement.options)}")
+    return "\n".join([*lines, "AS", statement.query])
+
+
+@format_statement.register
+def _alter_query(statement: AlterContinuousQuery) -> str:
+    text = f"ALTER CONTINUOUS QUERY {quote_name(statement.name)} {statement.action}"
+    if statement.start is not None:
+        text += f" FROM {_point(statement.start)}"
+    if statement.markers is not None or statement.when is not None:
+        text += " COMPUTE"
+    if statement.markers is not None:
+        text += f" {_delta(statement.markers)}"
+    if statement.when is not None:
+        text += f" {format_when(statement.when)}"
+    if statement.destinations:
+        text += f" DESTINATION {_destinations(statement.destinations)}"
+    elif statement.destinations is not None:
+        text += " NO DESTINATION"
+    if statement.options:
+        text += f" WITH {_options(statement.options)}"
+    return text
+
+
+@format_statement.register
+def _refresh_query(statement: RefreshContinuousQuery) -> str:
+    return f"REFRESH CONTINUOUS QUERY {quote_name(statement.name)}"
+
+
+@format_statement.register
+def _drop_query(statement: DropContinuousQuery) -> str:
+    return f"DROP CONTINUOUS QUERY {_dropped(statement)}"
+
+
+@format_when.register
+def _on_commit(_: OnCommit) -> str:
+    return "ON COMMIT"
+
+
+@format_when.register
+def _on_demand(_: OnDemand) -> str:
+    return "ON DEMAND"
+
+
+@format_when.register
+def _every(when: EveryInterval) -> str:
+    return f"EVERY INTERVAL '{when.count}' {when.unit}"
+
+
+@format_when.register
+def _start_with_period(when: StartWithPeriod) -> str:
+    return f"START {string_literal(when.start)} WITH PERIOD {when.count} {when.unit}"
+
+
+@format_when.register
+def _cron(when: Cron) -> str:
+    return f"CRON {string_literal(when.expression)}"
+
+
+@format_when.register
+def _on_dml(when: OnDml) -> str:
+    return f"ON {' OR '.join(when.events)} TO {', '.join(map(quote_name, when.tables))}"
+
+
+# ---------------------------------------------------------------- tables
+
+
+@format_statement.register
+def _create_table(statement: CreateTable) -> str:
+    exists = "IF NOT EXISTS " if statement.if_not_exists else ""
+    text = f"CREATE TABLE {exists}{quote_name(statement.name)}"
+    elements = [_column(column) for column in statement.columns]
+    if statement.primary_key is not None:
+        elements.append(_primary_key(statement.primary_key))
+    elements += [_foreign_key(key) for key in statement.foreign_keys]
+    if elements:
+        text += " (\n  " + ",\n  ".join(elements) + "\n)"
+    if statement.comment is not None:
+        text += f"\nCOMMENT {string_literal(statement.comment)}"
+    if statement.cluster_by:
+        text += f"\nCLUSTER BY {_columns(statement.cluster_by)}"
+    if statement.options:
+        text += f"\nWITH {_options(statement.options)}"
+    return text if statement.query is None else f"{text}\nAS\n{statement.query}"
+
+
+@format_statement.register
+def _alter_table(statement: AlterTable) -> str:
+    text = f"ALTER TABLE {quote_name(statement.name)} "
+    if statement.action == "ADD COLUMNS":
+        return f"{text}ADD COLUMNS ({', '.join(map(_column, statement.columns))})"
+    if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
+        return f"{text}ADD {_foreign_key(statement.foreign_key)}"
+    if statement.action == "RENAME" and statement.new_name is not None:
+        return f"{text}RENAME TO {quote_name(statement.new_name)}"
+    return f"{text}CLUSTER BY {_columns(statement.cluster_by)}"
+
+
+@format_statement.register
+def _drop_table(statement: DropTable) -> str:
+    return f"DROP TABLE {_dropped(statement)}"
+
+
+@format_statement.register
+def _compact_table(statement: CompactTable) -> str:
+    return f"COMPACT TABLE {quote_name(statement.name)}"
+
+
+@format_statement.register
+def _check_constraints(statement: CheckConstraints) -> str:
+    return "CHECK CONSTRAINTS" + ("" if statement.table is None else f" ON {quote_name(statement.table)}")
+
+
+# ---------------------------------------------------------------- data and transactions
+
+
+@format_statement.register
+def _dml(statement: Dml) -> str:
+    return statement.text
+
+
+@format_statement.register
+def _query(statement: Query) -> str:
+    return statement.text
+
+
+@format_statement.register
+def _copy_into(statement: CopyInto) -> str:
+    text = f"COPY INTO {quote_name(statement.table)}"
+    if statement.columns:
+        text += f" {_columns(statement.columns)}"
+    text += f" FROM {string_literal(statement.path)}"
+    if statement.format is not None:
+        text += f" FORMAT {quote_name(statement.format)}"
+    return text if not statement.options else f"{text} OPTIONS {_options(statement.options)}"
+
+
+@format_statement.register
+def _begin(_: Begin) -> str:
+    return "BEGIN"
+
+
+@format_statement.register
+def _commit(_: Commit) -> str:
+    return "COMMIT"
+
+
+@format_statement.register
+def _rollback(_: Rollback) -> str:
+    return "ROLLBACK"
+
+
+# ---------------------------------------------------------------- looking and setting
+
+
+@format_statement.register
+def _show(statement: Show) -> str:
+    return f"SHOW {statement.what}" + ("" if statement.name is None else f" FOR {quote_name(statement.name)}")
+
+
+@format_statement.register
+def _describe(statement: Describe) -> str:
+    kind = "" if statement.kind is None else f"{statement.kind} "
+    return f"DESCRIBE {kind}{quote_name(statement.name)}"
+
+
+@format_statement.register
+def _explain(statement: Explain) -> str:
+    if statement.name is not None:
+        return f"EXPLAIN CONTINUOUS QUERY {quote_name(statement.name)}"
+    return f"EXPLAIN {statement.text}"
+
+
+@format_statement.register
+def _set_option(statement: SetOption) -> str:
+    name = ".".join(map(quote_name, statement.name.split(".")))
+    plain = _PLAIN_VALUE.fullmatch(statement.value)
+    return f"SET {name} = {statement.value if plain else string_literal(statement.value)}"
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _columns(names: Iterable[str]) -> str:
+    return f"({', '.join(map(quote_name, names))})"
+
+
+def _delta(markers: Iterable[str]) -> str:
+    words = [_EVENTS[marker] for marker in markers]
+    return " ".join([*words, "DELTA"] if len(words) < len(_EVENTS) else ["DELTA"])
+
+
+def _destinations(destinations: Iterable[DestinationRef]) -> str:
+    return ", ".join((f"{d.kind} " if d.kind else "") + quote_name(d.name) for d in destinations)
+
+
+def _point(start: StartFrom) -> str:
+    return start.point if start.version is None else f"{start.point} {start.version}"
+
+
+def _options(options: Options) -> str:
+    parts = []
+    for name, value in options:
+        plain = all(_PLAIN_OPTION.fullmatch(part) for part in name.split("."))
+        parts.append(f"{name if plain else string_literal(name)} = {string_literal(value)}")
+    return f"({', '.join(parts)})"
+
+
+def _dropped(statement: DropTable | DropContinuousQuery) -> str:
+    exists = "IF EXISTS " if statement.if_exists else ""
+    return f"{exists}{quote_name(statement.name)}{' CASCADE' if statement.cascade else ''}"
+
+
+def _column(column: ColumnSpec) -> str:
+    text = f"{quote_name(column.name)} {column.type}"
+    if not column.nullable:
+        text += " NOT NULL"
+    return text if column.comment is None else f"{text} COMMENT {string_literal(column.comment)}"
+
+
+def _constraint(name: str | None) -> str:
+    return "" if name is None else f"CONSTRAINT {quote_name(name)} "
+
+
+def _primary_key(key: PrimaryKeySpec) -> str:
+    text = f"{_constraint(key.name)}PRIMARY KEY {_columns(key.columns)}"
+    return text + ("" if key.enforced else " NOT ENFORCED") + (" RELY" if key.rely else "")
+
+
+def _foreign_key(key: ForeignKeySpec) -> str:
+    text = (
+        f"{_constraint(key.name)}FOREIGN KEY {_columns(key.columns)} REFERENCES {quote_name(key.references)}"
+    )
+    if key.ref_columns:
+        text += f" {_columns(key.ref_columns)}"
+    return text + (" ENFORCED" if key.enforced else "") + (" RELY" if key.rely else "")

@@ -1,0 +1,277 @@
+"""The statements of the language as frozen records: what `parse` gives and `format` prints.
+
+Only text stands in them, no plan and no catalog object. Names are unquoted. The defining query and DML keep the
+text that was written; sqlglot reads it later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Options = tuple[tuple[str, str], ...]
+"""`WITH (...)` / `OPTIONS (...)`: lower-case names with their values as text, in the order written."""
+
+
+# ---------------------------------------------------------------- parts of CREATE CONTINUOUS QUERY
+
+
+@dataclass(frozen=True)
+class OnCommit:
+    """ON COMMIT: asynchronously after every commit that changes a source."""
+
+
+@dataclass(frozen=True)
+class EveryInterval:
+    """EVERY INTERVAL 'count' unit; `unit` is SECOND, MINUTE, HOUR, DAY, WEEK or MONTH."""
+
+    count: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class StartWithPeriod:
+    """START 'timestamp' WITH PERIOD count unit; `start` as written."""
+
+    start: str
+    count: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Cron:
+    """CRON 'm h dom mon dow'."""
+
+    expression: str
+
+
+@dataclass(frozen=True)
+class OnDml:
+    """ON INSERT OR UPDATE TO t, ...; `events` is a subset of INSERT, DELETE, UPDATE."""
+
+    events: tuple[str, ...]
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OnDemand:
+    """ON DEMAND: only REFRESH CONTINUOUS QUERY and `engine.refresh` move the query."""
+
+
+When = OnCommit | EveryInterval | StartWithPeriod | Cron | OnDml | OnDemand
+
+
+@dataclass(frozen=True)
+class DestinationRef:
+    """[TABLE | CALLBACK | QUEUE | TRIGGER | WEBHOOK] name; `kind` is None for a bare name."""
+
+    name: str
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class StartFrom:
+    """START FROM NOW | SNAPSHOT | VERSION n; `point` is NOW, SNAPSHOT or VERSION."""
+
+    point: str = "NOW"
+    version: int | None = None
+
+
+# ---------------------------------------------------------------- parts of CREATE TABLE
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """A column; `type` is Spark DDL text such as `DECIMAL(10,2)`."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class PrimaryKeySpec:
+    columns: tuple[str, ...]
+    enforced: bool = True
+    rely: bool = False
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class ForeignKeySpec:
+    columns: tuple[str, ...]
+    references: str
+    ref_columns: tuple[str, ...] = ()
+    name: str | None = None
+    enforced: bool = False
+    rely: bool = False
+
+
+# ---------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Base of all statements."""
+
+
+@dataclass(frozen=True)
+class CreateContinuousQuery(Statement):
+    name: str
+    query: str
+    primary_key: tuple[str, ...] | None = None
+    mode: str = "TRANSACTIONAL"
+    markers: tuple[str, ...] = ("I", "D", "U")
+    when: When = OnCommit()
+    destinations: tuple[DestinationRef, ...] = ()
+    start: StartFrom = StartFrom()
+    options: Options = ()
+    or_replace: bool = False
+    if_not_exists: bool = False
+    query_offset: int = field(default=0, compare=False)
+    """Where `query` starts in the statement's text, so that errors inside it can be placed."""
+
+
+@dataclass(frozen=True)
+class AlterContinuousQuery(Statement):
+    """`action`: PAUSE, RESUME or SET. SET carries what is to change; None leaves a property alone."""
+
+    name: str
+    action: str
+    start: StartFrom | None = None
+    when: When | None = None
+    markers: tuple[str, ...] | None = None
+    destinations: tuple[DestinationRef, ...] | None = None
+    options: Options = ()
+
+
+@dataclass(frozen=True)
+class RefreshContinuousQuery(Statement):
+    name: str
+
+
+@dataclass(frozen=True)
+class DropContinuousQuery(Statement):
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class CreateTable(Statement):
+    name: str
+    columns: tuple[ColumnSpec, ...] = ()
+    primary_key: PrimaryKeySpec | None = None
+    foreign_keys: tuple[ForeignKeySpec, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    options: Options = ()
+    query: str | None = None
+    """CREATE TABLE ... AS SELECT."""
+    if_not_exists: bool = False
+    comment: str | None = None
+    query_offset: int = field(default=0, compare=False)
+    """Where `query` starts in the statement's text; 0 without a query."""
+
+
+@dataclass(frozen=True)
+class AlterTable(Statement):
+    """One change: `action` is ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME."""
+
+    name: str
+    action: str
+    columns: tuple[ColumnSpec, ...] = ()
+    foreign_key: ForeignKeySpec | None = None
+    cluster_by: tuple[str, ...] = ()
+    new_name: str | None = None
+
+
+@dataclass(frozen=True)
+class DropTable(Statement):
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class CompactTable(Statement):
+    name: str
+
+
+@dataclass(frozen=True)
+class CheckConstraints(Statement):
+    """CHECK CONSTRAINTS [ON table]: verifies what RELY relies on."""
+
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class Dml(Statement):
+    """INSERT, UPDATE, DELETE, MERGE or TRUNCATE, as written; sqlglot reads `text`."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CopyInto(Statement):
+    """COPY INTO table [(columns)] FROM 'path' [FORMAT csv|json|parquet] [OPTIONS (...)]."""
+
+    table: str
+    path: str
+    format: str | None = None
+    columns: tuple[str, ...] = ()
+    options: Options = ()
+
+
+@dataclass(frozen=True)
+class Begin(Statement):
+    pass
+
+
+@dataclass(frozen=True)
+class Commit(Statement):
+    pass
+
+
+@dataclass(frozen=True)
+class Rollback(Statement):
+    pass
+
+
+@dataclass(frozen=True)
+class Query(Statement):
+    """A plain SELECT / WITH / VALUES, as written, with VERSION AS OF and CHANGES clauses still in it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Show(Statement):
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]."""
+
+    what: str
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Describe(Statement):
+    """DESCRIBE [TABLE | CONTINUOUS QUERY] name; `kind` is None, TABLE or CONTINUOUS QUERY."""
+
+    name: str
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Explain(Statement):
+    """EXPLAIN CONTINUOUS QUERY name, or EXPLAIN of a statement's text."""
+
+    name: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class SetOption(Statement):
+    """SET name = value (a session option of the engine or of Spark)."""
+
+    name: str
+    value: str

@@ -1,0 +1,258 @@
+"""Warehouses over SQLite and over a real PostgreSQL server, and small tables to put into them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, Table, VersionedTable
+from cq_engine.catalog.store import Catalog
+from cq_engine.clock import SystemClock
+
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
+ROOT = Path(__file__).parents[2]
+
+
+class Sample:
+    """A table `orders` (k BIGINT PRIMARY KEY, v STRING), a query `big` over it with one stored block."""
+
+    orders = VersionedTable(
+        1, "base", "orders", (Column("k", "bigint", False), Column("v", "string")), ("k",), ("k",)
+    )
+    log = VersionedTable(3, "delta", "big", (Column("k", "bigint"), Column("n", "bigint")), ("k",))
+    block = VersionedTable(4, "state", "big#0", (Column("k", "bigint"), Column("n", "bigint")), ("k",))
+
+    @property
+    def query(self) -> ContinuousQuery:
+        return ContinuousQuery(
+            name="Big",
+            id=2,
+            statement="CREATE CONTINUOUS QUERY Big AS SELECT k FROM orders",
+            query="SELECT k FROM orders",
+            result=self.log,
+            key=("k",),
+            mode="TRANSACTIONAL",
+            markers=("I", "D", "U"),
+            sources=("orders",),
+            states=(("block 0", self.block),),
+        )
+
+    @property
+    def state(self) -> CatalogState:
+        tables = {"orders": Table("orders", self.orders, ("k",))}
+        return CatalogState(tables, {"big": self.query}, 5)
+
+    def when(self, version: int) -> datetime:
+        """The commit time of a version."""
+        return START + timedelta(minutes=version)
+
+    def rows(self, version: int, keys: Sequence[int], kind: str = "insert", value: str = "x") -> pa.Table:
+        """Change rows of `orders`."""
+        return pa.table(
+            {
+                "k": pa.array(keys, pa.int64()),
+                "v": pa.array([f"{value}{k}" for k in keys], pa.string()),
+                "_change_type": pa.array([kind] * len(keys), pa.string()),
+                "_commit_version": pa.array([version] * len(keys), pa.int64()),
+            }
+        )
+
+    def plain(self, keys: Sequence[int], value: str = "x") -> pa.Table:
+        """Rows of `orders`."""
+        return self.rows(0, keys, value=value).select(["k", "v"])
+
+    def deltas(self, version: int, keys: Sequence[int]) -> pa.Table:
+        """Rows of the delta log of `big`."""
+        size = len(keys)
+        return pa.table(
+            {
+                "k": pa.array(keys, pa.int64()),
+                "n": pa.array([1] * size, pa.int64()),
+                "_change_type": pa.array(["insert"] * size, pa.string()),
+                "_commit_version": pa.array([version] * size, pa.int64()),
+                "_sequence": pa.array(range(1, size + 1), pa.int64()),
+                "_refresh_time": pa.array([self.when(version)] * size, pa.timestamp("us", tz="UTC")),
+            }
+        )
+
+    def commit(self, catalog: Catalog, keys: Sequence[int], kind: str = "insert", value: str = "x") -> int:
+        """One inline commit to `orders`; its version."""
+        with catalog.lock:
+            version = catalog.newest_version + 1
+            with catalog.write() as unit:
+                unit.add_commit(version, self.when(version))
+                unit.add_changes(self.orders, version, version, self.rows(version, keys, kind, value))
+        return version
+
+
+@pytest.fixture
+def sample() -> Sample:
+    return Sample()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """None (SQLite in the warehouse), then the URL of an empty PostgreSQL database."""
+    if request.param == "sqlite":
+        return None
+    fresh: Callable[[], str] = request.getfixturevalue("fresh_postgres")
+    return fresh()
+
+
+@pytest.fixture
+def open_catalog(warehouse: Path, database_url: str | None) -> Iterator[Callable[..., Catalog]]:
+    """Opens the test's warehouse; what is open at the end is closed."""
+    opened: list[Catalog] = []
+
+    def open_it(**options: Any) -> Catalog:
+        catalog = Catalog.open(str(warehouse), url=database_url, clock=SystemClock(), **options)
+        opened.append(catalog)
+        return catalog
+
+    yield open_it
+    for catalog in opened:
+        catalog.close()
+
+
+@pytest.fixture
+def catalog(open_catalog: Callable[..., Catalog], sample: Sample) -> Catalog:
+    """An open warehouse with the sample's definitions."""
+    opened = open_catalog()
+    with opened.write() as unit:
+        unit.set_state(sample.state)
+    return opened
+
+
+@pytest.fixture
+def run_python(warehouse: Path, database_url: str | None) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a second process: `program` sees `catalog`, open, and `warehouse` and `url`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(program: str, **environment: str) -> subprocess.Popen[str]:
+        head = (
+            "import os, sys, time\n"
+            "from cq_engine.catalog.store import Catalog\n"
+            "from cq_engine.clock import SystemClock\n"
+            f"warehouse, url = {str(warehouse)!r}, {database_url!r}\n"
+            "catalog = Catalog.open(warehouse, url=url, clock=SystemClock())\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", head + program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL, without a database, of a server that this test run starts."""
+    binaries = _postgres_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL server binaries (initdb, postgres) on this machine")
+    pytest.importorskip("psycopg", reason="psycopg, the PostgreSQL driver, is not installed")
+    directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
+    account = _account()
+    if account is not None:
+        shutil.chown(directory, account)
+    data, port = directory / "data", _free_port()
+    subprocess.run(
+        [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data],
+        check=True,
+        capture_output=True,
+        user=account,
+        cwd=directory,
+    )
+    settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory)}
+    server = subprocess.Popen(
+        [
+            binaries / "postgres",
+            *("-D", data, "-p", str(port)),
+            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in settings.items()),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=account,
+        cwd=directory,
+    )
+    try:
+        _wait_for(port)
+        yield f"postgresql://cq@127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def fresh_postgres(postgres_server: str) -> Callable[[], str]:
+    """Makes an empty database and gives its URL."""
+    import psycopg
+
+    def create() -> str:
+        name = f"cq_{time.time_ns()}"
+        with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"{postgres_server}/{name}"
+
+    return create
+
+
+def _postgres_binaries() -> Path | None:
+    found = shutil.which("initdb")
+    places = [Path(found).parent] if found else []
+    for pattern in ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql@*/bin"):
+        places += sorted(Path("/").glob(pattern), reverse=True)
+    return next((p for p in places if (p / "initdb").exists() and (p / "postgres").exists()), None)
+
+
+def _account() -> str | None:
+    """The server refuses to run as root: then the account that lends itself."""
+    if os.getuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody", "daemon") if name in known)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    import psycopg
+
+    for _ in range(300):
+        try:
+            psycopg.connect(f"postgresql://cq@127.0.0.1:{port}/postgres", connect_timeout=2).close()
+            return
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    raise TimeoutError("PostgreSQL did not start within 30 s")

@@ -1,0 +1,117 @@
+"""Definitions survive being stored."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+
+from cq_engine.catalog import documents
+from cq_engine.catalog.model import (
+    Column,
+    ContinuousQuery,
+    DataFile,
+    ForeignKey,
+    OutputColumn,
+    Table,
+    VersionedTable,
+)
+from cq_engine.errors import CatalogError
+from cq_engine.grammar.statements import (
+    Cron,
+    DestinationRef,
+    EveryInterval,
+    OnCommit,
+    OnDemand,
+    OnDml,
+    StartWithPeriod,
+    When,
+)
+
+STORED = VersionedTable(
+    7,
+    "base",
+    "Größe",
+    (Column("a b", "decimal(10,2)", False, "in €"), Column("m", "map<string,int>")),
+    ("a b",),
+    ("m",),
+)
+TABLE = Table(
+    "Größe",
+    STORED,
+    ("a b",),
+    False,
+    (ForeignKey("fk", ("a b",), "other", ("k",), True, True),),
+    (("retention", "7 days"),),
+    42,
+    "some_query",
+)
+QUERY = ContinuousQuery(
+    name="Q",
+    id=3,
+    statement='CREATE CONTINUOUS QUERY Q AS SELECT "x"',
+    query='SELECT\n"x"',
+    result=replace(STORED, kind="delta"),
+    key=(),
+    mode="COMPRESSED",
+    markers=("I", "U"),
+    destinations=(DestinationRef("d", "TABLE"), DestinationRef("e")),
+    options=(("o", "1"),),
+    sources=("t", "u"),
+    states=(("block 0", replace(STORED, kind="state")),),
+    session=(("spark.sql.session.timeZone", "UTC"),),
+    verdict="FULL",
+    reasons=("because",),
+    created_version=9,
+    outputs=(OutputColumn("o", "int", "old", 1),),
+    width=2,
+    declared=True,
+    key_checked=True,
+)
+SCHEDULES: tuple[When, ...] = (
+    OnCommit(),
+    EveryInterval(5, "MINUTE"),
+    StartWithPeriod("2020-01-01 00:00:00", 1, "DAY"),
+    Cron("0 * * * *"),
+    OnDml(("INSERT", "DELETE"), ("t", "u")),
+    OnDemand(),
+)
+
+
+def differs_from_default(record: Any) -> list[str]:
+    """The fields that a lost one would not be noticed in."""
+    return [f.name for f in fields(record) if getattr(record, f.name) == f.default]
+
+
+@pytest.mark.parametrize("table", [TABLE, Table("t", replace(STORED, identity=("_row_id",)))])
+def test_tables(table: Table) -> None:
+    assert documents.table_from_text(documents.table_to_text(table)) == table
+
+
+@pytest.mark.parametrize("when", SCHEDULES)
+def test_queries(when: When) -> None:
+    query = replace(QUERY, when=when)
+    assert documents.query_from_text(documents.query_to_text(query)) == query
+
+
+def test_a_multiset_has_no_key() -> None:
+    query = replace(QUERY, key=None)
+    assert documents.query_from_text(documents.query_to_text(query)).key is None
+
+
+def test_the_examples_leave_no_field_at_its_default() -> None:
+    assert differs_from_default(TABLE) == []
+    assert differs_from_default(QUERY) == ["when"]
+    assert {type(when) for when in SCHEDULES} == set(get_args(When))
+
+
+def test_files() -> None:
+    files = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
+    assert documents.files_from_text(documents.files_to_text(files)) == files
+
+
+def test_an_unknown_schedule_is_said_so() -> None:
+    text = documents.query_to_text(QUERY).replace('"kind":"commit"', '"kind":"full moon"')
+    with pytest.raises(CatalogError, match="full moon"):
+        documents.query_from_text(text)

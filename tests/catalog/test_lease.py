@@ -1,0 +1,144 @@
+"""Who may write: with real second processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cq_engine.catalog import lease, schema
+from cq_engine.catalog.lease import Holder
+from cq_engine.catalog.store import Catalog
+from cq_engine.errors import LeaseError
+
+Open = Callable[..., Catalog]
+Run = Callable[..., "subprocess.Popen[str]"]
+
+HOLD = "print('open', flush=True)\nsys.stdin.readline()\n"
+
+
+def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Waits until the process has said one line."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(process.communicate()[1])
+    return process
+
+
+def test_a_second_process_is_told_who_holds_it(open_catalog: Open, run_python: Run) -> None:
+    holder = started(run_python(HOLD))
+    with pytest.raises(LeaseError) as caught:
+        open_catalog()
+    text = str(caught.value)
+    assert f"process {holder.pid} on {os.uname().nodename}, since 2" in text
+    assert "read_only=True" in text
+    assert open_catalog(read_only=True).newest_version == 0
+
+
+def test_the_same_process_cannot_open_it_twice(open_catalog: Open) -> None:
+    open_catalog(holder="the shell")
+    with pytest.raises(LeaseError, match=r"in use by process \d+ \(the shell\)"):
+        open_catalog()
+
+
+def test_close_gives_it_back(open_catalog: Open, run_python: Run) -> None:
+    holder = started(
+        run_python(HOLD + "catalog.close()\nprint('closed', flush=True)\nsys.stdin.readline()\n")
+    )
+    assert holder.stdin is not None
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    started(holder)
+    assert open_catalog().newest_version == 0
+
+
+def test_a_killed_holder_is_followed_at_once(
+    open_catalog: Open, run_python: Run, sample: Any, warehouse: Path
+) -> None:
+    first = open_catalog()
+    with first.write() as unit:
+        unit.set_state(sample.state)
+    first.close()
+    holder = started(
+        run_python(
+            "from cq_engine.catalog.model import VersionedTable\n"
+            "table = catalog.state.tables['orders'].storage\n"
+            "directory = catalog.attempt('copy').directory(table, 'snapshot')\n"
+            "os.makedirs(directory)\n"
+            "open(directory + '/part-0.parquet', 'w').close()\n" + HOLD
+        )
+    )
+    assert list(warehouse.rglob("*.parquet"))
+    holder.kill()
+    holder.wait()
+    again = open_catalog()
+    assert list(warehouse.rglob("*.parquet")) == []
+    sample.commit(again, [1])
+
+
+def test_a_pid_that_is_another_process_now_is_dead(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    mine = Holder.this_process(None)
+    assert not mine.is_dead()
+    assert replace(mine, start="long ago").is_dead()
+    assert not replace(mine, start="long ago", machine="elsewhere").is_dead()
+    recycled = json.dumps(asdict(replace(mine, start="long ago")))
+    with catalog._database.writing() as connection:
+        connection.execute(schema.lease.update().values(holder=recycled))
+    assert open_catalog().newest_version == 0
+
+
+def test_a_silent_holder_loses_it_and_cannot_write(
+    open_catalog: Open, run_python: Run, sample: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_catalog()
+    with first.write() as unit:
+        unit.set_state(sample.state)
+    first.close()
+    program = (
+        "from datetime import datetime, timezone\n"
+        "from cq_engine.errors import LeaseError\n" + HOLD + "try:\n"
+        "    with catalog.write() as unit:\n"
+        "        unit.add_commit(1, datetime(2020, 1, 1, tzinfo=timezone.utc))\n"
+        "except LeaseError as error:\n"
+        "    print('refused:', error.message, flush=True)\n"
+    )
+    holder = started(run_python(program))
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(LeaseError):
+            open_catalog()
+        monkeypatch.setattr(lease, "TIME_OUT", 0)
+        catalog = open_catalog()
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
+    out, _ = holder.communicate("\n", timeout=60)
+    assert "refused: this process no longer holds the warehouse" in out
+    assert catalog.newest_version == 0
+    sample.commit(catalog, [1])
+
+
+def test_a_quiet_holder_keeps_giving_signs_of_life(
+    open_catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT", 0.05)
+    catalog = open_catalog()
+
+    def heartbeat() -> int:
+        with catalog._database.reading() as connection:
+            return int(connection.execute(schema.lease.select()).one().heartbeat)
+
+    before = heartbeat()
+    for _ in range(100):
+        if heartbeat() > before:
+            return
+        catalog._lease._stop.wait(0.05)  # type: ignore[union-attr]
+    pytest.fail("no heartbeat within 5 s")

@@ -1,0 +1,308 @@
+"""The open face: what other readers of Delta Lake see."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cq_engine.catalog.delta_files import delta_schema
+from cq_engine.catalog.delta_lake import APPLICATION, Publisher
+from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.catalog.store import Catalog
+from cq_engine.catalog.tables import write_parquet
+from cq_engine.errors import StorageError
+
+Open = Callable[..., Catalog]
+Row = dict[str, Any]
+
+
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """Publishing does not depend on the database."""
+    return None
+
+
+@pytest.fixture
+def publisher(catalog: Catalog) -> Publisher:
+    return Publisher(catalog)
+
+
+def by_deltalake(path: str) -> list[Row]:
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
+def by_polars(path: str) -> list[Row]:
+    return pl.read_delta(path).to_arrow().to_pylist()
+
+
+def by_duckdb(path: str) -> list[Row]:
+    table = DeltaTable(path)
+    names = ", ".join(f'"{field.name}"' for field in table.schema().fields)
+    if not table.file_uris():
+        return []
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        reader = connection.sql(
+            f"SELECT {names} FROM read_parquet(?, union_by_name = true)", params=[table.file_uris()]
+        )
+        return reader.to_arrow_table().to_pylist()
+
+
+def read(catalog: Catalog, path: str) -> list[Row]:
+    """The rows of a published table, which all three readers agree on, in order."""
+    full = f"{catalog.warehouse}/{path}"
+    found = [sorted(by(full), key=repr) for by in (by_deltalake, by_polars, by_duckdb)]
+    assert found[0] == found[1]
+    assert found[0] == found[2]
+    return found[0]
+
+
+def logged(sample: Any, rows: pa.Table) -> list[Row]:
+    """Change rows as a published log shows them."""
+    shown = [{**r, "_commit_timestamp": sample.when(r["_commit_version"])} for r in rows.to_pylist()]
+    return sorted(shown, key=repr)
+
+
+def bulk(catalog: Catalog, sample: Any, keys: list[int]) -> None:
+    attempt = catalog.attempt("copy")
+    file = write_parquet(
+        sample.plain(keys),
+        f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet",
+        catalog.warehouse,
+        ["k"],
+    )
+    with catalog.lock, catalog.write(attempt) as unit:
+        version = catalog.newest_version + 1
+        unit.add_commit(version, sample.when(version))
+        unit.add_change_files(
+            sample.orders, version, version, [file], frozenset({"INSERT"}), insert_only=True
+        )
+
+
+def compact(catalog: Catalog, sample: Any, keys: list[int]) -> None:
+    attempt = catalog.attempt("compact")
+    file = write_parquet(
+        sample.plain(keys),
+        f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet",
+        catalog.warehouse,
+        ["k"],
+    )
+    old = [f.path for f in catalog.layout(1, catalog.newest_version).snapshot]
+    with catalog.write(attempt) as unit:
+        unit.advance_snapshot(sample.orders, catalog.newest_version, [file], old)
+
+
+class TestLogs:
+    def test_small_commits_become_one_file(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        expected = pa.concat_tables([sample.rows(v, [v, v + 100]) for v in range(1, 21)])
+        for version in range(1, 21):
+            sample.commit(catalog, [version, version + 100])
+        assert publisher.pending() == (20, 40)
+        assert publisher.publish() == 1
+        assert publisher.pending() == (0, 0)
+        assert read(catalog, "changes/orders") == logged(sample, expected)
+        (changes,) = catalog.layout(1, 20).changes
+        assert (changes.low, changes.high, changes.rows, len(changes.files)) == (1, 20, 40, 1)
+        cached = catalog.cached(changes)
+        assert cached is not None
+        assert cached.equals(expected)
+
+    def test_publishing_again_adds_nothing(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        sample.commit(catalog, [1])
+        assert publisher.publish() == 1
+        assert publisher.publish() == 0
+        assert Publisher(catalog).publish() == 0
+        sample.commit(catalog, [2])
+        assert publisher.publish() == 1
+        table = DeltaTable(f"{catalog.warehouse}/changes/orders")
+        assert (table.transaction_version(APPLICATION), len(table.file_uris())) == (2, 2)
+        assert table.history(1)[0]["cq_engine.commit_version"] == 2
+
+    def test_bulk_inserts_are_published_as_changes(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        bulk(catalog, sample, [1, 2])
+        sample.commit(catalog, [1], "delete")
+        bulk(catalog, sample, [3])
+        publisher.publish()
+        expected = [sample.rows(1, [1, 2]), sample.rows(2, [1], "delete"), sample.rows(3, [3])]
+        assert read(catalog, "changes/orders") == logged(sample, pa.concat_tables(expected))
+
+    def test_query_deltas(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        sample.commit(catalog, [1, 2])
+        with catalog.write() as unit:
+            unit.add_changes(sample.log, 1, 1, sample.deltas(1, [1, 2]))
+            unit.add_changes(sample.block, 1, 1, sample.deltas(1, [1]).drop(["_sequence", "_refresh_time"]))
+        publisher.publish()
+        assert read(catalog, "deltas/big") == logged(sample, sample.deltas(1, [1, 2]))
+        (state,) = catalog.layout(4, 1).changes
+        assert state.files[0].path.startswith("data/state-4/")
+
+    def test_rows_without_a_key_show_their_identity(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        keyless = replace(sample.orders, id=8, name="keyless", identity=("_row_id",), cluster_by=())
+        table = replace(sample.state.tables["orders"], name="keyless", storage=keyless, primary_key=None)
+        rows = sample.rows(1, [7]).append_column("_row_id", pa.array([55], pa.int64()))
+        with catalog.write() as unit:
+            unit.set_state(replace(sample.state, tables={"keyless": table}))
+            unit.add_commit(1, sample.when(1))
+            unit.add_changes(keyless, 1, 1, rows)
+        publisher.publish()
+        assert read(catalog, "changes/keyless") == logged(sample, rows)
+        assert read(catalog, "tables/keyless") == []
+        assert pl.read_delta(f"{catalog.warehouse}/tables/keyless").columns == ["k", "v"]
+
+    def test_columns_added_later(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        bulk(catalog, sample, [1])
+        publisher.publish()
+        sample.commit(catalog, [2])
+        wider = replace(sample.orders, columns=(*sample.orders.columns, Column("w", "int")))
+        table = replace(sample.state.tables["orders"], storage=wider)
+        with catalog.write() as unit:
+            unit.set_state(replace(sample.state, tables={"orders": table}))
+        rows = sample.rows(3, [3]).append_column("w", pa.array([9], pa.int32()))
+        with catalog.write() as unit:
+            unit.add_commit(3, sample.when(3))
+            unit.add_changes(wider, 3, 3, rows)
+        publisher.publish()
+        compact(catalog, sample, [1, 2, 3])
+        publisher.publish()
+        for path in ("changes/orders", "tables/orders"):
+            shown = pl.read_delta(f"{catalog.warehouse}/{path}").sort("k")
+            assert shown.get_column("w").to_list() == [None, None, 9 if path == "changes/orders" else None]
+
+    def test_types_that_delta_does_not_have(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        odd = VersionedTable(
+            8, "base", "odd", (Column("k", "int"), Column("d", "interval day to second")), ("k",)
+        )
+        table = replace(sample.state.tables["orders"], name="odd", storage=odd)
+        with catalog.write() as unit:
+            unit.set_state(replace(sample.state, tables={"odd": table}))
+        assert delta_schema(odd.columns) is None
+        assert delta_schema([Column("s", "array<struct<a:interval day to second>>")]) is None
+        assert publisher.publish() == 0
+        assert not Path(catalog.warehouse, "changes/odd").exists()
+
+
+class TestTables:
+    def test_a_table_is_its_newest_snapshot(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        publisher.publish()
+        assert read(catalog, "tables/orders") == []
+        bulk(catalog, sample, [1, 2])
+        bulk(catalog, sample, [3])
+        publisher.publish()
+        assert read(catalog, "tables/orders") == sample.plain([1, 2, 3]).to_pylist()
+        sample.commit(catalog, [2], "delete")
+        publisher.publish()
+        table = DeltaTable(f"{catalog.warehouse}/tables/orders")
+        assert table.transaction_version(APPLICATION) == 2
+        compact(catalog, sample, [1, 3])
+        publisher.publish()
+        assert read(catalog, "tables/orders") == sample.plain([1, 3]).to_pylist()
+        table.update_incremental()
+        assert (table.transaction_version(APPLICATION), len(table.file_uris())) == (3, 1)
+
+    def test_compaction_at_a_published_snapshot(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        bulk(catalog, sample, [1])
+        publisher.publish()
+        compact(catalog, sample, [1])
+        assert publisher.publish() == 1
+        assert publisher.publish() == 0
+        assert read(catalog, "tables/orders") == sample.plain([1]).to_pylist()
+
+    def test_dropped_and_created_again(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        bulk(catalog, sample, [1])
+        publisher.publish()
+        other = replace(sample.orders, id=9)
+        table = replace(sample.state.tables["orders"], storage=other)
+        with catalog.write() as unit:
+            unit.set_state(replace(sample.state, tables={"orders": table}))
+        publisher.publish()
+        assert read(catalog, "tables/orders-9") == []
+        catalog.vacuum(0)
+        assert not Path(catalog.warehouse, "tables/orders").exists()
+
+
+class TestFaults:
+    def test_a_missing_file_is_not_published(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        bulk(catalog, sample, [1])
+        next(Path(catalog.warehouse).rglob("*.parquet")).unlink()
+        with pytest.raises((StorageError, FileNotFoundError)):
+            publisher.publish()
+
+    def test_a_removed_delta_table_is_built_again(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        sample.commit(catalog, [1])
+        publisher.publish()
+        sample.commit(catalog, [2])
+        log = Path(catalog.warehouse, "changes/orders/_delta_log")
+        for file in log.iterdir():
+            file.unlink()
+        log.rmdir()
+        Publisher(catalog).publish()
+        assert [r["k"] for r in read(catalog, "changes/orders")] == [1, 2]
+
+    def test_a_foreign_commit_is_not_in_the_way(
+        self, catalog: Catalog, publisher: Publisher, sample: Any
+    ) -> None:
+        sample.commit(catalog, [1])
+        publisher.publish()
+        stranger = DeltaTable(f"{catalog.warehouse}/changes/orders")
+        stranger.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+        sample.commit(catalog, [2])
+        assert publisher.publish() == 1
+        assert [r["k"] for r in read(catalog, "changes/orders")] == [1, 2]
+
+    @pytest.mark.parametrize(
+        "point",
+        ["publish.begin", "publish.file", "publish.file:2", "publish.committed", "publish.committed:2"],
+    )
+    def test_a_crash_loses_and_doubles_nothing(
+        self,
+        open_catalog: Open,
+        run_python: Callable[..., subprocess.Popen[str]],
+        sample: Any,
+        point: str,
+    ) -> None:
+        first = open_catalog()
+        with first.write() as unit:
+            unit.set_state(sample.state)
+        bulk(first, sample, [1, 2])
+        sample.commit(first, [3])
+        first.close()
+        program = "from cq_engine.catalog.delta_lake import Publisher\nPublisher(catalog).publish()\n"
+        process = run_python(program, CQ_FAULT=point)
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        catalog = open_catalog()
+        sample.commit(catalog, [4])
+        Publisher(catalog).publish()
+        expected = [sample.rows(1, [1, 2]), sample.rows(2, [3]), sample.rows(3, [4])]
+        assert read(catalog, "changes/orders") == logged(sample, pa.concat_tables(expected))
+        assert read(catalog, "tables/orders") == sample.plain([1, 2]).to_pylist()
+
+    def test_the_log_gets_checkpoints(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
+        for version in range(1, 56):
+            sample.commit(catalog, [version])
+            publisher.publish()
+        assert list(Path(catalog.warehouse, "changes/orders/_delta_log").glob("*.checkpoint.parquet"))
+        assert len(by_deltalake(f"{catalog.warehouse}/changes/orders")) == 55

@@ -1,0 +1,111 @@
+"""Long intervals go through Spark and give what short ones give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cq_engine.catalog.model import ROW_ID
+from cq_engine.destinations import TableDestination, read_deltas
+from cq_engine.destinations import log as log_module
+from cq_engine.destinations.layout import output_frame, output_rows
+from cq_engine.destinations.log import commit_times, read_frame, read_pairs
+from cq_engine.errors import DestinationError
+from cq_engine.runtime.reader import Reader
+
+
+@pytest.fixture
+def bulk(world: Any, make: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A log of several versions that counts as long."""
+    world.spark = lambda: spark
+    world.define(make["table"]())
+    row = make["row"]
+    for _ in range(3):
+        world.refresh(
+            ("I", row(1, "o'x")),
+            ("U", row(2), row(2, "b", "2.25")),
+            ("D", row(3)),
+            *(("I", row(n)) for n in range(9, 14)),
+        )
+    world.refresh(("U", row(1), row(1, "z")))
+    yield world
+    world.spark = world._no_spark
+
+
+@pytest.fixture
+def long(bulk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Reader, "changes_arrow", lambda *_: None)
+    monkeypatch.setattr(log_module, "BLOCK_ROWS", 4)
+    return bulk
+
+
+def counted(rows: Any) -> Counter[str]:
+    return Counter(repr(sorted(line.items())) for line in rows.to_pylist())
+
+
+@pytest.mark.parametrize("markers", [("I", "D", "U"), ("U",), ("D", "I")])
+@pytest.mark.parametrize("with_old", [True, False])
+def test_both_layouts_give_the_same_rows(bulk: Any, make: Any, markers: Any, with_old: bool) -> None:
+    outputs = tuple(o for o in bulk.query.outputs if with_old or o.kind != "old")
+    query = replace(bulk.query, outputs=outputs)
+    start = make["Cursor"]("q", "d", 1)
+    times = commit_times(bulk.services, 1, 4)
+    (wide,) = read_pairs(bulk.services, query, start, 4, markers)
+    small = output_rows(query, wide, times)
+    changes = read_frame(bulk.services, query, start, 4, markers)
+    large = output_frame(bulk.services, query, changes, times).toArrow().cast(small.schema)
+    assert counted(large) == counted(small)
+    assert large.column_names == small.column_names
+
+
+def test_long_logs_are_read_in_order(bulk: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(read_deltas(bulk.services, bulk.query, 0, 4))
+    monkeypatch.setattr(Reader, "changes_arrow", lambda *_: None)
+    for size in (4, 7, 1000):
+        monkeypatch.setattr(log_module, "BLOCK_ROWS", size)
+        assert list(read_deltas(bulk.services, bulk.query, 0, 4)) == expected
+    start = make["Cursor"]("q", "d", 2, 3)
+    blocks = list(read_pairs(bulk.services, bulk.query, start, 3))
+    places = [(v, s) for b in blocks for v, s in zip(b["version"].to_pylist(), b["sequence"].to_pylist())]
+    assert places == [
+        (d.commit_version, d.sequence) for d in expected if (2, 3) < (d.commit_version, d.sequence) < (4, 0)
+    ]
+
+
+def test_executors_write_what_is_large(long: Any) -> None:
+    destination = TableDestination(long.services, long.query, long.table())
+    delivered = destination.deliver(4)
+    assert delivered is not None
+    assert (delivered.deltas, delivered.version) == (25, 5)
+    assert destination.deliver(4) is None
+    rows = long.services.reader.image(long.table().storage, 5).toArrow()
+    assert rows.num_rows == 25
+    assert len(set(rows.column(ROW_ID).to_pylist())) == 25
+    assert Counter(rows.column("m").to_pylist()) == {"I": 18, "U": 4, "D": 3}
+
+
+def test_a_primary_key_in_bulk(long: Any, make: Any, warehouse: Any) -> None:
+    long.define(make["table"](primary_key=("id", "v")))
+    destination = TableDestination(long.services, long.query, long.table())
+    delivered = destination.deliver(2)
+    assert delivered is not None
+    long.start_at(destination, 0)
+    with pytest.raises(DestinationError, match="violate the primary key of table sink: id = "):
+        destination.deliver(1)
+    assert destination.cursor.version == 0
+    long.define(make["table"](primary_key=("m",)))
+    destination = TableDestination(long.services, long.query, long.table())
+    with pytest.raises(DestinationError, match="violate the primary key of table sink: m = "):
+        destination.deliver(4)
+
+
+def test_a_null_in_bulk(long: Any, make: Any) -> None:
+    long.define(make["table"](primary_key=("was", "id", "v")))
+    destination = TableDestination(long.services, long.query, long.table())
+    with pytest.raises(DestinationError, match="NULL for column was"):
+        destination.deliver(4)

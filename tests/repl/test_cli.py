@@ -1,0 +1,335 @@
+"""The command line, as processes and in this one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import cq_engine
+from cq_engine import cli
+from cq_engine.catalog.model import RefreshRecord
+from cq_engine.repl.serve import serve
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
+    return {**os.environ, "PYTHONPATH": path, "TERM": "xterm", **more}
+
+
+@pytest.fixture
+def cq(fake: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """`cq` in this process, in a directory of its own."""
+    monkeypatch.setattr(cq_engine, "connect", fake.connect, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: cli.main(arguments)
+
+
+def process(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(FAKE), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+
+
+def test_version_and_help(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("--version") == 0
+    assert cq("--help") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("cq ")
+    for name in cli._COMMANDS:
+        assert f"\n    {name} " in shown
+
+
+def test_wrong_command_lines(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("run") == 2
+    assert cq("run", "x.cql", "--conf", "novalue") == 2
+    assert cq("exec", "SELECT 1", "--limit", "some") == 2
+    assert "'novalue' is not NAME=VALUE" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, cq_engine.cli\n"
+        "assert cq_engine.cli.main(['--help']) == 0\n"
+        "heavy = {'pyspark.sql', 'prompt_toolkit', 'pyarrow', 'pandas', 'sqlglot', 'lark'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_exec(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("exec", "SELECT many; INSERT x", "--limit", "2") == 0
+    assert capsys.readouterr().out == " n\n---\n 0\n 1\n(first 2 rows; there are more)\n\nINSERT 1\n"
+    assert cq("-c", "INSERT x", "-c", "frob", "wh") == 1
+    assert "<command>:1:1: error: unexpected FROB" in capsys.readouterr().err
+
+
+def test_options_reach_the_engine(
+    cq: Callable[..., int], fake: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+
+    def connect(path: str, **options: Any) -> Any:
+        opened.append(fake.FakeEngine(path, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(cq_engine, "connect", connect, raising=False)
+    conf = ("--conf", "a.b=1", "--conf", "c=x=y")
+    assert cq("exec", "INSERT x", "--warehouse", "w", "--catalog", "sqlite:///c", *conf, "--read-only") == 0
+    assert opened[0].warehouse == "w"
+    assert opened[0].options == {
+        "catalog": "sqlite:///c",
+        "conf": {"a.b": "1", "c": "x=y"},
+        "read_only": True,
+    }
+    assert opened[0].drained == 0
+    assert cq("exec", "INSERT x") == 0
+    assert opened[1].warehouse == "warehouse"
+    assert opened[1].drained == 1
+
+
+def test_run_stops_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "s.cql").write_text("INSERT a;\n  frob it;\nINSERT b;\n", encoding="utf-8")
+    done = process("run", "s.cql", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "INSERT 1\n"
+    assert done.stderr == "s.cql:2:3: error: unexpected FROB\n    frob it\n    ^\n"
+
+
+def test_run_keep_going(tmp_path: Path) -> None:
+    (tmp_path / "s.cql").write_text("INSERT a;\nfrob;\nINSERT b;\n", encoding="utf-8")
+    done = process("run", "--keep-going", "s.cql", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "INSERT 1\nINSERT 1\n"
+
+
+def test_run_standard_input(tmp_path: Path) -> None:
+    done = process("run", "-", cwd=tmp_path, stdin="INSERT a; frob")
+    assert done.stdout == "INSERT 1\n"
+    assert "<stdin>:1:11: error: unexpected FROB" in done.stderr
+
+
+def test_run_what_is_not_there(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("run", "nowhere.cql") == 1
+    assert capsys.readouterr().err == "error: there is no script nowhere.cql\n"
+
+
+def test_a_file_is_no_warehouse(
+    cq: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.cql").touch()
+    assert cq("s.cql") == 1
+    assert "hint: cq run s.cql runs a script" in capsys.readouterr().err
+
+
+def test_pipe(tmp_path: Path) -> None:
+    done = process("wh", cwd=tmp_path, stdin="INSERT a;\n\\d orders\nfrob;\nboom;\nINSERT b")
+    assert done.returncode == 1
+    assert done.stdout.startswith("INSERT 1\nTable orders\n")
+    assert done.stdout.endswith("INSERT 1\n")
+    assert "Traceback" not in done.stderr
+    assert "internal error: ZeroDivisionError: a bug" in done.stderr
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    command = [sys.executable, str(FAKE), "exec", "SELECT many"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == ""
+        assert running.wait(60) == 1
+
+
+def test_ctrl_c_ends_a_script(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", str(FAKE), "exec", "INSERT x; SLEEP 50; INSERT y"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "INSERT 1\n"
+        assert running.stderr is not None
+        assert running.stderr.readline() == "sleeping\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert (out, err, running.returncode) == ("", "error: cancelled\n", 130)
+
+
+class Terminal:
+    """`cq` in a pseudo-terminal: what it prints is read in order, and it does not outlive the test."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        import pty
+
+        take_terminal = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+        )
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", take_terminal, str(FAKE), *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env=environment(PROMPT_TOOLKIT_NO_CPR="1"),
+            start_new_session=True,
+        )
+        os.close(slave)
+        self._unread = ""
+
+    def send(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def expect(self, text: str, seconds: float = 30) -> None:
+        """Reads up to and including `text`."""
+        end = time.monotonic() + seconds
+        while text not in self._unread:
+            left = end - time.monotonic()
+            assert left > 0, f"{text!r} did not come: {self._unread!r}"
+            if select.select([self._master], [], [], left)[0]:
+                self._unread += os.read(self._master, 65536).decode(errors="replace")
+        self._unread = self._unread.partition(text)[2]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+def test_a_session_at_a_terminal(tmp_path: Path) -> None:
+    terminal = Terminal("wh", cwd=tmp_path)
+    try:
+        terminal.expect("cq>")
+        terminal.send(b"frob it;\r")
+        terminal.expect("unexpected FROB")
+        terminal.expect("cq>")
+        terminal.send(b"begin;\r")
+        terminal.expect("cq*>")
+        terminal.send(b"sleep 50;\r")
+        terminal.expect("sleeping")
+        terminal.send(b"\x03")
+        terminal.expect("error: cancelled")
+        terminal.expect("cq*>")
+        terminal.send(b"\x04")
+        terminal.expect("rolled back")
+        assert terminal.process.wait(30) == 0
+    finally:
+        terminal.close()
+
+
+class TestExamples:
+    @pytest.fixture
+    def examples(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        directory = tmp_path / "checkout" / "examples"
+        directory.mkdir(parents=True)
+        (directory.parent / "pyproject.toml").touch()
+        (directory / "01_shoes.cql").write_text("-- Tell me about shoes.\nINSERT x;\n", encoding="utf-8")
+        (directory / "02_flights.py").write_text(
+            '"""A year of flights."""\nimport sys\nsys.exit(int(sys.argv[1]))\n', encoding="utf-8"
+        )
+        monkeypatch.setattr(cli, "__file__", str(directory.parent / "cq_engine" / "cli.py"))
+        return directory
+
+    def test_list(self, cq: Callable[..., int], examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cq("example") == 0
+        assert capsys.readouterr().out == (
+            "  01_shoes.cql   Tell me about shoes.\n  02_flights.py  A year of flights.\n"
+        )
+
+    @pytest.mark.parametrize("name", ["1", "01", "shoes", "01_shoes", "01_shoes.cql"])
+    def test_script(
+        self, cq: Callable[..., int], examples: Path, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cq("example", name) == 0
+        assert capsys.readouterr().out == "INSERT x;\nINSERT 1\n"
+
+    def test_program(self, cq: Callable[..., int], examples: Path) -> None:
+        assert cq("example", "flights", "7") == 7
+
+    def test_unknown(
+        self, cq: Callable[..., int], examples: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cq("example", "3") == 1
+        assert "error: there is no example 3" in capsys.readouterr().err
+
+    def test_ambiguous(
+        self, cq: Callable[..., int], examples: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (examples / "03_shoes.cql").touch()
+        assert cq("example", "shoes") == 1
+        assert "detail: 01_shoes.cql, 03_shoes.cql" in capsys.readouterr().err
+
+    def test_without_a_checkout(
+        self, cq: Callable[..., int], examples: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (examples.parent / "pyproject.toml").unlink()
+        assert cq("example") == 1
+        assert "error: there are no examples here" in capsys.readouterr().err
+
+
+class TestServe:
+    def test_lines(self, fake: ModuleType) -> None:
+        engine = fake.FakeEngine()
+        old = RefreshRecord("big_spenders", 1, 4, 1, 1, 1, "old", 1.0, fake.NOON)
+        new = replace(old, from_version=4, to_version=7, inserted=3, plan="aggregate", seconds=0.125)
+        engine.catalog.records.append(old)
+        said: list[str] = []
+        stop = threading.Event()
+        serving = threading.Thread(target=serve, args=(engine, stop, said.append), kwargs={"seconds": 0.01})
+        serving.start()
+        time.sleep(0.1)
+        engine.catalog.records.append(new)
+        failed = replace(engine.catalog.status("big_spenders"), state="FAILED", error="two rows with one key")
+        engine.catalog.statuses["big_spenders"] = failed
+        time.sleep(0.2)
+        stop.set()
+        serving.join(5)
+        assert sorted(said) == [
+            "2024-05-01 12:00:00Z big_spenders (4, 7] +3 -1 ~1 aggregate 0.12 s",
+            "big_spenders is FAILED: two rows with one key",
+        ]
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_signals(self, tmp_path: Path, number: signal.Signals) -> None:
+        command = [sys.executable, str(FAKE), "serve", "wh"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "serving wh; Ctrl-C stops\n"
+            running.send_signal(number)
+            assert running.communicate(timeout=30)[0] == "stopped\n"
+            assert running.returncode == 0
+
+    def test_a_warehouse_that_does_not_open(
+        self, cq: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cq("serve", "leased") == 1
+        assert "error: another process holds leased" in capsys.readouterr().err

@@ -1,0 +1,401 @@
+"""The scheduler's promises: no overlap, one more run for whatever arrives, errors stop nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from cq_engine.clock import ManualClock, SystemClock
+from cq_engine.errors import AnalysisError, CQError
+from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
+from cq_engine.runtime.scheduler import Scheduler
+
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+LONG = 20.0
+"""Seconds that nothing here should take."""
+
+
+class Runs:
+    """Stands in for the engine: records the runs, and can hold one up or make it fail."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.errors: list[tuple[str, str]] = []
+        self.during: dict[str, Callable[[], object]] = {}
+
+    def run(self, name: str) -> None:
+        self.names.append(name)
+        if name in self.during:
+            self.during[name]()
+
+    def on_error(self, name: str, error: Exception) -> None:
+        self.errors.append((name, str(error)))
+
+
+class Gate:
+    """A place where a run waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.open = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.entered.release()
+        assert self.open.acquire(timeout=LONG)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture
+def scheduler(clock: ManualClock, runs: Runs) -> Iterator[Scheduler]:
+    made = Scheduler(clock, runs.run, on_error=runs.on_error)
+    yield made
+    made.shutdown()
+
+
+def insert(*tables: str) -> dict[str, frozenset[str]]:
+    return {table: frozenset({"INSERT"}) for table in tables}
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def test_a_periodic_query_runs_when_its_time_has_come(
+    scheduler: Scheduler, clock: ManualClock, runs: Runs
+) -> None:
+    scheduler.add("q", EveryInterval(10, "MINUTE"))
+    assert scheduler.tick() == ()
+    clock.set(START + timedelta(minutes=10))
+    assert scheduler.tick() == ("q",)
+    assert scheduler.tick() == ()
+    clock.set(START + timedelta(minutes=20))
+    scheduler.tick()
+    assert runs.names == ["q", "q"]
+
+
+def test_many_missed_periods_are_caught_up_by_one_run(
+    scheduler: Scheduler, clock: ManualClock, runs: Runs
+) -> None:
+    scheduler.add("q", EveryInterval(10, "MINUTE"))
+    clock.set(START + timedelta(minutes=95))
+    scheduler.tick()
+    clock.set(START + timedelta(minutes=99))
+    scheduler.tick()
+    assert runs.names == ["q"]
+    clock.set(START + timedelta(minutes=100))
+    scheduler.tick()
+    assert runs.names == ["q", "q"]
+
+
+def test_after_a_restart_a_missed_period_is_due_at_once(
+    scheduler: Scheduler, clock: ManualClock, runs: Runs
+) -> None:
+    scheduler.add("late", EveryInterval(1, "HOUR"), last_run=START - timedelta(hours=7, minutes=5))
+    scheduler.add("fresh", EveryInterval(1, "HOUR"), last_run=START - timedelta(minutes=5))
+    assert scheduler.tick() == ("late",)
+    clock.set(START + timedelta(minutes=55))
+    assert scheduler.tick() == ("late", "fresh")
+
+
+def test_the_four_kinds_of_periods_side_by_side(scheduler: Scheduler, clock: ManualClock) -> None:
+    scheduler.add("every", EveryInterval(1, "MONTH"))
+    scheduler.add("start", StartWithPeriod("2024-01-01 06:00:00", 1, "WEEK"))
+    scheduler.add("cron", Cron("0 12 * * mon"))
+    scheduler.add("never", OnDemand())
+    due = {}
+    for hours in range(0, 24 * 32, 6):
+        clock.set(START + timedelta(hours=hours))
+        for name in scheduler.tick():
+            due.setdefault(name, []).append(clock.now().strftime("%d %H"))
+    assert due == {
+        "start": ["01 06", "08 06", "15 06", "22 06", "29 06"],
+        "cron": ["01 12", "08 12", "15 12", "22 12", "29 12"],
+        "every": ["01 00"],  # February's first
+    }
+
+
+def test_tick_takes_a_moment_of_its_own(scheduler: Scheduler, runs: Runs) -> None:
+    scheduler.add("q", EveryInterval(1, "DAY"))
+    assert scheduler.tick(START + timedelta(days=1)) == ("q",)
+
+
+def test_a_new_schedule_replaces_the_old_one(scheduler: Scheduler, clock: ManualClock) -> None:
+    scheduler.add("q", EveryInterval(1, "MINUTE"))
+    scheduler.add("q", EveryInterval(1, "DAY"))
+    clock.set(START + timedelta(hours=1))
+    assert scheduler.tick() == ()
+
+
+def test_a_schedule_that_is_not_valid_changes_nothing(scheduler: Scheduler, clock: ManualClock) -> None:
+    scheduler.add("q", EveryInterval(1, "MINUTE"))
+    with pytest.raises(AnalysisError):
+        scheduler.add("q", Cron("never"))
+    clock.set(START + timedelta(minutes=1))
+    assert scheduler.tick() == ("q",)
+
+
+# ---------------------------------------------------------------- commits
+
+
+def test_a_commit_wakes_the_queries_over_its_tables(scheduler: Scheduler, runs: Runs) -> None:
+    scheduler.add("joined", OnCommit(), sources={"orders", "Customers"})
+    scheduler.add("other", OnCommit(), sources={"stock"})
+    scheduler.add("periodic", EveryInterval(1, "DAY"), sources={"orders"})
+    assert scheduler.committed(1, insert("ORDERS", "customers")) == ("joined",)
+    assert not scheduler.idle()
+    assert scheduler.drain()
+    assert runs.names == ["joined"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "woken"),
+    [({"INSERT"}, True), ({"UPDATE", "DELETE"}, True), ({"DELETE"}, False), (set(), False)],
+)
+def test_on_dml_looks_at_the_kind_of_change(scheduler: Scheduler, kinds: set[str], woken: bool) -> None:
+    scheduler.add("q", OnDml(("INSERT", "UPDATE"), ("orders", "lines")), sources={"stock"})
+    assert scheduler.committed(1, {"orders": frozenset(kinds)}) == (("q",) if woken else ())
+    assert scheduler.committed(2, insert("stock")) == ()
+
+
+def test_commits_before_a_run_are_one_run(scheduler: Scheduler, runs: Runs) -> None:
+    scheduler.add("q", OnCommit(), sources={"t"})
+    for version in range(5):
+        scheduler.committed(version, insert("t"))
+    scheduler.drain()
+    assert runs.names == ["q"]
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_run_that_commits_wakes_the_queries_above_it(
+    scheduler: Scheduler, runs: Runs, started: bool
+) -> None:
+    scheduler.add("lower", OnCommit(), sources={"t"})
+    scheduler.add("upper", OnCommit(), sources={"lower"})
+    runs.during["lower"] = lambda: scheduler.committed(2, insert("lower"))
+    if started:
+        scheduler.start()
+    scheduler.committed(1, insert("t"))
+    assert scheduler.drain(LONG)
+    assert runs.names == ["lower", "upper"]
+
+
+def test_commits_during_a_run_are_exactly_one_more_run(scheduler: Scheduler, runs: Runs) -> None:
+    gate = runs.during["q"] = Gate()
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.start()
+    scheduler.committed(1, insert("t"))
+    assert gate.entered.acquire(timeout=LONG)
+    for version in range(2, 7):
+        scheduler.committed(version, insert("t"))
+    assert scheduler.drain(0.01) is False
+    gate.open.release(2)
+    assert scheduler.drain(LONG)
+    assert runs.names == ["q", "q"]
+
+
+def test_runs_of_one_query_never_overlap_and_none_is_lost(clock: ManualClock) -> None:
+    committed, seen, active = [0], [0], threading.Lock()
+
+    def run(name: str) -> None:
+        assert active.acquire(blocking=False), "two runs at once"
+        seen[0] = committed[0]
+        active.release()
+
+    errors: list[Exception] = []
+    scheduler = Scheduler(clock, run, on_error=lambda _, error: errors.append(error), workers=8)
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.start()
+
+    def commit_many() -> None:
+        for _ in range(100):
+            committed[0] += 1
+            scheduler.committed(committed[0], insert("t"))
+
+    threads = [threading.Thread(target=commit_many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert scheduler.drain(LONG)
+    scheduler.shutdown()
+    assert errors == []
+    assert seen == committed
+
+
+def test_different_queries_run_at_the_same_time(scheduler: Scheduler, runs: Runs) -> None:
+    meet = threading.Barrier(2, timeout=LONG)
+    for name in ("p", "q"):
+        scheduler.add(name, OnCommit(), sources={"t"})
+        runs.during[name] = meet.wait
+    scheduler.start()
+    scheduler.committed(1, insert("t"))
+    assert scheduler.drain(LONG)
+    assert runs.errors == []
+
+
+# ---------------------------------------------------------------- errors, removal, life
+
+
+def test_an_error_is_reported_and_stops_nothing(scheduler: Scheduler, runs: Runs) -> None:
+    def fail() -> None:
+        raise ValueError("broken")
+
+    runs.during["bad"] = fail
+    for name in ("bad", "good"):
+        scheduler.add(name, OnCommit(), sources={"t"})
+    scheduler.start()
+    for version in (1, 2):
+        scheduler.committed(version, insert("t"))
+        assert scheduler.drain(LONG)
+    assert sorted(runs.names) == ["bad", "bad", "good", "good"]
+    assert runs.errors == [("bad", "broken"), ("bad", "broken")]
+
+
+def test_an_on_error_that_fails_stops_nothing_either(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("broken")
+
+    scheduler = Scheduler(clock, fail, on_error=fail)
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.committed(1, insert("t"))
+    assert scheduler.drain()
+    assert "on_error of continuous query q failed" in caplog.text
+
+
+def test_without_on_error_an_error_is_logged(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: str) -> None:
+        raise ValueError("broken")
+
+    scheduler = Scheduler(clock, fail)
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.committed(1, insert("t"))
+    scheduler.drain()
+    assert "continuous query q: broken" in caplog.text
+
+
+def test_an_interrupt_in_the_callers_thread_leaves_the_query_free(scheduler: Scheduler, runs: Runs) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    runs.during["q"] = interrupt
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.committed(1, insert("t"))
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.drain()
+    assert scheduler.idle()
+
+
+def test_a_removed_query_does_not_run(scheduler: Scheduler, clock: ManualClock, runs: Runs) -> None:
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.add("p", EveryInterval(1, "DAY"))
+    scheduler.committed(1, insert("t"))
+    for name in ("q", "p", "unknown"):
+        scheduler.remove(name)
+    clock.set(START + timedelta(days=2))
+    assert scheduler.tick() == ()
+    assert scheduler.committed(2, insert("t")) == ()
+    assert scheduler.drain()
+    assert runs.names == []
+
+
+def test_what_was_pending_before_the_start_runs_after_it(scheduler: Scheduler, runs: Runs) -> None:
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.committed(1, insert("t"))
+    scheduler.start()
+    scheduler.start()
+    assert scheduler.drain(LONG)
+    assert runs.names == ["q"]
+
+
+def test_shutdown_waits_for_the_run_under_way_and_starts_no_other(scheduler: Scheduler, runs: Runs) -> None:
+    gate = runs.during["q"] = Gate()
+    scheduler.add("q", OnCommit(), sources={"t"})
+    scheduler.start()
+    scheduler.committed(1, insert("t"))
+    assert gate.entered.acquire(timeout=LONG)
+    scheduler.committed(2, insert("t"))
+    scheduler.shutdown(wait=False)
+    gate.open.release()
+    scheduler.start()
+    gate.open.release()
+    assert scheduler.drain(LONG)
+    assert runs.names == ["q", "q"]
+    scheduler.shutdown()
+    scheduler.committed(3, insert("t"))
+    assert not scheduler.idle()
+    assert runs.names == ["q", "q"]
+    gate.open.release()
+    assert scheduler.drain(LONG)  # no threads: in this one
+    assert len(runs.names) == 3
+
+
+def test_waiting_inside_a_run_is_refused(scheduler: Scheduler, runs: Runs) -> None:
+    scheduler.add("q", OnCommit(), sources={"t"})
+    for started in (False, True):
+        if started:
+            scheduler.start()
+        for wait in (scheduler.drain, scheduler.tick, scheduler.shutdown):
+            runs.during["q"] = wait
+            scheduler.committed(1, insert("t"))
+            assert scheduler.drain(LONG)
+    assert len(runs.errors) == 6
+    assert all("would wait for itself" in message for _, message in runs.errors)
+    with pytest.raises(CQError, match="drain inside"):
+        raise_inside(scheduler, runs)
+
+
+def raise_inside(scheduler: Scheduler, runs: Runs) -> None:
+    caught: list[CQError] = []
+
+    def wait() -> None:
+        try:
+            scheduler.drain()
+        except CQError as error:
+            caught.append(error)
+
+    runs.during["q"] = wait
+    scheduler.committed(9, insert("t"))
+    assert scheduler.drain(LONG)
+    raise caught[0]
+
+
+# ---------------------------------------------------------------- the system's clock
+
+
+def test_with_the_systems_clock_the_threads_wake_periodic_queries(runs: Runs) -> None:
+    twice = threading.Semaphore(0)
+    runs.during["q"] = twice.release
+    scheduler = Scheduler(SystemClock(), runs.run)
+    scheduler.start()
+    scheduler.add("q", EveryInterval(1, "SECOND"), last_run=datetime.now(timezone.utc) - timedelta(days=30))
+    scheduler.add("later", EveryInterval(1, "DAY"))
+    for _ in range(2):
+        assert twice.acquire(timeout=LONG)
+    scheduler.remove("q")
+    scheduler.shutdown()
+    assert set(runs.names) == {"q"}
+    assert len(runs.names) <= 3
+
+
+def test_a_periodic_query_known_before_the_start_is_woken_too(runs: Runs) -> None:
+    ran = threading.Event()
+    runs.during["q"] = ran.set
+    scheduler = Scheduler(SystemClock(), runs.run)
+    scheduler.add("q", Cron("0 0 1 1 *"), last_run=datetime(2020, 6, 1, tzinfo=timezone.utc))
+    scheduler.start()
+    assert ran.wait(LONG)
+    scheduler.shutdown()
+    assert runs.names == ["q"]

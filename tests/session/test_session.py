@@ -1,0 +1,61 @@
+"""The tuned session: what is set, who wins, and what a second one does."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cq_engine import session as session_module
+from cq_engine.errors import CQError
+from cq_engine.session import SQL_SETTINGS, spark_session, spark_session_in_background, warm
+
+
+def test_the_settings_are_in_force(spark: SparkSession) -> None:
+    assert {key: spark.conf.get(key) for key in SQL_SETTINGS} == dict(SQL_SETTINGS)
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.driver.memory") == "2g"
+
+
+def test_an_sql_error_prints_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        spark.sql("SELECT 1 / id FROM range(3)").collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_second_session_shares_spark_and_leaves_the_first_alone(spark: SparkSession) -> None:
+    second = spark_session({"spark.sql.shuffle.partitions": "7"})
+    assert second.conf.get("spark.sql.shuffle.partitions") == "7"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == SQL_SETTINGS["spark.sql.shuffle.partitions"]
+    assert second.sparkContext is spark.sparkContext
+    second.range(1).createOrReplaceTempView("only_in_the_second")
+    assert not spark.catalog.tableExists("only_in_the_second")
+
+
+def test_a_running_spark_refuses_what_only_a_start_can_set(spark: SparkSession) -> None:
+    assert spark_session({"spark.driver.memory": "2g"}) is not spark
+    with pytest.raises(CQError, match=r"spark\.driver\.memory cannot become '3g' now"):
+        spark_session({"spark.driver.memory": "3g"})
+
+
+def test_the_background_start_gives_the_session_or_the_error(spark: SparkSession) -> None:
+    assert spark_session_in_background().result(timeout=60).range(3).count() == 3
+    with pytest.raises(CQError):
+        spark_session_in_background({"spark.driver.memory": "3g"}).result(timeout=60)
+
+
+def test_warming_runs_a_query(spark: SparkSession) -> None:
+    warm(spark)
+
+
+@pytest.mark.parametrize(("machine_gib", "mib"), [(1, 1024), (10, 4096), (64, 8192)])
+def test_driver_memory_follows_the_machine(
+    monkeypatch: pytest.MonkeyPatch, machine_gib: int, mib: int
+) -> None:
+    monkeypatch.setattr(session_module, "_memory_bytes", lambda: machine_gib * 2**30)
+    assert session_module._driver_memory_mib() == mib
+
+
+def test_the_loopback_address_is_for_local_masters_only(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("run")
+    assert "spark.driver.host" in session_module._start_settings(directory, "local[2]")
+    assert "spark.driver.host" not in session_module._start_settings(directory, "spark://host:7077")
