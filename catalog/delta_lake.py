@@ -66,7 +66,7 @@ class Publisher:
                 return sum(
                     self._publish(table) for table in tables.values() if table.kind in ("base", "delta")
                 )
-            except DeltaError as error:
+            except (DeltaError, OSError) as error:
                 raise StorageError("publishing to Delta Lake failed", detail=str(error)) from error
 
     def pending(self) -> tuple[int, int]:

@@ -112,13 +112,14 @@ def _runs(catalog: Catalog) -> Iterator[tuple[VersionedTable, list[ChangeSet]]]:
         found = {number: list(view.layout(number).changes) for number in tables}
     for number, changes in found.items():
         run: list[ChangeSet] = []
+        size = 0
         for change_set in changes:
             inline = change_set.inline_id is not None
-            full = sum(c.rows for c in run) >= _MOST_ROWS
-            if run and (not inline or full):
+            if run and (not inline or size >= _MOST_ROWS):
                 yield tables[number], run
-                run = []
+                run, size = [], 0
             if inline:
                 run.append(change_set)
+                size += change_set.rows
         if run:
             yield tables[number], run

@@ -9,13 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["Database", "metadata"]
+from cq_engine.errors import StorageError
+
+__all__ = ["Database", "cause", "local_path", "metadata"]
 
 _PREFIX = "cq_"
 metadata = sa.MetaData()
@@ -213,3 +217,22 @@ def _set_up_sqlite(engine: Engine, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(str(connection.get_execution_options().get("cq_begin", "BEGIN")))
+
+
+def local_path(warehouse: str) -> Path:
+    """The absolute directory that `warehouse` names; StorageError for an object store."""
+    if warehouse.startswith("file://"):
+        warehouse = warehouse.removeprefix("file://")
+    if "://" in warehouse:
+        raise StorageError(
+            f"{warehouse} is not a directory",
+            detail="warehouses on object stores are not supported yet",
+            hint="give a path that all of Spark's processes see",
+        )
+    return Path(warehouse).expanduser().resolve()
+
+
+def cause(error: SQLAlchemyError) -> str:
+    """What the database itself said, on one line."""
+    cause = getattr(error, "orig", None) or error
+    return " ".join(str(cause).split())

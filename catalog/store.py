@@ -32,7 +32,7 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.retention import retire
-from cq_engine.catalog.schema import Database
+from cq_engine.catalog.schema import Database, cause, local_path
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Facts, Storage, View, versioned_tables
 from cq_engine.clock import Clock
@@ -77,7 +77,7 @@ class Catalog:
         read-only one is not there, LeaseError where another process writes to it, StorageError where it cannot
         be reached.
         """
-        path = _local_path(warehouse)
+        path = local_path(warehouse)
         address = url or f"sqlite:///{path / 'catalog.db'}"
         if read_only and (not path.is_dir() or (url is None and not (path / "catalog.db").is_file())):
             raise CatalogError(
@@ -105,7 +105,7 @@ class Catalog:
             database.close()
             if isinstance(error, SQLAlchemyError):
                 raise StorageError(
-                    f"cannot open the catalog {database.shown}", detail=_cause(error)
+                    f"cannot open the catalog {database.shown}", detail=cause(error)
                 ) from error
             raise
         return catalog
@@ -340,7 +340,7 @@ class Catalog:
             with self._database.reading() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise StorageError("cannot read the catalog", detail=_cause(error)) from error
+            raise StorageError("cannot read the catalog", detail=cause(error)) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
@@ -352,7 +352,7 @@ class Catalog:
                 self._lease.guard(connection)
                 yield connection
         except SQLAlchemyError as error:
-            raise StorageError("cannot write to the catalog", detail=_cause(error)) from error
+            raise StorageError("cannot write to the catalog", detail=cause(error)) from error
 
     def _load(self) -> View:
         with self._reading() as connection:
@@ -390,20 +390,3 @@ class Catalog:
             for storage in gone:
                 self._view.storage.pop(storage.table_id, None)
                 self._view.layouts.pop(storage.table_id, None)
-
-
-def _local_path(warehouse: str) -> Path:
-    if warehouse.startswith("file://"):
-        warehouse = warehouse.removeprefix("file://")
-    if "://" in warehouse:
-        raise StorageError(
-            f"{warehouse} is not a directory",
-            detail="warehouses on object stores are not supported yet",
-            hint="give a path that all of Spark's processes see",
-        )
-    return Path(warehouse).expanduser().resolve()
-
-
-def _cause(error: SQLAlchemyError) -> str:
-    cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split())

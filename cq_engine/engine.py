@@ -53,7 +53,8 @@ class QueryDescription:
     verdict: str
     reasons: tuple[str, ...]
     key: tuple[str, ...] | None
-    columns: tuple[Column, ...]
+    columns: tuple[str, ...]
+    schema: tuple[Column, ...]
     position: int
     schedule: When
     destinations: tuple[Cursor, ...]
@@ -337,9 +338,10 @@ class Engine:
         """What is known of a continuous query."""
         found = self.queries.find(query)
         status = self.catalog.status(found.name)
+        shown = found.result.columns[: found.width]
         return QueryDescription(
             found.name, status.state, status.error, found.verdict, found.reasons, found.key,
-            found.result.columns[: found.width], status.position, found.when,
+            tuple(c.name for c in shown), shown, status.position, found.when,
             tuple(self.catalog.cursors(found.name)), found.statement,
         )  # fmt: skip
 

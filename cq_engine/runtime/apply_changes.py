@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,8 +44,19 @@ __all__ = ["Applied", "apply_all", "apply_changes"]
 
 OPERATIONS: Mapping[str, str] = {"I": "insert", "U": "update", "D": "delete"}
 _ALLOWED = ("insert", "update", "delete", "upsert")
-Rows = pa.Table | DataFrame | str
+Rows: TypeAlias = "pa.Table | DataFrame | str"
 """A string is the path of CSV (with header), JSON or Parquet files."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Which columns say what, and what the operations' words mean."""
+
+    op: str
+    words: Mapping[str, str]
+    transaction: str | None
+    order: str | None
+    time: str | None
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,8 @@ def apply_all(
         TransactionError: a commit time goes back.
     """
     words = {**OPERATIONS, **(operations or {})}
-    prepared = [_prepare(services, name, rows, op, words, transaction, order, commit_time) for name, rows in batches.items()]
+    form = _Form(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
+    prepared = [_prepare(services, name, rows, form) for name, rows in batches.items()]
     ranks, times = _ranked(prepared, order is not None)
     if not ranks:
         return Applied([], {})
@@ -152,40 +164,40 @@ def _prepare(
     services: Services,
     name: str,
     given: Rows,
-    op: str,
-    words: Mapping[str, str],
-    transaction: str | None,
-    order: str | None,
-    commit_time: str | datetime | None,
+    form: _Form,
 ) -> _Batch:
     table = services.catalog.state.tables.get(name.lower())
     if table is None:
         raise unknown_table(services.catalog.state, name)
     if isinstance(given, str):
         given = _read(services, table, given)
-    extra = [c for c in (op, transaction, order, commit_time if isinstance(commit_time, str) else None) if c]
+    extra = [c for c in (form.op, form.transaction, form.order, form.time) if c]
     names = given.columns if isinstance(given, DataFrame) else given.column_names
     present = {c.lower(): c for c in names}
     for wanted in extra:
         if wanted.lower() not in present:
-            raise AnalysisError(f"the changes of {table.name} have no column {wanted}", hint=f"they have {', '.join(names)}")
+            raise AnalysisError(
+                f"the changes of {table.name} have no column {wanted}", hint=f"they have {', '.join(names)}"
+            )
     missing = [c.name for c in table.columns if c.name.lower() not in present]
     if missing:
-        raise AnalysisError(f"the changes of {table.name} have no column {missing[0]}", hint="give every column of the table")
+        raise AnalysisError(
+            f"the changes of {table.name} have no column {missing[0]}", hint="give every column of the table"
+        )
     key = table.primary_key or ()
     old = [f"old_{c}" for c in key]
     has_old = bool(old) and all(c.lower() in present for c in old)
     rows, others = _columns(table, given, present, [*extra, *(old if has_old else [])])
-    ops = [_operation(table, value, words) for value in others[op].to_pylist()]
+    ops = [_operation(table, value, form.words) for value in others[form.op].to_pylist()]
     count = rows.num_rows
     return _Batch(
         table,
         rows,
         _old_keys(table, others, old) if has_old else None,
         ops,
-        others[transaction].to_pylist() if transaction else [None] * count,
-        others[order].to_pylist() if order else list(range(count)),
-        others[commit_time].to_pylist() if isinstance(commit_time, str) else [None] * count,
+        others[form.transaction].to_pylist() if form.transaction else [None] * count,
+        others[form.order].to_pylist() if form.order else list(range(count)),
+        others[form.time].to_pylist() if form.time else [None] * count,
     )
 
 
@@ -262,13 +274,21 @@ def _ranked(batches: Sequence[_Batch], ordered: bool) -> tuple[dict[Any, int], l
             if moment is not None and (greatest.get(value) is None or moment > greatest[value]):
                 greatest[value] = moment
     try:
-        inorder = sorted(least, key=(lambda v: least[v]) if ordered else (lambda v: v)) if len(least) > 1 else list(least)
+        inorder = (
+            sorted(least, key=(lambda v: least[v]) if ordered else (lambda v: v))
+            if len(least) > 1
+            else list(least)
+        )
     except TypeError as error:
-        raise AnalysisError("the transactions cannot be ordered", detail=str(error), hint="name an `order` column") from error
+        raise AnalysisError(
+            "the transactions cannot be ordered", detail=str(error), hint="name an `order` column"
+        ) from error
     return {value: n for n, value in enumerate(inorder)}, [greatest.get(value) for value in inorder]
 
 
-def _timestamps(services: Services, times: Sequence[Any], commit_time: str | datetime | None) -> list[datetime]:
+def _timestamps(
+    services: Services, times: Sequence[Any], commit_time: str | datetime | None
+) -> list[datetime]:
     if not isinstance(commit_time, str):
         return [next_timestamp(services, commit_time)] * len(times)
     found: list[datetime] = []
@@ -304,12 +324,19 @@ class _Log:
 
     def without_no_ops(self) -> _Log:
         """Drops updates whose rows are equal."""
-        pairs = [n for n, (a, b) in enumerate(zip(self.events.before, self.events.after)) if a >= 0 and b >= 0]
+        pairs = [
+            n for n, (a, b) in enumerate(zip(self.events.before, self.events.after)) if a >= 0 and b >= 0
+        ]
         old = self.arena.take(pa.array([self.events.before[n] for n in pairs], pa.int64()))
         new = self.arena.take(pa.array([self.events.after[n] for n in pairs], pa.int64()))
         same = {n for n, a, b in zip(pairs, row_values(old), row_values(new)) if a == b}
         kept = [n for n in range(len(self.events.before)) if n not in same]
-        events = _Events(*([column[n] for n in kept] for column in (self.events.before, self.events.after, self.events.version)))
+        events = _Events(
+            *(
+                [column[n] for n in kept]
+                for column in (self.events.before, self.events.after, self.events.version)
+            )
+        )
         return _Log(self.arena, events)
 
 
@@ -336,7 +363,7 @@ def _replay(services: Services, batch: _Batch, ranks: Mapping[Any, int], first: 
             old_key = key  # old columns that a deletion leaves empty
         if operation == "update" and batch.old_keys is not None and old_key is None:
             old_key = key
-        _check_step(table, operation, rows, n, key, old_key, current)
+        _check_step(table, operation, rows, n, key=key, old_key=old_key, current=current)
         touched.setdefault(old_key, current.get(old_key, -1))
         if operation == "delete" or old_key != key:
             current.pop(old_key, None)
@@ -347,7 +374,9 @@ def _replay(services: Services, batch: _Batch, ranks: Mapping[Any, int], first: 
     return _Log(arena, events).without_no_ops()
 
 
-def _flush(events: _Events, touched: dict[Hashable, int], current: Mapping[Hashable, int], version: int) -> None:
+def _flush(
+    events: _Events, touched: dict[Hashable, int], current: Mapping[Hashable, int], version: int
+) -> None:
     for key, before in touched.items():
         after = current.get(key, -1)
         if before >= 0 or after >= 0:
@@ -362,6 +391,7 @@ def _check_step(
     operation: str,
     rows: pa.Table,
     n: int,
+    *,
     key: Hashable,
     old_key: Hashable,
     current: Mapping[Hashable, int],
@@ -445,15 +475,23 @@ def _check(services: Services, batches: Sequence[_Batch], logs: Sequence[_Log]) 
 
 
 def _write(
-    services: Services, batches: Sequence[_Batch], logs: Sequence[_Log], first: int, stamps: Sequence[datetime]
+    services: Services,
+    batches: Sequence[_Batch],
+    logs: Sequence[_Log],
+    first: int,
+    stamps: Sequence[datetime],
 ) -> Applied:
     catalog = services.catalog
     faults.point("commit.begin")
-    parts = [(batch.table, _change_rows(batch.table, log)) for batch, log in zip(batches, logs) if log.events.version]
+    parts = [
+        (batch.table, _change_rows(batch.table, log))
+        for batch, log in zip(batches, logs)
+        if log.events.version
+    ]
     attempt = catalog.attempt("apply") if any(rows.nbytes > INLINE_BYTES for _, rows in parts) else None
     try:
         files = [
-            _stage(services, attempt, table, rows, first, stamps)
+            _stage(services, attempt, table, rows, first=first, stamps=stamps)
             if attempt is not None and rows.nbytes > INLINE_BYTES
             else []
             for table, rows in parts
@@ -501,7 +539,7 @@ def _change_rows(table: Table, log: _Log) -> pa.Table:
 
 
 def _stage(
-    services: Services, attempt: Any, table: Table, rows: pa.Table, first: int, stamps: Sequence[datetime]
+    services: Services, attempt: Any, table: Table, rows: pa.Table, *, first: int, stamps: Sequence[datetime]
 ) -> list[Any]:
     moments = pa.array(stamps, pa.timestamp("us", tz="UTC"))
     places = pc.subtract(rows.column(COMMIT_VERSION), first)

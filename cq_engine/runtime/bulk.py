@@ -55,14 +55,20 @@ def signed_pairs(table: Table, pairs: DataFrame) -> DataFrame:
     columns = table.storage.physical_columns
     old = f.struct(*(f.col(f"_o{n}").alias(c.name) for n, c in enumerate(columns)), f.lit(-1).alias(SIGN))
     new = f.struct(*(f.col(f"_n{n}").alias(c.name) for n, c in enumerate(columns)), f.lit(1).alias(SIGN))
-    rows = f.when(f.col("_kind") == "U", f.array(old, new)).when(f.col("_kind") == "D", f.array(old)).otherwise(f.array(new))
+    rows = (
+        f.when(f.col("_kind") == "U", f.array(old, new))
+        .when(f.col("_kind") == "D", f.array(old))
+        .otherwise(f.array(new))
+    )
     return pairs.select(f.explode(rows).alias("_r")).select("_r.*")
 
 
 def net(table: Table, parts: Sequence[DataFrame]) -> DataFrame:
     """The sum of signed rows: a row that went and came again is gone from it."""
     total = f.sum(SIGN).alias("_total")
-    summed = reduce(DataFrame.unionAll, parts).groupBy(*_columns(table)).agg(total).where(f.col("_total") != 0)
+    summed = (
+        reduce(DataFrame.unionAll, parts).groupBy(*_columns(table)).agg(total).where(f.col("_total") != 0)
+    )
     sign = f.when(f.col("_total") > 0, f.lit(1)).otherwise(f.lit(-1))
     copies = f.explode(f.array_repeat(sign, f.abs("_total").cast("int")))
     return summed.select(*_columns(table), copies.alias(SIGN))

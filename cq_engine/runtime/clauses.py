@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from cq_engine.errors import CQSyntaxError
 from cq_engine.runtime.references import scan
@@ -25,7 +25,8 @@ class Clauses:
         self.text = text
         self._tokens = [t for t in scan(text) if t.token_type != TokenType.SEMICOLON]
         self._words = [
-            "" if t.token_type in (TokenType.STRING, TokenType.IDENTIFIER) else t.text.upper() for t in self._tokens
+            "" if t.token_type in (TokenType.STRING, TokenType.IDENTIFIER) else t.text.upper()
+            for t in self._tokens
         ]
         self._depths: list[int] = []
         depth = 0

@@ -55,7 +55,9 @@ class _Write:
         if self.rows is not None:
             unit.add_changes(storage, version, version, self.rows)
         else:
-            unit.add_change_files(storage, version, version, self.files, self.kinds, insert_only=self.insert_only)
+            unit.add_change_files(
+                storage, version, version, self.files, self.kinds, insert_only=self.insert_only
+            )
 
 
 def commit(transaction: Transaction, commit_time: datetime | None) -> Committed | None:
@@ -73,7 +75,7 @@ def commit(transaction: Transaction, commit_time: datetime | None) -> Committed 
         version = services.catalog.newest_version + 1
         timestamp = next_timestamp(services, commit_time)
         check(services, services.catalog.state, changes)
-        writes = [_write(transaction, change, nets, version, timestamp) for change in changes.values()]
+        writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
         faults.point("commit.staged")
         with services.catalog.write(transaction.open_attempt) as unit:
             unit.add_commit(version, timestamp)
@@ -114,8 +116,7 @@ def _changes(
     changes: dict[str, Change] = {}
     for name, net in nets.items():
         pending = transaction.pending[name]
-        assert isinstance(pending, SmallPending)
-        if net.rows:
+        if isinstance(pending, SmallPending) and net.rows:
             changes[name] = Change(pending.table, pending, net=net, duplicates=pending.duplicates())
     for name, staged in bulks.items():
         if staged.plain or staged.signed:
@@ -129,7 +130,8 @@ def _check_definitions(transaction: Transaction, changes: Mapping[str, Change]) 
         now = state.tables.get(change.table.name.lower())
         if now is None or now.storage.id != change.table.storage.id or now.columns != change.table.columns:
             raise ConflictError(
-                f"table {change.table.name} was altered or dropped since the transaction began", hint="retry it"
+                f"table {change.table.name} was altered or dropped since the transaction began",
+                hint="retry it",
             )
 
 
@@ -176,21 +178,25 @@ def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
         )
 
 
-def _write(
-    transaction: Transaction, change: Change, nets: Mapping[str, Net], version: int, timestamp: datetime
-) -> _Write:
+def _write(transaction: Transaction, change: Change, version: int, timestamp: datetime) -> _Write:
     services, table = transaction.services, change.table
     if change.net is not None:
         return _write_small(transaction, table, change.net, version, timestamp)
     pending = change.pending
-    assert isinstance(pending, BulkPending)
+    if not isinstance(pending, BulkPending):
+        raise TypeError("a change on the driver has its net")
     if not pending.signed:
         return _Write(table, frozenset({"INSERT"}), files=list(pending.plain), insert_only=True)
     rows = bulk.change_rows(table, bulk.signed(services.reader, pending), version, timestamp)
     files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
     stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()
     kinds = {row[0] for row in stored.collect()}
-    words = {"insert": "INSERT", "delete": "DELETE", "update_preimage": "UPDATE", "update_postimage": "UPDATE"}
+    words = {
+        "insert": "INSERT",
+        "delete": "DELETE",
+        "update_preimage": "UPDATE",
+        "update_postimage": "UPDATE",
+    }
     return _Write(table, frozenset(words[kind] for kind in kinds), files=files)
 
 
@@ -210,4 +216,6 @@ def _write_small(
     rows = conform(with_version(net.changes(), version), change_columns(table.storage))
     moments = pa.array([timestamp] * rows.num_rows, pa.timestamp("us", tz="UTC"))
     rows = rows.append_column(COMMIT_TIMESTAMP, moments)
-    return _Write(table, net.kinds, files=staging.stage_arrow(services, transaction.attempt(), table, rows, "log"))
+    return _Write(
+        table, net.kinds, files=staging.stage_arrow(services, transaction.attempt(), table, rows, "log")
+    )

@@ -295,11 +295,15 @@ def _key_violations(services: Services, table: Table) -> tuple[int, str | None]:
     return _summary(wrong.where("_wrong > 0"), table.primary_key or ())
 
 
-def _orphans(services: Services, state: CatalogState, child: Table, key: ForeignKey) -> tuple[int, str | None]:
+def _orphans(
+    services: Services, state: CatalogState, child: Table, key: ForeignKey
+) -> tuple[int, str | None]:
     parent = _named(state, key.references)
     newest = services.catalog.newest_version
     theirs = key.ref_columns or parent.primary_key or ()
-    rows = services.reader.image(child.storage, newest).select(*(quote(name) for name in key.columns)).dropna()
+    rows = (
+        services.reader.image(child.storage, newest).select(*(quote(name) for name in key.columns)).dropna()
+    )
     renamed = [f.col(quote(name)).alias(f"_p{n}") for n, name in enumerate(theirs)]
     parents = services.reader.image(parent.storage, newest).select(*renamed)
     on = [f.col(quote(name)) == f.col(f"_p{n}") for n, name in enumerate(key.columns)]

@@ -48,7 +48,9 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
     options |= dict(statement.options)
     try:
-        frame = _read(services, table, statement.path, kind, options, [table.columns[n] for n in wanted])
+        frame = _read(
+            services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
+        )
         return _assigned(table, frame), _estimate(statement.path, kind)
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
@@ -79,6 +81,7 @@ def _read(
     table: Table,
     path: str,
     kind: str,
+    *,
     options: dict[str, str],
     columns: Sequence[Column],
 ) -> DataFrame:
@@ -120,7 +123,9 @@ def _unknown(table: Table, name: str, path: str, columns: Sequence[Column]) -> A
 def _assigned(table: Table, frame: DataFrame) -> DataFrame:
     positions = {name.lower(): n for n, name in enumerate(frame.columns)}
     plain = frame.toDF(*(f"_s{n}" for n in range(len(frame.columns))))
-    sources = [f"_s{positions[c.name.lower()]}" if c.name.lower() in positions else None for c in table.columns]
+    sources = [
+        f"_s{positions[c.name.lower()]}" if c.name.lower() in positions else None for c in table.columns
+    ]
     return plain.select(*select(table, table.columns, sources, plain.schema))
 
 

@@ -24,6 +24,7 @@ from cq_engine.runtime.literals import literal_rows
 from cq_engine.runtime.query import Resolver, unknown_table
 from cq_engine.runtime.sql import Composed, fresh_name, location_at, quote
 from cq_engine.runtime.store_assignment import assign, select
+from cq_engine.types import arrow_type
 
 __all__ = ["Effect", "delete", "find_column", "insert", "pairs", "target", "truncate", "update"]
 
@@ -78,9 +79,11 @@ def insert(clauses: Clauses, resolver: Resolver) -> Effect:
     at += 2 if clauses.word(at + 1) in ("INTO", "OVERWRITE") else 1
     at += 1 if clauses.word(at) == "TABLE" else 0
     table = find_table(resolver.state, clauses, at)
-    names, by_name, at = _insert_columns(clauses, table, at + 1)
+    names, by_name, at = _insert_columns(clauses, at + 1)
     if clauses.word(at) not in _QUERY_WORDS:
-        raise clauses.error("INSERT needs a query or VALUES here", at, "PARTITION and REPLACE are not supported")
+        raise clauses.error(
+            "INSERT needs a query or VALUES here", at, "PARTITION and REPLACE are not supported"
+        )
     span = (at, len(clauses))
     wanted = [find_column(table, name) for name in names] if names else list(range(len(table.columns)))
     if len(set(wanted)) < len(wanted):
@@ -94,7 +97,7 @@ def insert(clauses: Clauses, resolver: Resolver) -> Effect:
     return Effect(table, inserts=columns, overwrite=overwrite)
 
 
-def _insert_columns(clauses: Clauses, table: Table, at: int) -> tuple[list[str], bool, int]:
+def _insert_columns(clauses: Clauses, at: int) -> tuple[list[str], bool, int]:
     if clauses.is_at(at, "BY", "NAME"):
         return [], True, at + 2
     if clauses.word(at) == "(" and clauses.word(at + 1) not in _QUERY_WORDS:
@@ -105,7 +108,11 @@ def _insert_columns(clauses: Clauses, table: Table, at: int) -> tuple[list[str],
 
 def _literals(clauses: Clauses, span: Span, columns: Sequence[Column], resolver: Resolver) -> pa.Table | None:
     text = clauses.slice(span)
-    if clauses.word(span[0]) != "VALUES" or "\\" in text or clauses.find(span[0], "AS", end=span[1]) < span[1]:
+    if (
+        clauses.word(span[0]) != "VALUES"
+        or "\\" in text
+        or clauses.find(span[0], "AS", end=span[1]) < span[1]
+    ):
         return None
     try:
         tree = sqlglot.parse_one(text, dialect="spark")
@@ -161,8 +168,12 @@ def _by_name(table: Table, frame: DataFrame) -> DataFrame:
 # ---------------------------------------------------------------- UPDATE, DELETE, TRUNCATE
 
 
-def target(clauses: Clauses, resolver: Resolver, at: int, end: int) -> tuple[Table, str, str]:
+def target(
+    clauses: Clauses, resolver: Resolver, at: int, end: int, where: int | None = None
+) -> tuple[Table, str, str]:
     """`t [[AS] alias]` of UPDATE, DELETE or MERGE.
+
+    `where` is the token of a WHERE clause, outside of which no row of the target matters.
 
     Returns the table, the fresh name that stands for its physical rows, and the alias.
     """
@@ -171,9 +182,58 @@ def target(clauses: Clauses, resolver: Resolver, at: int, end: int) -> tuple[Tab
     if alias < end - 1:
         raise clauses.error("the target is a table and an alias", alias + 1)
     name = fresh_name(table.name)
-    resolver.extra[name] = resolver.physical(table)
+    shown = clauses.name(alias) if alias < end else table.name
+    restrict = None if where is None else _restriction(clauses, where, table, shown)
+    resolver.extra[name] = resolver.physical(table, restrict)
     resolver.read.add(table.name)
-    return table, name, clauses.name(alias) if alias < end else table.name
+    return table, name, shown
+
+
+def _restriction(clauses: Clauses, where: int, table: Table, alias: str) -> dict[str, pa.Array] | None:
+    """What `column = literal` and `column IN (literals)` at the top of WHERE say: column → wanted values."""
+    try:
+        tree = sqlglot.parse_one("SELECT 1 " + clauses.slice((where, len(clauses))), dialect="spark")
+    except SqlglotError:
+        return None
+    condition = tree.find(exp.Where)
+    found: dict[str, pa.Array] = {}
+    whole = condition.this if condition is not None else None
+    for part in whole.flatten() if isinstance(whole, exp.And) else [whole]:
+        column, values = _wanted(part)
+        if (
+            column is None
+            or (column.table and column.table.lower() != alias.lower())
+            or column.args.get("db")
+        ):
+            continue
+        kind = next((c for c in table.columns if c.name.lower() == column.name.lower()), None)
+        listed = None if kind is None else _plain(kind.type, values)
+        if kind is not None and listed is not None and kind.name not in found:
+            found[kind.name] = listed
+    return found or None
+
+
+def _wanted(part: object) -> tuple[exp.Column | None, list[exp.Expression]]:
+    if isinstance(part, exp.EQ):
+        for column, value in ((part.left, part.right), (part.right, part.left)):
+            if isinstance(column, exp.Column) and isinstance(value, exp.Literal):
+                return column, [value]
+    if isinstance(part, exp.In) and isinstance(part.this, exp.Column) and part.expressions:
+        return part.this, list(part.expressions)
+    return None, []
+
+
+def _plain(kind: str, values: Sequence[exp.Expression]) -> pa.Array | None:
+    """Literals that compare with a column of this type as they stand, else None."""
+    if not all(isinstance(value, exp.Literal) for value in values):
+        return None
+    if kind in ("int", "bigint") and all(
+        not v.is_string and v.this.isdigit() and int(v.this) < 2**31 for v in values
+    ):
+        return pa.array([int(v.this) for v in values], arrow_type(kind))
+    if kind == "string" and all(v.is_string and "\\" not in v.this for v in values):
+        return pa.array([v.this for v in values], pa.string())
+    return None
 
 
 def update(clauses: Clauses, resolver: Resolver) -> Effect:
@@ -181,15 +241,19 @@ def update(clauses: Clauses, resolver: Resolver) -> Effect:
     start = clauses.find(0, "UPDATE")
     setting = clauses.find(start, "SET")
     where = clauses.find(setting, "WHERE")
-    table, name, alias = target(clauses, resolver, start + 1, setting)
-    changes = [(find_column(table, column), span) for column, span in clauses.assignments((setting + 1, where))]
+    table, name, alias = target(clauses, resolver, start + 1, setting, where)
+    changes = [
+        (find_column(table, column), span) for column, span in clauses.assignments((setting + 1, where))
+    ]
     if len({n for n, _ in changes}) < len(changes):
         raise AnalysisError(f"UPDATE {table.name} sets a column twice")
     composed = _with(clauses, start).add("SELECT " + seen(table, alias))
     for n, span in changes:
         expression(composed.add(", "), clauses, span).add(f" AS _x{n}")
     composed.add(f" FROM {name} AS {quote(alias)} ")
-    frame = resolver.frame(composed.take(*clauses.offsets((where, len(clauses)))) if where < len(clauses) else composed)
+    frame = resolver.frame(
+        composed.take(*clauses.offsets((where, len(clauses)))) if where < len(clauses) else composed
+    )
     values = {n: assign(table, table.columns[n], f"_x{n}", frame.schema) for n, _ in changes}
     return Effect(table, pairs=pairs(table, frame, f.lit("U"), values), reads=True)
 
@@ -199,9 +263,11 @@ def delete(clauses: Clauses, resolver: Resolver) -> Effect:
     start = clauses.find(0, "DELETE")
     at = start + (2 if clauses.word(start + 1) == "FROM" else 1)
     where = clauses.find(at, "WHERE")
-    table, name, alias = target(clauses, resolver, at, where)
+    table, name, alias = target(clauses, resolver, at, where, where)
     composed = _with(clauses, start).add(f"SELECT {seen(table, alias)} FROM {name} AS {quote(alias)} ")
-    frame = resolver.frame(composed.take(*clauses.offsets((where, len(clauses)))) if where < len(clauses) else composed)
+    frame = resolver.frame(
+        composed.take(*clauses.offsets((where, len(clauses)))) if where < len(clauses) else composed
+    )
     return Effect(table, pairs=pairs(table, frame, f.lit("D"), {}), reads=True)
 
 

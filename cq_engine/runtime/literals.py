@@ -61,7 +61,9 @@ def _column(cells: Sequence[exp.Expression], column: Column, time_zone: Callable
     found = [_literal(cell, time_zone) for cell in cells]
     target = spark_type(column.type)
     kinds = {repr(v.kind): v.kind for v in found if not isinstance(v.kind, t.NullType)}
-    if len(kinds) > 1 and (isinstance(target, t.StringType) or not all(_mixes(kind) for kind in kinds.values())):
+    if len(kinds) > 1 and (
+        isinstance(target, t.StringType) or not all(_mixes(kind) for kind in kinds.values())
+    ):
         raise _Unsure
     return pa.array([_store(v, target) for v in found], arrow_type(column.type))
 
@@ -76,7 +78,9 @@ def _mixes(kind: t.DataType) -> bool:
 
 
 def _literal(cell: exp.Expression, time_zone: Callable[[], str]) -> _Value:
-    if isinstance(cell, exp.Null) or (isinstance(cell, (exp.Var, exp.Column)) and cell.name.upper() == "DEFAULT"):
+    if isinstance(cell, exp.Null) or (
+        isinstance(cell, (exp.Var, exp.Column)) and cell.name.upper() == "DEFAULT"
+    ):
         return _Value(None, t.NullType())
     if isinstance(cell, exp.Boolean):
         return _Value(bool(cell.this), t.BooleanType())
@@ -121,9 +125,7 @@ def _decimal(text: str) -> _Value:
 
 def _cast(cell: exp.Cast | exp.TryCast, time_zone: Callable[[], str]) -> _Value:
     source = cell.this
-    if isinstance(source, exp.Neg):
-        inner = _literal(source, time_zone)
-    elif isinstance(source, exp.Literal):
+    if isinstance(source, (exp.Neg, exp.Literal)):
         inner = _literal(source, time_zone)
     elif isinstance(source, exp.Null):
         inner = _Value(None, t.NullType())
@@ -187,11 +189,13 @@ def _parse(text: str, target: t.DataType, time_zone: Callable[[], str]) -> Any:
 def _parse_time(text: str, without_zone: bool, time_zone: Callable[[], str]) -> dt.datetime:
     date = _DATE.fullmatch(text)
     found = _TIME.fullmatch(text)
+    zone = None
     if date is not None:
-        moment, zone = dt.datetime(*map(int, date.groups())), None  # type: ignore[arg-type]
+        moment = dt.datetime.combine(dt.date(*map(int, date.groups())), dt.time())
     elif found is not None:
-        numbers = [int(g) for g in found.groups()[:6]]
-        moment = dt.datetime(*numbers, int((found.group(7) or "").ljust(6, "0")))  # type: ignore[arg-type]
+        year, month, day, hour, minute, second = (int(g) for g in found.groups()[:6])
+        fraction = int((found.group(7) or "").ljust(6, "0"))
+        moment = dt.datetime.combine(dt.date(year, month, day), dt.time(hour, minute, second, fraction))
         zone = found.group(8)
     else:
         raise _Unsure
@@ -202,7 +206,9 @@ def _parse_time(text: str, without_zone: bool, time_zone: Callable[[], str]) -> 
     if moment.year < 1900:
         raise _Unsure  # zones before standard time have seconds
     if zone is not None:
-        return dt.datetime.fromisoformat(moment.isoformat() + zone.replace("Z", "+00:00")).astimezone(dt.timezone.utc)
+        return dt.datetime.fromisoformat(moment.isoformat() + zone.replace("Z", "+00:00")).astimezone(
+            dt.timezone.utc
+        )
     return _local(moment, time_zone())
 
 
@@ -229,7 +235,9 @@ def _store(found: _Value, target: t.DataType) -> Any:
         return _ranged(int(value), target)
     if isinstance(target, t.DecimalType) and (integral or isinstance(kind, t.DecimalType)):
         return _quantize(Decimal(value), target)
-    if isinstance(target, t.DoubleType) and (isinstance(kind, t.DecimalType) or (integral and abs(value) < 2**53)):
+    if isinstance(target, t.DoubleType) and (
+        isinstance(kind, t.DecimalType) or (integral and abs(value) < 2**53)
+    ):
         return float(value)
     if isinstance(target, t.StringType) and (integral or isinstance(kind, t.StringType)):
         return str(value)

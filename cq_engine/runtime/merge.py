@@ -60,7 +60,7 @@ def merge(clauses: Clauses, resolver: Resolver) -> MergeEffect:
     composed = Composed(clauses.text).add("SELECT " + seen(table, alias))
     _guards(composed, clauses, parts)
     for n, clause in enumerate(parts):
-        _values(composed, clauses, table, n, clause, source_alias, source.columns)
+        _values(composed, clauses, table, (n, clause), alias=source_alias, columns=source.columns)
     source_name = fresh_name("source")
     resolver.extra[source_name] = source
     composed.add(
@@ -105,7 +105,9 @@ def _clause(clauses: Clauses, span: Span) -> _Clause:
     then = clauses.find(at, "THEN", end=span[1])
     condition = (at + 1, then) if clauses.word(at) == "AND" else None
     if then >= span[1] or (condition is None and then != at):
-        raise clauses.error("MERGE clauses are WHEN [NOT] MATCHED [BY SOURCE] [AND condition] THEN ...", span[0])
+        raise clauses.error(
+            "MERGE clauses are WHEN [NOT] MATCHED [BY SOURCE] [AND condition] THEN ...", span[0]
+        )
     action = clauses.word(then + 1)
     allowed = ("INSERT",) if side == _NOT_MATCHED else ("UPDATE", "DELETE")
     if action not in allowed:
@@ -170,12 +172,13 @@ def _values(
     composed: Composed,
     clauses: Clauses,
     table: Table,
-    number: int,
-    clause: _Clause,
+    numbered: tuple[int, _Clause],
+    *,
     alias: str,
     columns: Sequence[str],
 ) -> None:
     """The clause's new values as `_x<clause>_<column>`, evaluated only where the clause's own condition holds."""
+    number, clause = numbered
     if clause.values is None:
         known = {c.lower(): c for c in columns}
         for n, column in enumerate(table.columns):
@@ -210,7 +213,9 @@ def _pairs(table: Table, frame: DataFrame, parts: Sequence[_Clause]) -> DataFram
         value = f.when(f.col(CLAUSE).isin(_inserting(parts)), f.lit(None)).otherwise(f.col(f"_o{c}"))
         for n, _ in enumerate(parts):
             if f"_x{n}_{c}" in frame.columns:
-                value = f.when(f.col(CLAUSE) == n, assign(table, column, f"_x{n}_{c}", frame.schema)).otherwise(value)
+                value = f.when(
+                    f.col(CLAUSE) == n, assign(table, column, f"_x{n}_{c}", frame.schema)
+                ).otherwise(value)
         values[c] = value
     return pairs(table, frame, kind, values)
 

@@ -61,7 +61,10 @@ class Net:
             (self.new, UPDATE_POSTIMAGE),
         )
         return pa.concat_tables(
-            [rows.append_column(CHANGE_TYPE, pa.array([kind] * rows.num_rows, pa.string())) for rows, kind in parts]
+            [
+                rows.append_column(CHANGE_TYPE, pa.array([kind] * rows.num_rows, pa.string()))
+                for rows, kind in parts
+            ]
         ).combine_chunks()
 
 

@@ -21,6 +21,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.errors import AnalysisError, CQError, Location
 from cq_engine.result import Result
+from cq_engine.runtime.reader import Restrict
 from cq_engine.runtime.references import AsOf, Changes, Reference, find_references, substitute
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
@@ -115,11 +116,11 @@ class Resolver:
         """The table's own columns, as the transaction or the version shows it."""
         return _public(self.physical(table), table)
 
-    def physical(self, table: Table) -> DataFrame:
-        """With the hidden row identity."""
+    def physical(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
+        """With the hidden row identity; with `restrict` at least the rows with wanted values."""
         if self.transaction is not None:
-            return self.transaction.view(table)
-        return self.services.reader.image(table.storage, self.version)
+            return self.transaction.view(table, restrict)
+        return self.services.reader.image(table.storage, self.version, restrict)
 
     def _at(self, clause: AsOf, table: Table, location: Location | None) -> DataFrame:
         version = self._version(clause, location)
@@ -142,7 +143,9 @@ class Resolver:
         plain = clause.value.strip("'\"")
         if clause.kind == "VERSION":
             if not plain.isdigit():
-                raise AnalysisError(f"VERSION AS OF takes a commit version, not {clause.value}", location=location)
+                raise AnalysisError(
+                    f"VERSION AS OF takes a commit version, not {clause.value}", location=location
+                )
             return int(plain)
         spark = self.services.spark()
         try:
@@ -178,12 +181,20 @@ class Resolver:
     def _log(self, storage: VersionedTable, a: int, b: int, width: int | None) -> DataFrame:
         """The change rows of (a, b] with the first `width` columns and the commit's time."""
         reader = self.services.reader
-        columns = [*storage.columns[:width], Column("_change_type", "string"), Column(COMMIT_VERSION, "bigint")]
+        columns = [
+            *storage.columns[:width],
+            Column("_change_type", "string"),
+            Column(COMMIT_VERSION, "bigint"),
+        ]
         shown = [f.col(quote(c.name)) for c in columns]
         rows = reader.changes_arrow(storage, a, b)
-        frame = reader.frame(rows, change_columns(storage)) if rows is not None else reader.changes(storage, a, b)
+        frame = (
+            reader.frame(rows, change_columns(storage)) if rows is not None else reader.changes(storage, a, b)
+        )
         times = self.services.catalog.timestamps(a + 1, b) if b > a else {}
-        moments = pa.table({"_v": pa.array(list(times), pa.int64()), COMMIT_TIMESTAMP: _instants(list(times.values()))})
+        moments = pa.table(
+            {"_v": pa.array(list(times), pa.int64()), COMMIT_TIMESTAMP: _instants(list(times.values()))}
+        )
         clock = reader.frame(moments, [Column("_v", "bigint"), Column(COMMIT_TIMESTAMP, "timestamp")])
         joined = frame.select(*shown).join(f.broadcast(clock), f.col(COMMIT_VERSION) == f.col("_v"), "left")
         return joined.select(*shown, f.col(COMMIT_TIMESTAMP))
@@ -198,7 +209,9 @@ def unknown_table(state: CatalogState, name: str, location: Location | None = No
             hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
             location=location,
         )
-    names = {t.name.lower(): t.name for t in state.tables.values()} | {q.name.lower(): q.name for q in state.queries.values()}
+    names = {t.name.lower(): t.name for t in state.tables.values()} | {
+        q.name.lower(): q.name for q in state.queries.values()
+    }
     near = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean {names[near[0]]}?" if near else "SHOW TABLES lists the tables"
     return AnalysisError(f"there is no table {name}", hint=hint, location=location)

@@ -75,7 +75,7 @@ def _again(method: _Method) -> _Method:
                     raise
         return method(*args, **keywords)
 
-    return cast(_Method, reading)
+    return cast("_Method", reading)
 
 
 class Reader:
@@ -120,7 +120,9 @@ class Reader:
         return self._changes_frame(table, self._change_sets(table, a, b), a, b)
 
     @_again
-    def changes_arrow(self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS) -> pa.Table | None:
+    def changes_arrow(
+        self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
+    ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
         return self._changes_arrow(table, self._change_sets(table, a, b), a, b, limit_rows)
 
@@ -156,7 +158,9 @@ class Reader:
             constants[CHANGE_TYPE] = f.lit(INSERT)
         stored = [c for c in columns if c.name not in constants]
         rows = self.files(change_set.files, stored)
-        return rows.select(*(constants[c.name].alias(c.name) if c.name in constants else _column(c.name) for c in columns))
+        return rows.select(
+            *(constants[c.name].alias(c.name) if c.name in constants else _column(c.name) for c in columns)
+        )
 
     def _changes_arrow(
         self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int, limit_rows: int
@@ -168,7 +172,9 @@ class Reader:
         if sum(len(s.files) for s in sets if s.id in stored) > CHANGE_FILES:
             return None
         columns = change_columns(table)
-        parts = [self._stored(table, s, a, b) if s.id in stored else self._inline(table, s, a, b) for s in sets]
+        parts = [
+            self._stored(table, s, a, b) if s.id in stored else self._inline(table, s, a, b) for s in sets
+        ]
         return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
 
     def _inline(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
@@ -184,7 +190,9 @@ class Reader:
         constant = {COMMIT_VERSION} if one else set()
         if change_set.insert_only:
             constant.add(CHANGE_TYPE)
-        rows = open_dataset(self.paths(change_set.files), [c for c in columns if c.name not in constant]).to_table()
+        rows = open_dataset(
+            self.paths(change_set.files), [c for c in columns if c.name not in constant]
+        ).to_table()
         if one:
             rows = rows.append_column(COMMIT_VERSION, pa.array([change_set.low] * rows.num_rows, pa.int64()))
         if change_set.insert_only:
@@ -266,7 +274,10 @@ class Reader:
             if arena is None:
                 return None
             rows = self._images[key] = arena.rows()
-            while len(self._images) > 1 and sum(image.nbytes for image in self._images.values()) > SMALL_BYTES // 2:
+            while (
+                len(self._images) > 1
+                and sum(image.nbytes for image in self._images.values()) > SMALL_BYTES // 2
+            ):
                 self._images.popitem(last=False)
             return rows
 
@@ -358,7 +369,9 @@ class Reader:
             return None
         arena = Arena(table.physical_columns, table.identity)
         if layout.snapshot:
-            arena.load(open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base)
+            arena.load(
+                open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base
+            )
         arena.advance(changes, version)
         return arena if len(arena) <= SMALL_ROWS and arena.nbytes <= SMALL_BYTES // 4 else None
 
@@ -379,7 +392,9 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     columns = [_column(c.name) for c in table.physical_columns]
     if only_inserts:
         return base.unionAll(tail.select(*columns))
-    last = Window.partitionBy(*(_column(name) for name in table.identity)).orderBy(f.col(COMMIT_VERSION).desc())
+    last = Window.partitionBy(*(_column(name) for name in table.identity)).orderBy(
+        f.col(COMMIT_VERSION).desc()
+    )
     newest = (
         tail.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
         .withColumn("_n", f.row_number().over(last))

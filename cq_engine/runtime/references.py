@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from cq_engine.errors import AnalysisError, CQSyntaxError
 from cq_engine.runtime.sql import location_at, quote
@@ -128,7 +128,7 @@ def _syntax_error(text: str, error: SqlglotError) -> CQSyntaxError:
 def _is_cte(table: exp.Table) -> bool:
     """True where a WITH in scope defines the name."""
     name = table.name.lower()
-    child: exp.Expression = table
+    child: object = table
     inside: exp.CTE | None = None
     node = table.parent
     while node is not None:
@@ -137,8 +137,8 @@ def _is_cte(table: exp.Table) -> bool:
         clause = node.args.get("with_") or node.args.get("with")
         if isinstance(clause, exp.With):
             for cte in clause.expressions:
-                if child is clause and cte is inside:
-                    if clause.args.get("recursive") and cte.alias.lower() == name:
+                if child is clause and inside is not None and cte is inside:
+                    if clause.args.get("recursive") and inside.alias.lower() == name:
                         return True
                     break
                 if cte.alias.lower() == name:
@@ -174,7 +174,9 @@ def _words(tokens: Sequence[Token], at: int, *words: str) -> bool:
 
 
 def _names_relation(tokens: Sequence[Token], at: int) -> bool:
-    return at < len(tokens) and (tokens[at].token_type in (TokenType.VAR, TokenType.IDENTIFIER) or tokens[at].text.isidentifier())
+    return at < len(tokens) and (
+        tokens[at].token_type in (TokenType.VAR, TokenType.IDENTIFIER) or tokens[at].text.isidentifier()
+    )
 
 
 def _as_of(text: str, tokens: Sequence[Token], at: int) -> Reference | None:
@@ -183,9 +185,12 @@ def _as_of(text: str, tokens: Sequence[Token], at: int) -> Reference | None:
     after = at + 1 + (1 if _words(tokens, at + 1, "FOR") else 0)
     if not (_words(tokens, after + 1, "AS", "OF") and after < len(tokens)):
         return None
-    kind = {"VERSION": "VERSION", "SYSTEM_VERSION": "VERSION", "TIMESTAMP": "TIMESTAMP", "SYSTEM_TIME": "TIMESTAMP"}.get(
-        tokens[after].text.upper()
-    )
+    kind = {
+        "VERSION": "VERSION",
+        "SYSTEM_VERSION": "VERSION",
+        "TIMESTAMP": "TIMESTAMP",
+        "SYSTEM_TIME": "TIMESTAMP",
+    }.get(tokens[after].text.upper())
     if kind is None or after + 3 >= len(tokens):
         return None
     last = _value_end(tokens, after + 3)
@@ -198,10 +203,16 @@ def _value_end(tokens: Sequence[Token], at: int) -> int:
     if _words(tokens, at, "(") or _words(tokens, at + 1, "("):
         depth = 0
         for n in range(at, len(tokens)):
-            depth += {"(": 1, ")": -1}.get(tokens[n].text, 0) if tokens[n].token_type != TokenType.STRING else 0
+            depth += (
+                {"(": 1, ")": -1}.get(tokens[n].text, 0) if tokens[n].token_type != TokenType.STRING else 0
+            )
             if depth == 0 and tokens[n].text == ")":
                 return n
-    if at + 1 < len(tokens) and tokens[at + 1].token_type == TokenType.STRING and tokens[at].token_type != TokenType.STRING:
+    if (
+        at + 1 < len(tokens)
+        and tokens[at + 1].token_type == TokenType.STRING
+        and tokens[at].token_type != TokenType.STRING
+    ):
         return at + 1
     return at
 
@@ -237,4 +248,8 @@ def _number(text: str, tokens: Sequence[Token], at: int) -> int:
     if at < len(tokens) and tokens[at].text.isdigit():
         return int(tokens[at].text)
     where = tokens[at].start if at < len(tokens) else len(text)
-    raise CQSyntaxError("a commit version must stand here", hint="versions are whole numbers", location=location_at(text, where))
+    raise CQSyntaxError(
+        "a commit version must stand here",
+        hint="versions are whole numbers",
+        location=location_at(text, where),
+    )

@@ -15,7 +15,7 @@ from cq_engine.runtime.reader import Reader
 __all__ = ["Services"]
 
 
-def _nothing(name: str) -> DataFrame | None:
+def _nothing(_name: str) -> DataFrame | None:
     return None
 
 

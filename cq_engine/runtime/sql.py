@@ -6,6 +6,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.errors import AnalysisError, CQError, CQSyntaxError, Location
 
 try:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 except ImportError:  # a Spark Connect client without Py4J
 
     class Py4JError(Exception):  # type: ignore[no-redef]
@@ -23,7 +24,17 @@ except ImportError:  # a Spark Connect client without Py4J
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 """What PySpark raises: mostly its own exceptions, but Py4J's where it does not translate (`toArrow`)."""
 
-__all__ = ["SPARK_ERRORS", "Composed", "fresh_name", "is_connect", "location_at", "quote", "run_sql", "trace", "translate_spark_error"]
+__all__ = [
+    "SPARK_ERRORS",
+    "Composed",
+    "fresh_name",
+    "is_connect",
+    "location_at",
+    "quote",
+    "run_sql",
+    "trace",
+    "translate_spark_error",
+]
 
 _counter = itertools.count(1)
 _token = secrets.token_hex(3)
@@ -73,7 +84,8 @@ def _run_connect(spark: SparkSession, text: str, relations: Mapping[str, DataFra
     escaped = text.replace("{", "{{").replace("}", "}}")
     for name in relations:
         escaped = re.sub(rf"\b{re.escape(name)}\b", "{" + name + "}", escaped)
-    return spark.sql(escaped, **dict(relations))
+    arguments: dict[str, Any] = dict(relations)
+    return spark.sql(escaped, **arguments)
 
 
 def translate_spark_error(
@@ -108,7 +120,7 @@ def translate_spark_error(
         kind = CQSyntaxError
     elif isinstance(error, AnalysisException):
         kind = AnalysisError
-    return kind(message, detail=detail, hint=_hint(error, condition), location=location)
+    return kind(message, detail=detail, hint=_hint(condition), location=location)
 
 
 class Composed:
@@ -156,7 +168,7 @@ def _condition(error: BaseException) -> str:
         return _last_condition(str(error))
     try:
         found = error.getCondition()
-    except Exception:  # the JVM side may be gone; the message matters more
+    except Exception:  # noqa: BLE001 - the JVM side may be gone; the message matters more
         return ""
     if found:
         return str(found)
@@ -192,7 +204,7 @@ def _message(error: BaseException, names: Mapping[str, str]) -> str:
     return _FRESH.sub("the relation", text)
 
 
-def _hint(error: BaseException, condition: str) -> str:
+def _hint(condition: str) -> str:
     # Spark's own advice to turn ANSI mode off would change what results mean.
     if condition.startswith("DIVIDE_BY_ZERO"):
         return "try_divide gives NULL where the divisor is 0"
@@ -231,6 +243,6 @@ def _offset(error: BaseException) -> int | None:
                 start = int(context.startIndex())
                 if start >= 0:
                     return start
-    except Exception:  # no context on this kind of error
+    except Exception:  # noqa: BLE001 - no context on this kind of error
         return None
     return None

@@ -44,9 +44,15 @@ def stage_plain(
 
     Raises CQError where an expression fails on some row.
     """
-    count = DEFAULT_FILES if estimate is None else min(MOST_FILES, max(1, math.ceil(estimate / ROWS_PER_FILE)))
+    count = (
+        DEFAULT_FILES if estimate is None else min(MOST_FILES, max(1, math.ceil(estimate / ROWS_PER_FILE)))
+    )
     keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
-    frame = frame.repartitionByRange(count, *keys).sortWithinPartitions(*keys) if keys else frame.repartition(count)
+    frame = (
+        frame.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
+        if keys
+        else frame.repartition(count)
+    )
     if table.storage.has_row_id:
         first = services.catalog.reserve_row_ids(table.storage.id, count << 33)
         frame = frame.withColumn(ROW_ID, f.lit(first).cast("bigint") + f.monotonically_increasing_id())
@@ -97,4 +103,6 @@ def _fresh_directory(attempt: Attempt, table: Table, role: str) -> str:
 
 
 def _stats_columns(table: Table) -> Sequence[str]:
-    return list(dict.fromkeys([*clustering(table), *table.storage.identity, *(c.name for c in table.columns[:32])]))
+    return list(
+        dict.fromkeys([*clustering(table), *table.storage.identity, *(c.name for c in table.columns[:32])])
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -21,6 +23,7 @@ from cq_engine.runtime.copy import copy_frame
 from cq_engine.runtime.merge import MergeEffect, merge
 from cq_engine.runtime.pending import BulkPending, SmallPending
 from cq_engine.runtime.query import Resolver, run_query, unknown_table
+from cq_engine.runtime.reader import Restrict
 from cq_engine.runtime.rows import conform, empty, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import SPARK_ERRORS, quote, translate_spark_error
@@ -31,7 +34,7 @@ __all__ = ["Transaction"]
 PENDING_ROWS = 100_000
 """Rows of one statement's effect that the driver takes; more are staged by executors."""
 
-Rows = pa.Table | DataFrame | Iterable[Mapping[str, Any]] | Iterable[Sequence[Any]]
+Rows: TypeAlias = "pa.Table | DataFrame | Iterable[Mapping[str, Any]] | Iterable[Sequence[Any]]"
 
 _STATEMENTS: dict[str, Callable[[Clauses, Resolver], dml.Effect]] = {
     "INSERT": dml.insert,
@@ -40,7 +43,13 @@ _STATEMENTS: dict[str, Callable[[Clauses, Resolver], dml.Effect]] = {
     "TRUNCATE": dml.truncate,
     "MERGE": merge,
 }
-_DONE = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted", "MERGE": "merged", "TRUNCATE": "deleted"}
+_DONE = {
+    "INSERT": "inserted",
+    "UPDATE": "updated",
+    "DELETE": "deleted",
+    "MERGE": "merged",
+    "TRUNCATE": "deleted",
+}
 
 
 class Transaction:
@@ -67,7 +76,7 @@ class Transaction:
 
     # ------------------------------------------------------------ statements
 
-    def execute(self, statement: Statement, text: str = "") -> Result:
+    def execute(self, statement: Statement, text: str = "") -> Result:  # noqa: ARG002 - statements hold their text
         """Runs DML, COPY INTO or a query.
 
         Raises CQSyntaxError, AnalysisError, ConstraintError, CQError (evaluation), TransactionError (it has ended).
@@ -130,7 +139,11 @@ class Transaction:
         finally:
             self._end()
         if done is not None:
-            self.commit_version, self.commit_timestamp, self.changed = done.version, done.timestamp, done.changed
+            self.commit_version, self.commit_timestamp, self.changed = (
+                done.version,
+                done.timestamp,
+                done.changed,
+            )
         return self.commit_version
 
     def rollback(self) -> None:
@@ -147,10 +160,15 @@ class Transaction:
             raise unknown_table(self.state, name)
         return found
 
-    def view(self, table: Table) -> DataFrame:
-        """The physical rows as this transaction sees them."""
+    def view(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
+        """The physical rows as this transaction sees them; with `restrict` at least those with wanted values."""
         reader = self.services.reader
         pending = self.pending.get(table.name)
+        if restrict and not isinstance(pending, BulkPending):
+            rows = reader.restricted_image(table.storage, self.snapshot, restrict)
+            if rows is not None:
+                rows = rows if pending is None else pending.overlay(rows)
+                return reader.frame(_kept(rows, restrict), table.storage.physical_columns)
         if pending is None:
             return reader.image(table.storage, self.snapshot)
         small = self.small_view(table)
@@ -224,12 +242,15 @@ class Transaction:
         return int(rows.num_rows or removed.num_rows)
 
     def _change(self, table: Table, effect: dml.Effect) -> int:
-        assert effect.pairs is not None
+        if effect.pairs is None:
+            raise ValueError("an effect without pairs is an insert")
         check = isinstance(effect, MergeEffect)
         if not isinstance(self.pending.get(table.name), BulkPending):
             rows = _collect(effect.pairs)
             if rows is not None:
-                return self._change_small(table, rows, check, not check or getattr(effect, "check_cardinality", True))
+                return self._change_small(
+                    table, rows, check, not check or getattr(effect, "check_cardinality", True)
+                )
         pairs = effect.pairs
         if check:
             pairs = self._checked_merge(table, pairs, getattr(effect, "check_cardinality", True))
@@ -246,7 +267,7 @@ class Transaction:
         gone = [n for n, kind in enumerate(kinds) if kind != "I"]
         removed = _side(rows.take(pa.array(gone, pa.int64())), "_o", columns)
         if merging:
-            gone, removed, rows = self._distinct_targets(table, gone, removed, rows, kinds, check)
+            gone, removed, rows = self._distinct_targets(table, gone, removed, rows, check=check)
             kinds = rows.column("_kind").to_pylist()
         came = [n for n, kind in enumerate(kinds) if kind != "D"]
         added = _side(rows.take(pa.array(came, pa.int64())), "_n", columns)
@@ -265,7 +286,7 @@ class Transaction:
         gone: list[int],
         removed: pa.Table,
         rows: pa.Table,
-        kinds: list[str],
+        *,
         check: bool,
     ) -> tuple[list[int], pa.Table, pa.Table]:
         """A target row may stand in one pair only, or in several that all delete it."""
@@ -276,12 +297,18 @@ class Transaction:
         for n, key in enumerate(keys):
             if first.setdefault(key, n) != n and check:
                 raise _cardinality(table, removed.slice(n, 1))
-        inserts = [n for n, kind in enumerate(kinds) if kind == "I"]
+        inserts = [n for n, kind in enumerate(rows.column("_kind").to_pylist()) if kind == "I"]
         kept = sorted(inserts + [gone[n] for n in first.values()])
-        return gone, removed.take(pa.array(list(first.values()), pa.int64())), rows.take(pa.array(kept, pa.int64()))
+        return (
+            gone,
+            removed.take(pa.array(list(first.values()), pa.int64())),
+            rows.take(pa.array(kept, pa.int64())),
+        )
 
     def _checked_merge(self, table: Table, pairs: DataFrame, check: bool) -> DataFrame:
-        keys = [f"_o{n}" for n, c in enumerate(table.storage.physical_columns) if c.name in table.storage.identity]
+        keys = [
+            f"_o{n}" for n, c in enumerate(table.storage.physical_columns) if c.name in table.storage.identity
+        ]
         acting = pairs.where(f.col("_kind") != "I")
         if not check:
             return pairs.where(f.col("_kind") == "I").unionAll(acting.dropDuplicates(keys))
@@ -297,7 +324,7 @@ class Transaction:
         if pending is None:
             pending = self.pending[table.name] = SmallPending(table)
         if isinstance(pending, BulkPending):
-            raise AssertionError("small effects on a bulk table are staged")
+            raise TypeError("small effects on a bulk table are staged")
         pending.apply(removed, added)
         if pending.rows > 4 * PENDING_ROWS:
             self._stage_signed(table, [])
@@ -354,10 +381,10 @@ class Transaction:
 
     def _end(self) -> None:
         self.is_open = False
-        if self._scratch is not None:
-            self._scratch.abandon()
-        if self._attempt is not None:
-            self._attempt.abandon()
+        for attempt in (self._scratch, self._attempt):
+            if attempt is not None:
+                with suppress(CQError):  # recovery removes what stays
+                    attempt.abandon()
         self._scratch = self._attempt = None
         self.pending = {}
 
@@ -374,6 +401,12 @@ def by_name(table: Table, frame: DataFrame) -> DataFrame:
     plain = frame.toDF(*(f"_s{n}" for n in wanted))
     sources = [f"_s{n}" if n in wanted else None for n in range(len(table.columns))]
     return plain.select(*select(table, table.columns, sources, plain.schema))
+
+
+def _kept(rows: pa.Table, restrict: Restrict) -> pa.Table:
+    for name, values in restrict.items():
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+    return rows
 
 
 def _collect(frame: DataFrame) -> pa.Table | None:
@@ -414,7 +447,9 @@ def _arrow_rows(table: Table, rows: Any) -> pa.Table:
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise _unfit(table, column.name, column.type, error) from error
         rows = pa.table(arrays) if arrays else empty(table.columns)
-    renamed = rows.rename_columns([table.columns[dml.find_column(table, name)].name for name in rows.column_names])
+    renamed = rows.rename_columns(
+        [table.columns[dml.find_column(table, name)].name for name in rows.column_names]
+    )
     try:
         return conform(renamed, table.columns)
     except (pa.ArrowException, ValueError) as error:
@@ -422,7 +457,9 @@ def _arrow_rows(table: Table, rows: Any) -> pa.Table:
 
 
 def _unfit(table: Table, name: str, kind: str, error: Exception) -> CQError:
-    return AnalysisError(f"a value does not fit column {table.name}.{name}, which is {kind}", detail=str(error))
+    return AnalysisError(
+        f"a value does not fit column {table.name}.{name}, which is {kind}", detail=str(error)
+    )
 
 
 def _cardinality(table: Table, row: pa.Table) -> CQError:

@@ -18,7 +18,11 @@ def stock(small: Small) -> Small:
 
 
 def test_insert_literals(stock: Small) -> None:
-    assert stock.rows("SELECT * FROM t") == [(1, "a", Decimal("1.50")), (2, "b", None), (3, None, Decimal("-2.00"))]
+    assert stock.rows("SELECT * FROM t") == [
+        (1, "a", Decimal("1.50")),
+        (2, "b", None),
+        (3, None, Decimal("-2.00")),
+    ]
 
 
 def test_insert_forms(stock: Small) -> None:
@@ -114,11 +118,16 @@ def test_a_failed_statement_leaves_no_trace(stock: Small) -> None:
 def test_errors_say_where(stock: Small) -> None:
     with pytest.raises(AnalysisError) as caught:
         stock.run("UPDATE t SET v = 'x'\nWHERE nope = 1")
-    assert caught.value.location is not None and (caught.value.location.line, caught.value.location.column) == (2, 7)
+    assert caught.value.location is not None
+    assert (
+        caught.value.location.line,
+        caught.value.location.column,
+    ) == (2, 7)
     with pytest.raises(AnalysisError, match="there is no table tt") as caught:
         stock.rows("SELECT * FROM tt")
     assert caught.value.hint == "did you mean t?"
-    assert caught.value.location is not None and caught.value.location.column == 15
+    assert caught.value.location is not None
+    assert caught.value.location.column == 15
     with pytest.raises(CQSyntaxError):
         stock.rows("SELECT FROM WHERE")
 
@@ -143,8 +152,10 @@ def test_a_table_without_key(small: Small) -> None:
 
 
 def test_constraints(stock: Small) -> None:
-    stock.create("CREATE TABLE c (id INT PRIMARY KEY, k INT, x STRING NOT NULL, "
-                 "FOREIGN KEY (k) REFERENCES t (k) ENFORCED)")
+    stock.create(
+        "CREATE TABLE c (id INT PRIMARY KEY, k INT, x STRING NOT NULL, "
+        "FOREIGN KEY (k) REFERENCES t (k) ENFORCED)"
+    )
     with pytest.raises(ConstraintError, match=r"PRIMARY KEY of table t would be violated by \(k = 1\)"):
         stock.run("INSERT INTO t VALUES (1, 'again', 0)")
     with pytest.raises(ConstraintError, match="several"):

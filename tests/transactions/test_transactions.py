@@ -145,7 +145,14 @@ def test_apply_changes_is_atomic(stock: Small) -> None:
 def test_apply_changes_of_keys_and_times(stock: Small) -> None:
     start = datetime(2024, 2, 1, tzinfo=timezone.utc)
     batch = pa.table(
-        {"k": [11, 2], "v": ["a", "bb"], "old_k": [1, 2], "op": ["U", "U"], "x": [1, 2], "at": [start, start + timedelta(1)]}
+        {
+            "k": [11, 2],
+            "v": ["a", "bb"],
+            "old_k": [1, 2],
+            "op": ["U", "U"],
+            "x": [1, 2],
+            "at": [start, start + timedelta(1)],
+        }
     )
     done = apply_changes(stock.services, {"t": batch}, transaction="x", commit_time="at")
     assert stock.rows("SELECT * FROM t") == [(11, "a"), (2, "bb")]
