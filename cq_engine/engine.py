@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
-from cq_engine.catalog.model import Column, Cursor
+from cq_engine.catalog.model import Column, ContinuousQuery, Cursor
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
@@ -28,9 +28,9 @@ from cq_engine.result import Result
 from cq_engine.runtime import statements
 from cq_engine.runtime.apply_changes import apply_changes
 from cq_engine.runtime.compaction import Compactor
-from cq_engine.runtime.delivery import Delivery
+from cq_engine.runtime.delivery import Changed, Delivery
 from cq_engine.runtime.errors import located
-from cq_engine.runtime.queries import Changed, Queries
+from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.refresh import Refresh
 from cq_engine.runtime.scheduler import Scheduler
@@ -112,8 +112,8 @@ class Engine:
         self.reader = Reader(catalog, lambda: self.spark)
         self.services = Services(catalog, self.reader, lambda: self.spark, clock)
         self.callbacks = Callbacks()
-        self.delivery = Delivery(self.services, self.callbacks)
-        self.queries = Queries(self.services, self.delivery, self.committed)
+        self.delivery = Delivery(self.services, self.callbacks, self.committed)
+        self.queries = Queries(self.services, self.delivery)
         self.compactor = Compactor(self.services)
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
@@ -127,6 +127,7 @@ class Engine:
                 self.schedule(query.name)
         if self._scheduled:
             self.scheduler.start()
+            self.delivery.start()
             self._wake_behind()
 
     # ------------------------------------------------------------ parts
@@ -275,58 +276,50 @@ class Engine:
     def _wake_behind(self) -> None:
         """After a restart: what ON COMMIT queries have missed, and destinations that have not had everything."""
         for query in self.catalog.state.queries.values():
-            status = self.catalog.status(query.name)
-            behind = isinstance(query.when, OnCommit) and status.position < self.catalog.newest_version
-            if behind or self.delivery.waiting(query):
+            if isinstance(query.when, OnCommit) and self._has_news(query):
                 self.scheduler.wake(query.name)
+            self.delivery.wake(query)
 
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
 
-        Raises RefreshError where a query has failed or `timeout` (seconds) has passed.
+        Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
+        DestinationError where a destination cannot be served.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self.scheduler.drain(left):
                 raise RefreshError(f"not drained within {timeout} seconds")
-            behind = self._behind()
-            if not behind:
+            active, late = self._to_drain()
+            if not late and not any(map(self.delivery.waiting, active)):
                 return
             if deadline is not None and time.monotonic() >= deadline:
-                raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {', '.join(behind)}")
-            for name in behind:
-                self._run_query(name)
-                self._check_served(name)
+                names = ", ".join(q.name for q in late or active if late or self.delivery.waiting(q))
+                raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
+            for query in late:
+                self._after(self.queries.refresh(query.name))
+            if not late and not self.delivery.drain(active, deadline):
+                raise RefreshError(f"not drained within {timeout} seconds", detail="a destination is still being served")
 
-    def _behind(self) -> list[str]:
-        found = []
+    def _to_drain(self) -> tuple[list[ContinuousQuery], list[ContinuousQuery]]:
+        """The queries that are not paused, and those of them that have commits to process."""
+        active, late = [], []
         for query in self.catalog.state.queries.values():
             status = self.catalog.status(query.name)
             if status.state == "FAILED" and isinstance(query.when, OnCommit):
                 raise RefreshError(f"{query.name} has failed", detail=status.error)
-            if status.state != "ACTIVE":
-                continue
-            late = isinstance(query.when, OnCommit) and self._has_news(query.name)
-            if late or self.delivery.waiting(query):
-                found.append(query.name)
-        return found
+            if status.state != "PAUSED":
+                active.append(query)
+            if status.state == "ACTIVE" and isinstance(query.when, OnCommit) and self._has_news(query):
+                late.append(query)
+        return active, late
 
-    def _has_news(self, name: str) -> bool:
-        query = self.queries.find(name)
-        position = self.catalog.status(name).position
+    def _has_news(self, query: ContinuousQuery) -> bool:
+        position = self.catalog.status(query.name).position
         tables = self.catalog.state.tables
-        return any(
-            each.high > position for s in query.sources for each in self.catalog.layout(tables[s].storage.id, position).changes
-        )
-
-    def _check_served(self, name: str) -> None:
-        for ref, cursor in self.delivery.waiting(self.queries.find(name)):
-            problem = cursor.error if cursor is not None and cursor.error else "it has not received everything"
-            raise RefreshError(
-                f"destination {ref.name} of {name} could not be served", detail=problem,
-                hint="register the callback, or correct what its error names",
-            )  # fmt: skip
+        newest = self.catalog.newest_version
+        return any(self.catalog.changes(tables[s].storage.id, position + 1, newest) for s in query.sources)
 
     def deltas(self, query: str, after_version: int = 0, to_version: int | None = None) -> Iterator[Delta]:
         """The delta log of a query in commit order, of the versions (after_version, to_version]."""
@@ -351,8 +344,8 @@ class Engine:
         def register(function: Callback) -> Callback:
             self.callbacks.register(name, function)
             for query in self.catalog.state.queries.values():
-                if any(d.name.lower() == name.lower() for d in query.destinations) and self._scheduled:
-                    self.scheduler.wake(query.name)
+                if any(d.name.lower() == name.lower() for d in query.destinations):
+                    self.delivery.wake(query)
             return function
 
         return register
@@ -391,6 +384,7 @@ class Engine:
             return
         self._closed = True
         self.scheduler.shutdown(wait=True)
+        self.delivery.stop()
         if self.session is not None:
             self.session.rollback()
             self.session = None

@@ -21,6 +21,7 @@ from cq_engine.algebra.nodes import (
     Edges,
     Empty,
     Filter,
+    Generate,
     History,
     Join,
     Limit,
@@ -147,6 +148,15 @@ class Emitter:
             inner = node.input
             return f"SELECT {items} FROM {self.relation(inner.input)} WHERE {sql_of(inner.condition)}"
         return f"SELECT {items} FROM {self.relation(node.input)}"
+
+    @select.register
+    def _generate(self, node: Generate) -> str:
+        alias = self.alias()
+        kept = [quote(name) for name in node.input.columns]
+        made = [f"{alias}.{quote(name)}" for name in node.names]
+        word = "LATERAL VIEW OUTER" if node.outer else "LATERAL VIEW"
+        source = f"(SELECT * FROM {self.relation(node.input)})"
+        return f"SELECT {', '.join(kept + made)} FROM {source} {word} {sql_of(node.call)} {alias} AS {_list(node.names)}"
 
     @select.register
     def _union(self, node: UnionAll) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-__all__ = ["aggregate_calls", "is_aggregate", "nondeterministic_call"]
+__all__ = ["aggregate_calls", "is_aggregate", "nondeterministic_call", "only_where"]
 
 _AGGREGATES = frozenset(
     """any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_construct_agg
@@ -89,3 +89,15 @@ def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
         if isinstance(node, exp.Column) and not node.table and node.name.lower() in ("current_date", "current_timestamp"):
             return node
     return None
+
+
+def only_where(call: exp.Expr, condition: exp.Expr) -> exp.Expr:
+    """The aggregate call over just the rows for which `condition` holds."""
+    if isinstance(call, exp.Filter):
+        both = exp.and_(call.expression.this.copy(), condition.copy())
+        return exp.Filter(this=call.this.copy(), expression=exp.Where(this=both))
+    if isinstance(call, (exp.Coalesce, exp.Cast, exp.Paren)):
+        result = call.copy()
+        result.set("this", only_where(call.this, condition))
+        return result
+    return exp.Filter(this=call.copy(), expression=exp.Where(this=condition.copy()))

@@ -21,6 +21,7 @@ __all__ = [
     "Edges",
     "Empty",
     "Filter",
+    "Generate",
     "History",
     "Join",
     "Limit",
@@ -224,6 +225,23 @@ class UnionAll(Node):
         return self.names
 
 
+@dataclass(frozen=True, eq=False)
+class Generate(Node):
+    """LATERAL VIEW: each row with each of the rows that a generator function (explode, inline, ...) makes of it."""
+
+    input: Node
+    call: exp.Expr
+    names: tuple[str, ...]
+    outer: bool = False
+
+    def __post_init__(self) -> None:
+        _require_columns(self.input.columns, references(self.call), "Generate")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns + self.names
+
+
 # ------------------------------------------------------------------------------------------------ joins
 
 
@@ -388,6 +406,6 @@ def children(node: Node) -> tuple[Node, ...]:
         return node.inputs
     if isinstance(node, (OuterJoin, SemiJoin, SetOperation)):
         return (node.left, node.right)
-    if isinstance(node, (Filter, Project, Aggregate, Distinct, Window, Limit, Edges)):
+    if isinstance(node, (Filter, Project, Generate, Aggregate, Distinct, Window, Limit, Edges)):
         return (node.input,)
     return ()

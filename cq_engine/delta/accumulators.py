@@ -80,9 +80,8 @@ _CLASSES: dict[str, tuple[type[exp.Expr], ...]] = {
 
 
 def _argument(call: exp.Expr) -> exp.Expr:
-    if isinstance(call, exp.Anonymous):
-        return call.expressions[0]
-    return call.this
+    found: exp.Expr = call.expressions[0] if isinstance(call, exp.Anonymous) else call.this
+    return found
 
 
 def _where(value: exp.Expr, condition: exp.Expr | None) -> exp.Expr:
@@ -93,7 +92,7 @@ def _where(value: exp.Expr, condition: exp.Expr | None) -> exp.Expr:
 
 def _present(arguments: list[exp.Expr], condition: exp.Expr | None) -> exp.Expr:
     """1 where all arguments are there (and the FILTER condition is true), else NULL."""
-    tests = [exp.Not(this=exp.Is(this=exp.Paren(this=a.copy()), expression=exp.Null())) for a in arguments]
+    tests: list[exp.Expr] = [exp.Not(this=exp.Is(this=exp.Paren(this=a.copy()), expression=exp.Null())) for a in arguments]
     if condition is not None:
         tests.append(exp.Paren(this=condition.copy()))
     one = exp.Literal.number(1)

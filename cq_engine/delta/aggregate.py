@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot import exp
 
+from cq_engine.algebra.functions import only_where
 from cq_engine.algebra.nodes import (
     BEFORE,
     FOREVER,
@@ -268,24 +269,12 @@ def _grouped(node: Aggregate, at: _AtPoints, count: str, functions: Named) -> No
     points = at.points
     is_there = exp.Not(this=exp.Is(this=column(at.present), expression=exp.Null()))
     number_of_rows = exp.Count(this=column(at.present))
-    kept = tuple((name, _filtered(call, is_there) if node.scalar else call) for name, call in functions)
+    kept = tuple((name, only_where(call, is_there) if node.scalar else call) for name, call in functions)
     group = (*((k, column(k)) for k in points.keys), (points.start, column(points.start)), (points.end, column(points.end)))
     result = Aggregate(at.node, group, ((count, number_of_rows), *kept))
     items = [(name, column(k)) for (name, _), k in zip(node.keys, points.keys)]
     items += [(name, column(name)) for name in (count, *(name for name, _ in functions))]
     return Project(result, (*items, (FROM, column(points.start)), (TO, column(points.end))))
-
-
-def _filtered(call: exp.Expr, condition: exp.Expr) -> exp.Expr:
-    """The aggregate call over just the rows for which `condition` holds."""
-    if isinstance(call, exp.Filter):
-        both = exp.and_(call.expression.this.copy(), condition.copy())
-        return exp.Filter(this=call.this.copy(), expression=exp.Where(this=both))
-    if isinstance(call, (exp.Coalesce, exp.Cast, exp.Paren)):
-        result = call.copy()
-        result.set("this", _filtered(call.this, condition))
-        return result
-    return exp.Filter(this=call.copy(), expression=exp.Where(this=condition.copy()))
 
 
 def _recounted(node: Aggregate, state: State, context: Context) -> Node:

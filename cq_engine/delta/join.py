@@ -115,10 +115,10 @@ def _hints(node: Join, i: int, own: Node) -> dict[int, dict[int, tuple[KeyHint, 
             if pair is None:
                 continue
             mine, theirs = pair
-            source = scan_column(node.inputs[j], mine)
-            if source is None:
+            place = scan_column(node.inputs[j], mine)
+            if place is None:
                 continue
-            scan, name = source
+            scan, name = place
             leaf, of = origins[theirs]
             hint = KeyHint(name, leaf, of)
             found.setdefault(j, {})[id(scan)] = (hint,)

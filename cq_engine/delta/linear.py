@@ -15,6 +15,7 @@ from cq_engine.algebra.nodes import (
     Changes,
     Empty,
     Filter,
+    Generate,
     History,
     Node,
     Project,
@@ -93,6 +94,23 @@ def _projected(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
     if isinstance(rows, Empty):
         return Empty((*node.columns, *extra))
     return Project(rows, node.items + tuple((name, column(name)) for name in extra))
+
+
+@register_delta
+def _generate_delta(node: Generate, context: Context) -> Node:
+    return _generated(delta(node.input, context), node, (VERSION, WEIGHT))
+
+
+@register_history
+def _generate_history(node: Generate, context: Context) -> Node:
+    return _generated(history(node.input, context), node, (FROM, TO))
+
+
+def _generated(rows: Node, node: Generate, extra: tuple[str, str]) -> Node:
+    if isinstance(rows, Empty):
+        return Empty((*node.columns, *extra))
+    made = Generate(rows, node.call, node.names, node.outer)
+    return Project(made, tuple((name, column(name)) for name in (*node.columns, *extra)))
 
 
 @register_delta

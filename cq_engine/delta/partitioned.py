@@ -54,7 +54,7 @@ def _versions(
         extra.append((start, end, *names))
     built = build(there, extra)
     bounds = [[e[i] for e in extra] for i in (0, 1)]
-    items = [(name, column(name)) for name in node.columns]
+    items: list[tuple[str, exp.Expr]] = [(name, column(name)) for name in node.columns]
     items += [(name, _first_of(found, built)) for name, found in zip((FROM, TO), bounds)]
     result = Project(built, tuple(items))
     context.kept += [node, result]

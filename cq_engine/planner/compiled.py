@@ -152,12 +152,6 @@ def _assemble(
 
 def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
     """`node` with its state, where all its functions can be kept."""
-    arguments: dict[str, exp.Expr] = {}
-    for _, call in node.functions:
-        for part in call.walk():
-            if isinstance(part, exp.Expr) and part.parent is not None and not isinstance(part, (exp.Identifier, exp.Star)):
-                arguments.setdefault(part.sql(dialect="spark"), part)
-
     def type_of(expression: exp.Expr) -> str:
         return types(node.input, [expression])[0]
 

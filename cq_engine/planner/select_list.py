@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlglot
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from cq_engine.errors import AnalysisError, Location
 from cq_engine.runtime.references import scan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from typing import Any, TypeAlias
@@ -496,22 +495,21 @@ def _write(
             else []
             for table, rows in parts
         ]
-        faults.point("commit.staged")
-        with catalog.write(attempt) as unit:
-            for n, stamp in enumerate(stamps):
-                unit.add_commit(first + n, stamp)
-            for (table, rows), staged in zip(parts, files):
-                low, high = (pc.min_max(rows.column(COMMIT_VERSION))[k].as_py() for k in ("min", "max"))
-                if staged:
-                    unit.add_change_files(table.storage, low, high, staged, _kinds(rows))
-                else:
-                    unit.add_changes(table.storage, low, high, rows)
-            faults.point("commit.before_catalog")
     except BaseException:
         if attempt is not None:
-            with suppress(Exception):
-                attempt.abandon()
+            attempt.abandon()
         raise
+    faults.point("commit.staged")
+    with catalog.write(attempt) as unit:  # a write that fails may be durable: only recovery removes its files
+        for n, stamp in enumerate(stamps):
+            unit.add_commit(first + n, stamp)
+        for (table, rows), staged in zip(parts, files):
+            low, high = (pc.min_max(rows.column(COMMIT_VERSION))[k].as_py() for k in ("min", "max"))
+            if staged:
+                unit.add_change_files(table.storage, low, high, staged, _kinds(rows))
+            else:
+                unit.add_changes(table.storage, low, high, rows)
+        faults.point("commit.before_catalog")
     faults.point("commit.after_catalog")
     return Applied([first + n for n in range(len(stamps))], _changed(parts))
 

@@ -77,12 +77,11 @@ def commit(transaction: Transaction, commit_time: datetime | None) -> Committed 
         check(services, services.catalog.state, changes)
         writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
         faults.point("commit.staged")
-        with services.catalog.write(transaction.open_attempt) as unit:
+        with services.catalog.write(transaction.hand_over()) as unit:
             unit.add_commit(version, timestamp)
             for write in writes:
                 write.add_to(unit, version)
             faults.point("commit.before_catalog")
-        transaction.committed()
         faults.point("commit.after_catalog")
     return Committed(version, timestamp, {write.table.name: write.kinds for write in writes})
 

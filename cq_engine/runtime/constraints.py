@@ -13,17 +13,15 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.errors import ConstraintError
-from cq_engine.result import Result
 from cq_engine.runtime import bulk
 from cq_engine.runtime.pending import BulkPending, Net, SmallPending
-from cq_engine.runtime.query import unknown_table
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.rows import conform, empty, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
 from cq_engine.runtime.staging import SIGN
 
-__all__ = ["Change", "check", "check_constraints", "check_not_null"]
+__all__ = ["Change", "check", "check_not_null"]
 
 SHOWN = 3
 """Offending rows that a message names."""
@@ -247,71 +245,3 @@ def _after(
     on = [f.col(quote(name)) == f.col(other) for name, other in renamed.items()]
     found = image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct().toArrow()
     return conform(found, kept) if found.num_rows else empty(kept)
-
-
-# ---------------------------------------------------------------- CHECK CONSTRAINTS
-
-
-def check_constraints(services: Services, table: str | None = None) -> Result:
-    """Verifies every key of one table, or of all, against the newest commit, enforced or not.
-
-    Gives one row per constraint: `table_name`, `constraint`, `enforced`, `violations` (rows that have no key, rows
-    beyond the first of a key, rows whose parent is not there) and an `example` of one (NULL where there is none).
-    """
-    state = services.catalog.state
-    wanted = [_named(state, table)] if table is not None else list(state.tables.values())
-    found: list[tuple[str, str, bool, int, str | None]] = []
-    for one in wanted:
-        if one.primary_key:
-            shown = f"PRIMARY KEY ({', '.join(one.primary_key)})"
-            found.append((one.name, shown, one.primary_key_enforced, *_key_violations(services, one)))
-        for key in one.foreign_keys:
-            shown = f"FOREIGN KEY {key.name} ({', '.join(key.columns)}) REFERENCES {key.references}"
-            found.append((one.name, shown, key.enforced, *_orphans(services, state, one, key)))
-    names = ("table_name", "constraint", "enforced", "violations", "example")
-    types = (pa.string(), pa.string(), pa.bool_(), pa.int64(), pa.string())
-    columns = [pa.array([row[n] for row in found], kind) for n, kind in enumerate(types)]
-    bad = sum(row[3] > 0 for row in found)
-    return Result(
-        arrow=pa.Table.from_arrays(columns, names=list(names)),
-        message=f"{len(found)} constraints checked, {bad} violated",
-        rowcount=len(found),
-    )
-
-
-def _named(state: CatalogState, name: str) -> Table:
-    found = state.tables.get(name.lower())
-    if found is None:
-        raise unknown_table(state, name)
-    return found
-
-
-def _key_violations(services: Services, table: Table) -> tuple[int, str | None]:
-    keys = [f.col(quote(name)) for name in table.primary_key or ()]
-    image = services.reader.image(table.storage, services.catalog.newest_version)
-    missing = reduce(lambda a, b: a | b, (key.isNull() for key in keys))
-    groups = image.groupBy(*keys).agg(f.count(f.lit(1)).alias("_count"))
-    wrong = groups.withColumn("_wrong", f.when(missing, f.col("_count")).otherwise(f.col("_count") - 1))
-    return _summary(wrong.where("_wrong > 0"), table.primary_key or ())
-
-
-def _orphans(
-    services: Services, state: CatalogState, child: Table, key: ForeignKey
-) -> tuple[int, str | None]:
-    parent = _named(state, key.references)
-    newest = services.catalog.newest_version
-    theirs = key.ref_columns or parent.primary_key or ()
-    rows = (
-        services.reader.image(child.storage, newest).select(*(quote(name) for name in key.columns)).dropna()
-    )
-    renamed = [f.col(quote(name)).alias(f"_p{n}") for n, name in enumerate(theirs)]
-    parents = services.reader.image(parent.storage, newest).select(*renamed)
-    on = [f.col(quote(name)) == f.col(f"_p{n}") for n, name in enumerate(key.columns)]
-    return _summary(rows.join(parents, on, "left_anti").withColumn("_wrong", f.lit(1)), key.columns)
-
-
-def _summary(wrong: DataFrame, columns: Sequence[str]) -> tuple[int, str | None]:
-    """How many rows are wrong, and the values of one of them."""
-    example = f.first(f.struct(*(f.col(quote(name)) for name in columns)))
-    row = wrong.agg(f.sum("_wrong").alias("n"), example.alias("e")).toArrow().to_pylist()[0]
-    return (int(row["n"]), _shown(row["e"], columns)) if row["n"] else (0, None)

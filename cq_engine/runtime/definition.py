@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlglot
 from pyspark.errors import PySparkException
@@ -62,7 +63,7 @@ class Shape:
 class _Empty(Resolver):
     """Resolves tables to no rows, for analysis."""
 
-    def physical(self, table: Table) -> DataFrame:
+    def physical(self, table: Table, restrict: Mapping[str, Any] | None = None) -> DataFrame:
         columns = table.storage.physical_columns
         return self.services.reader.frame(empty(columns), columns)
 
@@ -172,7 +173,9 @@ def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
 
 def _tree(text: str) -> exp.Expr:
     parsed = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
-    return parsed.selects[0].unalias()
+    assert isinstance(parsed, exp.Select)
+    found: exp.Expr = parsed.selects[0].unalias()
+    return found
 
 
 def _old_index(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Table
@@ -30,18 +31,12 @@ from cq_engine.runtime.services import Services
 
 __all__ = ["Queries"]
 
-Changed = Mapping[str, frozenset[str]]
-
-
 class Queries:
     """All continuous queries of an engine. Refreshes of one query never overlap; different queries may run at once."""
 
-    def __init__(
-        self, services: Services, delivery: Delivery, committed: Callable[[int, Changed], None]
-    ) -> None:
+    def __init__(self, services: Services, delivery: Delivery) -> None:
         self.services = services
         self.delivery = delivery
-        self.committed = committed
         self.refresher = Refresher(services)
         self._compiled: dict[int, Compiled] = {}
         self._locks: dict[int, threading.RLock] = {}
@@ -97,6 +92,7 @@ class Queries:
                 unit.set_state(state)
                 start.write(unit)
                 unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", None))
+                self.delivery.begin(unit, query, version - 1 if statement.start.point == "SNAPSHOT" else version)
         self._compiled[query.id] = compiled
         notes = [f"continuous query {query.name} created: {query.verdict}", *query.reasons]
         notes += [f"destination table {name} created" for name in made]
@@ -106,7 +102,7 @@ class Queries:
             notes.append("compressed: what comes and goes between two refreshes is not seen")
         return "\n  ".join(notes)
 
-    def _now(self) -> object:
+    def _now(self) -> datetime:
         newest = self.services.catalog.newest_timestamp
         now = self.services.clock.now()
         return now if newest is None or now >= newest else newest
@@ -137,7 +133,7 @@ class Queries:
         """Destinations with their kinds settled; tables that do not exist are added to the state."""
         settled, made = [], []
         for ref in query.destinations:
-            kind = self.delivery.kind_of(ref, state)
+            kind = self.delivery.kind_of(ref)
             settled.append(DestinationRef(ref.name, kind))
             if kind != "TABLE":
                 continue
@@ -188,8 +184,7 @@ class Queries:
 
     def deliver(self, query: ContinuousQuery) -> None:
         """Serves every destination from the delta log; a failing one delays only itself."""
-        for version, changed in self.delivery.deliver(query):
-            self.committed(version, changed)
+        self.delivery.deliver(query)
 
     @contextmanager
     def _session(self, query: ContinuousQuery) -> Iterator[None]:
@@ -246,7 +241,7 @@ class Queries:
             changed, state, _ = self._with_destinations(changed, catalog.state)
             with catalog.write() as unit:
                 unit.set_state(apply.replace_query(state, changed))
-                self.delivery.start_new(unit, query, changed)
+                self.delivery.change(unit, query, changed)
             return f"{query.name} altered"
 
     def _set_status(self, query: ContinuousQuery, status: QueryStatus) -> None:

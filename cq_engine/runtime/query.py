@@ -37,7 +37,17 @@ def run_query(
     services: Services, text: str, snapshot_version: int | None = None, transaction: Transaction | None = None
 ) -> Result:
     """The rows of a SELECT over tables and change logs; see `query_frame`."""
-    return Result(frame=query_frame(services, text, snapshot_version, transaction))
+    return _QueryResult(frame=query_frame(services, text, snapshot_version, transaction))
+
+
+class _QueryResult(Result):
+    """A result whose rows Spark computes when they are asked for, so that only then an expression can fail."""
+
+    def to_arrow(self) -> pa.Table:
+        try:
+            return super().to_arrow()
+        except SPARK_ERRORS as error:
+            raise translate_spark_error(error) from error
 
 
 def query_frame(

@@ -81,7 +81,9 @@ def find_references(text: str) -> list[Reference]:
         name, clause, end = next(
             ((c.name, c.clause, c.end) for c in clauses if c.start == start), (table.name, None, end)
         )
-        found.append(Reference(start, end, name, clause, bool(table.alias)))
+        # an alias would have to follow TABLESAMPLE, so a sampled table goes without
+        aliased = bool(table.alias) or table.args.get("sample") is not None
+        found.append(Reference(start, end, name, clause, aliased))
     return sorted(found, key=lambda r: r.start)
 
 

@@ -18,7 +18,7 @@ __all__ = ["describe", "show"]
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
-    columns = list(zip(*rows)) if rows else [[] for _ in names]
+    columns: list[Sequence[object]] = list(zip(*rows)) if rows else [() for _ in names]
     arrays = {n: pa.array(list(c)) if len(c) else pa.array([], pa.string()) for n, c in zip(names, columns)}
     return Result(arrow=pa.table(arrays))
 

@@ -183,6 +183,7 @@ def _last_condition(text: str) -> str:
 _NOISE = (
     re.compile(r"^\[[A-Z][A-Z0-9_.]+\]\s*"),
     re.compile(r"\s*SQLSTATE: ?\w{5}.*\Z", re.DOTALL),
+    re.compile(r"\s*If necessary,? set \"?spark\.sql\.ansi\.enabled.*\Z", re.DOTALL),
     re.compile(r"\s*\n== .*\Z", re.DOTALL),
     re.compile(r"\s*\n\s*(?:at |JVM stacktrace|Driver stacktrace).*\Z", re.DOTALL),
     re.compile(r";?\s*line \d+,? pos \d+;?.*\Z", re.DOTALL),

@@ -196,10 +196,11 @@ class Transaction:
             self._scratch = self.services.catalog.attempt("staging")
         return self._scratch
 
-    @property
-    def open_attempt(self) -> Attempt | None:
-        """The attempt of `attempt()`, if there was need of one."""
-        return self._attempt
+    def hand_over(self) -> Attempt | None:
+        """The attempt of `attempt()`, if there was need of one. From now on its files are the catalog's: a write that
+        fails may still have become durable, so only recovery may remove them."""
+        attempt, self._attempt = self._attempt, None
+        return attempt
 
     # ------------------------------------------------------------ effects
 
@@ -387,10 +388,6 @@ class Transaction:
                     attempt.abandon()
         self._scratch = self._attempt = None
         self.pending = {}
-
-    def committed(self) -> None:
-        """The commit owns the attempt's files now."""
-        self._attempt = None
 
 
 def by_name(table: Table, frame: DataFrame) -> DataFrame:

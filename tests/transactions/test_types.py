@@ -21,7 +21,12 @@ LITERALS = {
     "decimal(10,2)": ["1.005", "-0.125", "12345678.99", "3", "CAST('2.345' AS DECIMAL(9,4))", "123456789.5"],
     "double": ["1.5", "1e3", "-2.5D", "7", "CAST('0.1' AS DOUBLE)", "0.1", "CAST(-3 AS DOUBLE)", "-0.0D"],
     "string": ["'a'", "'it''s'", '"q"', "12", "DATE '2020-01-01'", "1.50", "true"],
-    "date": ["DATE '2020-02-29'", "CAST('1999-12-31' AS DATE)", "'2020-01-01'", "TIMESTAMP '2020-01-01 10:00:00'"],
+    "date": [
+        "DATE '2020-02-29'",
+        "CAST('1999-12-31' AS DATE)",
+        "'2020-01-01'",
+        "TIMESTAMP '2020-01-01 10:00:00'",
+    ],
     "timestamp": [
         "TIMESTAMP '2020-07-01 12:00:00'",
         "TIMESTAMP '2020-01-01 12:00:00.123456'",
@@ -32,14 +37,20 @@ LITERALS = {
         "DATE '2020-07-01'",
         "CAST('2020-07-01 01:02:03' AS TIMESTAMP)",
     ],
-    "timestamp_ntz": ["TIMESTAMP_NTZ '2020-07-01 12:00:00'", "DATE '2020-07-01'", "TIMESTAMP '2020-07-01 00:00:00'"],
+    "timestamp_ntz": [
+        "TIMESTAMP_NTZ '2020-07-01 12:00:00'",
+        "DATE '2020-07-01'",
+        "TIMESTAMP '2020-07-01 00:00:00'",
+    ],
     "boolean": ["true", "false", "1"],
 }
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.parametrize("kind", list(LITERALS))
-def test_literals_are_what_spark_makes_of_them(small: Small, spark: SparkSession, kind: str, zone: str) -> None:
+def test_literals_are_what_spark_makes_of_them(
+    small: Small, spark: SparkSession, kind: str, zone: str
+) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         table = small.create(f"CREATE TABLE l (c {kind})")
@@ -57,8 +68,12 @@ def test_literals_are_what_spark_makes_of_them(small: Small, spark: SparkSession
 
 
 def test_some_literals_need_no_spark() -> None:
-    values = sqlglot.parse_one("VALUES (1, -2.5, 'a', NULL, DATE '2020-01-01'), (2, 3, 'b', 1.5, NULL)", dialect="spark")
-    columns = [Column(name, kind) for name, kind in zip("abcde", ["int", "decimal(9,3)", "string", "double", "date"])]
+    values = sqlglot.parse_one(
+        "VALUES (1, -2.5, 'a', NULL, DATE '2020-01-01'), (2, 3, 'b', 1.5, NULL)", dialect="spark"
+    )
+    columns = [
+        Column(name, kind) for name, kind in zip("abcde", ["int", "decimal(9,3)", "string", "double", "date"])
+    ]
     assert isinstance(values, exp.Values)
     found = literal_rows(values, columns, lambda: pytest.fail("no time zone is needed"))
     assert found is not None
@@ -79,7 +94,10 @@ def test_every_type(small: Small, monkeypatch: pytest.MonkeyPatch, how: str) -> 
     small.create(f"CREATE TABLE n ({TYPES})")
     for k in (1, 2, 3):
         small.run(f"INSERT INTO n SELECT {k}, " + ROW.format(k))
-    small.run("UPDATE n SET m = map('q', 9), s = named_struct('x', 7, 'y', NULL) WHERE k = 2", "DELETE FROM n WHERE k = 3")
+    small.run(
+        "UPDATE n SET m = map('q', 9), s = named_struct('x', 7, 'y', NULL) WHERE k = 2",
+        "DELETE FROM n WHERE k = 3",
+    )
     assert small.rows("SELECT k, a[0], m['q'], m['p'], s.x, hex(b), second(t), d = k + 0.5BD FROM n") == [
         (1, 1, None, 1, 1, "01", 1, True),
         (2, 2, 9, None, 7, "02", 2, True),
