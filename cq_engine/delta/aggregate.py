@@ -254,7 +254,7 @@ class _AtPoints:
 
 def _at_points(node: Aggregate, context: Context) -> _AtPoints:
     expressions = tuple(e for _, e in node.keys)
-    hints = key_hints(node.input, expressions, delta(node.input, context))
+    hints = key_hints(node.input, expressions, delta(node.input, context), expressions)
     rows, keys = keyed(history(node.input, context.narrowed(hints)), expressions, context)
     points = points_of([(node.input, expressions)], context)
     assert points is not None  # only touched aggregates come here

@@ -34,13 +34,19 @@ def _below(node: Node, name: str) -> tuple[Node, str] | None:
     return None
 
 
-def key_hints(node: Node, keys: tuple[exp.Expr, ...], changes: Node) -> dict[int, tuple[KeyHint, ...]]:
-    """The hint that only rows with an affected key are needed, where a key is a plain column of one scan."""
-    for key in keys:
-        bare = key.unnest()
-        if not isinstance(bare, exp.Column):
+def key_hints(
+    node: Node, keys: tuple[exp.Expr, ...], changes: Node, changed_keys: tuple[exp.Expr, ...]
+) -> dict[int, tuple[KeyHint, ...]]:
+    """The hint that of `node` only rows are needed whose key has a value that `changed_keys` have in `changes`.
+
+    Empty where no pair of keys are plain columns of one scan and of one table's changes. The hint is right only where
+    all affected keys come from `changes`: an operator with two changed inputs must not use it.
+    """
+    for key, changed_key in zip(keys, changed_keys):
+        bare, other = key.unnest(), changed_key.unnest()
+        if not isinstance(bare, exp.Column) or not isinstance(other, exp.Column):
             continue
-        source, changed = scan_column(node, bare.name), changes_column(changes, bare.name)
-        if source and changed and changed[0].scan is source[0]:
+        source, changed = scan_column(node, bare.name), changes_column(changes, other.name)
+        if source and changed:
             return {id(source[0]): (KeyHint(source[1], changed[0], changed[1]),)}
     return {}

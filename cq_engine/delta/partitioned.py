@@ -45,9 +45,10 @@ def _versions(
         return context.versions[id(node)], context.points[id(node)]
     points = points_of(list(inputs), context)
     assert points is not None  # only touched nodes come here
+    changed = [(delta(each, context), keys) for each, keys in inputs if touched(each, context)]
     there, extra = [], []
     for each, expressions in inputs:
-        hints = key_hints(each, expressions, delta(each, context))
+        hints = key_hints(each, expressions, *changed[0]) if len(changed) == 1 else {}
         rows, names = keyed(history(each, context.narrowed(hints)), expressions, context)
         at, start, end = at_points(points, rows, names, context)
         there.append(at)

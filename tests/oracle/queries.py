@@ -171,6 +171,8 @@ class QueryMaker(Maker):
         text = f"{name}({argument})"
         if self.chance(15):
             text += f" FILTER (WHERE {self.predicate(refs)})"
+        if name == "count_if":  # DuckDB's gives NULL for no rows
+            text = f"COALESCE({text}, 0)"
         if kind == BIGINT and self.chance(15):
             return f"COALESCE({text}, 0) + count(*)", BIGINT, False
         if self.chance(6) and kind == BIGINT:

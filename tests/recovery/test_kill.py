@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cq_engine import faults
+from cq_engine.destinations import CallbackDestination, registry
 from cq_engine.engine import Engine
 from tests.recovery.checks import check_all
 from tests.recovery.story import connect_story, finish, tell
@@ -18,14 +19,14 @@ FIRST = tuple(faults.POINTS)
 LATER = (
     "commit.staged:6",  # the bulk insert, its files written
     "commit.before_catalog:3",  # three commits of apply_changes
-    "refresh.before_catalog:6",
-    "refresh.after_catalog:6",
-    "deliver.begin:13",
-    "deliver.before_cursor:14",  # the first part of a large commit, taken by the callback
-    "deliver.after_cursor:12",
-    "publish.file:4",
+    "refresh.before_catalog:6",  # several commits, one of them large
+    "deliver.begin:14",  # the second part of a large commit
+    "deliver.before_cursor:15",  # the callback has taken that part
+    "deliver.after_cursor:13",  # the cursor stands in the middle of a commit
+    "deliver.before_cursor:18",  # a table takes a large commit in files
+    "publish.file:4",  # copies of insert-only files
     "publish.committed:17",
-    "compact.after_catalog:3",
+    "compact.staged:2",
 )
 """The n-th time, where the process stands at another kind of work."""
 
@@ -38,6 +39,12 @@ def check_successor(connect: Callable[..., Engine], warehouse: Path, calls: Path
     check_all(engine, warehouse, calls, look_at=look_at)
 
 
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoes after the test what the story does to the size of batches."""
+    monkeypatch.setattr(registry, "CallbackDestination", CallbackDestination)
+
+
 @pytest.mark.parametrize("fault", [*FIRST, *LATER])
 def test_killed_at_a_fault_point(
     fault: str, worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path
@@ -46,3 +53,13 @@ def test_killed_at_a_fault_point(
     died = worker(warehouse, calls, fault)
     assert died.returncode == -signal.SIGKILL, f"{fault} was not reached: {died.stderr[-2000:]}"
     check_successor(connect, warehouse, calls, look_at=sum(map(ord, fault)))
+
+
+def test_a_process_with_its_own_spark(
+    worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path
+) -> None:
+    """As in real life: Spark dies with the process."""
+    calls = tmp_path / "calls.jsonl"
+    died = worker(warehouse, calls, "refresh.before_catalog:3", own_spark=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
+    check_successor(connect, warehouse, calls, look_at=0)

@@ -1,0 +1,94 @@
+"""The delta law for generated queries, at the level of delta plans."""
+
+from __future__ import annotations
+
+from hypothesis import given, note
+
+from cq_engine.planner.compiled import Compiled
+from tests.oracle.budget import budget
+from tests.oracle.generate import History, core_histories, nested_histories
+from tests.oracle.law import Broken, Change, difference, replay
+from tests.oracle.plans import PlannedQuery, Plans
+from tests.oracle.recorded import Recorded, record
+
+def check_query(plans: Plans, number: int) -> str:
+    """Checks one query of a recorded history in all modes; its verdict."""
+    recorded = plans.recorded
+    compiled = plans.compile(number)
+    if compiled.node is None:
+        return compiled.verdict
+    note(f"{recorded.history.script(recorded.history.queries[number])}\nkey {compiled.key}; {compiled.reasons}")
+    each = _transactional(plans, number, compiled, each_commit=True)
+    batch = _transactional(plans, number, compiled, each_commit=False)
+    for one, other in ((each, batch),):
+        _same(one, other)
+    _compressed(plans, number, compiled)
+    return compiled.verdict
+
+
+def _results(recorded: Recorded, number: int) -> list[tuple[int, list[tuple[object, ...]]]]:
+    return [(v, recorded.results[v][number]) for v in range(2, recorded.newest + 1)]
+
+
+def _transactional(plans: Plans, number: int, compiled: Compiled, each_commit: bool) -> list[Change]:
+    recorded = plans.recorded
+    query = PlannedQuery(plans, compiled, 1)
+    changes: list[Change] = []
+    for upto in range(2, recorded.newest + 1) if each_commit else [recorded.newest]:
+        changes += query.refresh(upto)
+    try:
+        replay(recorded.results[1][number], query.key_places, changes, _results(recorded, number))
+    except Broken as problem:
+        raise Broken(f"{'each commit' if each_commit else 'batch'}: {problem}") from None
+    return changes
+
+
+def _compressed(plans: Plans, number: int, compiled: Compiled) -> None:
+    recorded = plans.recorded
+    points = [v for v in range(2, recorded.newest) if (recorded.history.seed >> v) & 1] + [recorded.newest]
+    query = PlannedQuery(plans, compiled, 1, compressed=True)
+    changes = [change for upto in points for change in query.refresh(upto)]
+    wanted = [(v, rows) for v, rows in _results(recorded, number) if v in points]
+    try:
+        replay(recorded.results[1][number], query.key_places, changes, wanted)
+    except Broken as problem:
+        raise Broken(f"compressed, refreshed at {points}: {problem}") from None
+
+
+def _same(each: list[Change], batch: list[Change]) -> None:
+    def flat(changes: list[Change]) -> list[tuple[object, ...]]:
+        return [
+            (c.version, c.marker, *(c.new or ()), "|", *(c.old or ())) for c in changes
+        ]
+
+    different = difference(flat(each), flat(batch))
+    if different:
+        raise Broken(f"a batch gives other deltas than single refreshes: {different}")
+
+
+def run(history: History) -> dict[str, int]:
+    """Checks every query of a history; how many had which verdict."""
+    recorded = record(history)
+    verdicts: dict[str, int] = {}
+    if recorded.newest < 2:
+        return verdicts
+    plans = Plans(recorded)
+    try:
+        for number in range(len(history.queries)):
+            verdict = check_query(plans, number)
+            verdicts[verdict] = verdicts.get(verdict, 0) + 1
+    finally:
+        plans.base.close()
+    return verdicts
+
+
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+@given(history=core_histories(queries=4))
+def test_core_shapes(history: History) -> None:
+    assert "FULL" not in run(history), "a core shape is recomputed in full"
+
+
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+@given(history=nested_histories(queries=3))
+def test_nested_shapes(history: History) -> None:
+    run(history)

@@ -1,0 +1,140 @@
+"""The oracle is worth what it catches: each rule is broken on purpose, and the delta law must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlglot import exp
+
+from cq_engine.algebra.nodes import Aggregate, Filter, Node
+from cq_engine.delta import aggregate, images, join, lineage, linear, partitioned
+from cq_engine.delta.context import Context, delta
+from cq_engine.planner import delta_plan
+from tests.oracle import plans
+from tests.oracle.generate import History, TableSpec
+from tests.oracle.law import Broken
+from tests.oracle.test_delta_rules import run
+
+ORDERS = TableSpec("orders", (("o", "INT"), ("cust", "INT"), ("amt", "INT")), ("o",))
+CUSTOMERS = TableSpec("customers", (("c", "INT"), ("city", "STRING")), ("c",))
+QUERIES = {
+    "join": "SELECT s1.o, s2.city FROM orders s1 JOIN customers s2 ON s1.cust = s2.c",
+    "having": "SELECT s1.cust, sum(s1.amt) AS total FROM orders s1 GROUP BY s1.cust HAVING sum(s1.amt) > 5",
+    "highest": "SELECT s1.cust, max(s1.amt) AS top, count(*) AS n FROM orders s1 GROUP BY s1.cust",
+    "outer": "SELECT s1.o, s2.city FROM orders s1 LEFT JOIN customers s2 ON s1.cust = s2.c",
+    "bag": "SELECT s1.cust FROM orders s1 UNION ALL SELECT s2.c FROM customers s2",
+}
+TRANSACTIONS = (
+    ("INSERT INTO orders VALUES (3, 2, 4), (4, NULL, 7)", "INSERT INTO customers VALUES (2, 'Bonn')"),
+    ("UPDATE orders SET amt = amt + 3 WHERE o = 1", "UPDATE customers SET city = 'Kiel' WHERE c = 1"),
+    ("UPDATE orders SET cust = 2 WHERE o = 1",),
+    ("DELETE FROM orders WHERE cust = 1 OR cust IS NULL", "DELETE FROM customers WHERE c = 2"),
+    ("UPDATE orders SET cust = 1, amt = amt - 20",),
+    ("INSERT INTO customers VALUES (2, 'Ulm')", "DELETE FROM orders WHERE o = 3"),
+    ("INSERT INTO orders VALUES (5, 2, 9)",),
+    ("DELETE FROM orders WHERE o = 5",),
+)
+
+
+def history(query: str) -> History:
+    initial = ("INSERT INTO orders VALUES (1, 1, 5), (2, 1, 3)", "INSERT INTO customers VALUES (1, 'Rome')")
+    return History((ORDERS, CUSTOMERS), initial, TRANSACTIONS, (QUERIES[query],), 0b101000)
+
+
+def flipped_validity(patch: pytest.MonkeyPatch) -> None:
+    right = join._valid
+    patch.setattr(join, "_valid", lambda start, end, before: right(start, end, not before))
+
+
+def dropped_having(patch: pytest.MonkeyPatch) -> None:
+    right = linear._filtered
+
+    def wrong(rows: Node, node: Filter) -> Node:
+        return rows if isinstance(node.input, Aggregate) else right(rows, node)
+
+    patch.setattr(linear, "_filtered", wrong)
+
+
+def unsigned_sums(patch: pytest.MonkeyPatch) -> None:
+    right = aggregate._signed_sums
+
+    def wrong(state: aggregate.State, names: tuple[str, ...]) -> tuple[tuple[str, exp.Expr], ...]:
+        count, *_ = right(state, names)
+        sums = zip(names[1:], state.accumulators)
+        return (count, *((n, aggregate._cast(aggregate._total(a.term), a.type)) for n, a in sums))
+
+    patch.setattr(aggregate, "_signed_sums", wrong)
+
+
+def empty_groups_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(aggregate, "Filter", lambda rows, condition: rows)
+
+
+def state_not_advanced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plans.PlannedQuery, "_advance", lambda self, stored, rows: None)
+
+
+def null_group_lost(patch: pytest.MonkeyPatch) -> None:
+    def wrong(left: str, right: str) -> exp.Expr:
+        return exp.EQ(this=exp.column(left), expression=exp.column(right))
+
+    patch.setattr(aggregate, "same", wrong)
+
+
+def not_netted(patch: pytest.MonkeyPatch) -> None:
+    right = images.net_sql
+    patch.setattr(plans, "net_sql", lambda tail, columns, identity, a, b, _: right(tail, columns, identity, a, b, False))
+
+
+def keys_of_one_side(patch: pytest.MonkeyPatch) -> None:
+    """What the property test found: with both sides changed, each was read by its own changed keys only."""
+
+    def wrong(node: Node, keys: tuple[exp.Expr, ...], changes: Node, _: object) -> object:
+        own = delta(node, context[0])
+        return lineage.key_hints(node, keys, own, keys)
+
+    context: list[Context] = []
+    versions = partitioned._versions
+
+    def remembering(node: Node, inputs: object, build: object, given: Context) -> object:
+        context[:] = [given]
+        patch.setattr(partitioned, "touched", lambda each, _: each is inputs[0][0])  # type: ignore[index]
+        return versions(node, inputs, build, given)  # type: ignore[arg-type]
+
+    patch.setattr(partitioned, "key_hints", wrong)
+    patch.setattr(partitioned, "_versions", remembering)
+
+
+def repeated_rows_once(patch: pytest.MonkeyPatch) -> None:
+    right = delta_plan.log_rows
+    patch.setattr(
+        delta_plan, "log_rows", lambda *arguments: right(*arguments).replace("CAST(ABS", "CAST(1 * ABS").replace("abs(_w)", "1")
+    )
+
+
+BUGS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (
+    (flipped_validity, "join"),
+    (dropped_having, "having"),
+    (unsigned_sums, "having"),
+    (empty_groups_stay, "having"),
+    (empty_groups_stay, "highest"),
+    (state_not_advanced, "having"),
+    (null_group_lost, "highest"),
+    (not_netted, "join"),
+    (keys_of_one_side, "outer"),
+    (repeated_rows_once, "bag"),
+)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_law_holds_without_a_bug(query: str) -> None:
+    run(history(query))
+
+
+@pytest.mark.parametrize(("bug", "query"), BUGS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_bug_is_caught(bug: Callable[[pytest.MonkeyPatch], None], query: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        bug(patch)
+        with pytest.raises(Broken):
+            run(history(query))
