@@ -95,6 +95,7 @@ def query_to_text(query: ContinuousQuery) -> str:
                 {"name": o.name, "type": o.type, "kind": o.kind, "index": o.index} for o in query.outputs
             ],
             "width": query.width,
+            "source_columns": [[name, list(columns)] for name, columns in query.source_columns],
             "declared": query.declared,
             "key_checked": query.key_checked,
         }
@@ -125,7 +126,8 @@ def query_from_text(text: str) -> ContinuousQuery:
             OutputColumn(o["name"], o["type"], o["kind"], o["index"]) for o in found.get("outputs", ())
         ),
         width=found.get("width", 0),
-        declared=found.get("declared", False),
+        source_columns=tuple((name, tuple(columns)) for name, columns in found["source_columns"]),
+        declared=found["declared"],
         key_checked=found["key_checked"],
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine import faults
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -78,6 +79,7 @@ def flush(catalog: Catalog) -> int:
     except BaseException:
         attempt.abandon()
         raise
+    faults.point("publish.staged")
     catalog.write_facts(Facts(replaced=replaced), attempt)
     return sum(len(run) for _, run in runs)
 

@@ -143,6 +143,8 @@ class ContinuousQuery:
     """The SELECT list as written, delta functions included: what a destination gets."""
     width: int = 0
     """How many of the delta log's columns are result columns; the rest are expressions that cq_old_value asks for."""
+    source_columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The columns that its tables had at CREATE, by lower-case table name: what `*` means."""
     declared: bool = False
     """True where PRIMARY KEY was written."""
     key_checked: bool = False
@@ -151,7 +153,8 @@ class ContinuousQuery:
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """The moving part of a query. `state` is ACTIVE, PAUSED or FAILED."""
+    """The moving part of a query. `state` is ACTIVE, PAUSED or FAILED; `last_refresh` is when it was created, until
+    it is refreshed."""
 
     position: int
     state: str = "ACTIVE"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.errors import CatalogError, CQError, RefreshError, TransactionError
-from cq_engine.grammar import OnCommit, ScriptItem, When, parse, split
+from cq_engine.grammar import OnCommit, OnDml, ScriptItem, When, parse, split
 from cq_engine.repl.ports import Overview
 from cq_engine.result import Result
 from cq_engine.runtime import statements
@@ -124,7 +124,7 @@ class Engine:
         self._published = time.monotonic()
         if not catalog.read_only:
             for query in catalog.state.queries.values():
-                self.schedule(query.name)
+                self._schedule_known(query.name)
         if self._scheduled:
             self.scheduler.start()
             self.delivery.start()
@@ -241,10 +241,17 @@ class Engine:
 
     # ------------------------------------------------------------ continuous queries
 
-    def schedule(self, name: str) -> None:
-        """Puts a query's WHEN into effect."""
+    def _schedule_known(self, name: str) -> None:
+        """One query whose schedule does not fit must not keep the warehouse from opening."""
+        try:
+            self.schedule(name)
+        except CQError as error:
+            self._report(name, error)
+
+    def schedule(self, name: str, *, new: bool = False) -> None:
+        """Puts a query's WHEN into effect; that of a new one counts from now on."""
         query = self.queries.find(name)
-        last = self.catalog.status(query.name).last_refresh
+        last = None if new else self.catalog.status(query.name).last_refresh
         sources = [self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources]
         self.scheduler.add(query.name, query.when, last, sources=sources)
 
@@ -274,9 +281,9 @@ class Engine:
         _log.warning("continuous query %s: %s", name, text)
 
     def _wake_behind(self) -> None:
-        """After a restart: what ON COMMIT queries have missed, and destinations that have not had everything."""
+        """After a restart: queries that commits should have moved, and destinations that have not had everything."""
         for query in self.catalog.state.queries.values():
-            if isinstance(query.when, OnCommit) and self._has_news(query):
+            if self._has_news(query):
                 self.scheduler.wake(query.name)
             self.delivery.wake(query)
 
@@ -316,10 +323,15 @@ class Engine:
         return active, late
 
     def _has_news(self, query: ContinuousQuery) -> bool:
-        position = self.catalog.status(query.name).position
-        tables = self.catalog.state.tables
-        newest = self.catalog.newest_version
-        return any(self.catalog.changes(tables[s].storage.id, position + 1, newest) for s in query.sources)
+        """Whether a commit after the query's position is one that its WHEN waits for."""
+        when, tables = query.when, self.catalog.state.tables
+        if not isinstance(when, OnCommit | OnDml):
+            return False
+        events = frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
+        watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
+        low, high = self.catalog.status(query.name).position + 1, self.catalog.newest_version
+        stored = [tables[name].storage.id for name in watched if name in tables]
+        return any(c.kinds & events for number in stored for c in self.catalog.changes(number, low, high))
 
     def deltas(self, query: str, after_version: int = 0, to_version: int | None = None) -> Iterator[Delta]:
         """The delta log of a query in commit order, of the versions (after_version, to_version]."""

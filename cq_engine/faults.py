@@ -25,6 +25,7 @@ POINTS: dict[str, str] = {
     "deliver.before_cursor": "a batch is delivered, its cursor is not yet durable",
     "deliver.after_cursor": "a batch is delivered and its cursor is durable",
     "publish.begin": "before pending changes are published to Delta",
+    "publish.staged": "pending changes are written to files, the catalog does not know them yet",
     "publish.file": "a file for Delta is written, not yet in a Delta commit",
     "publish.committed": "a Delta commit is done, the catalog does not know it yet",
     "compact.staged": "a compaction has written its files, the catalog transaction has not begun",

@@ -39,11 +39,15 @@ _MOST_KEYS = 16
 
 @dataclass(frozen=True)
 class Facts:
-    """`keys` over class representatives; `same` maps a column to its class; `constant` are classes of one value."""
+    """`keys` over class representatives; `same` maps a column to its class; `constant` are classes of one value.
+
+    `present` are columns that are never NULL.
+    """
 
     keys: Keys
     same: dict[str, str]
     constant: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
 
     def class_of(self, name: str) -> str:
         while name in self.same and self.same[name] != name:
@@ -93,7 +97,8 @@ def _scan(node: Scan, table_key: TableKey) -> Facts:
     if key is None:
         return Facts(frozenset(), {})
     names = {source.lower(): name for name, source in node.fields}
-    return Facts(frozenset({frozenset(names[part.lower()] for part in key)}), {})
+    columns = frozenset(names[part.lower()] for part in key)
+    return Facts(frozenset({columns}), {}, present=columns)
 
 
 @facts.register
@@ -129,7 +134,12 @@ def _project(node: Project, table_key: TableKey) -> Facts:
         parts = {part for part in key if part not in inner.constant}
         if parts <= set(by_class):
             keys.append(frozenset(by_class[part] for part in parts))
-    return Facts(_minimal(keys), same, frozenset(constant))
+    present = frozenset(name for name, e in node.items if _is_present(e.unnest(), inner))
+    return Facts(_minimal(keys), same, frozenset(constant), present)
+
+
+def _is_present(expression: exp.Expr, inner: Facts) -> bool:
+    return isinstance(expression, exp.Column) and expression.name in inner.present
 
 
 @facts.register
@@ -140,15 +150,16 @@ def _join(node: Join, table_key: TableKey) -> Facts:
     for each in inner:
         same.update(each.same)
         constant |= each.constant
-    merged = _equated(Facts(frozenset(), same, frozenset(constant)), node.conditions)
+    present = frozenset[str]().union(*(each.present for each in inner))
+    merged = _equated(Facts(frozenset(), same, frozenset(constant), present), node.conditions)
     per_input = [[frozenset(map(merged.class_of, key)) - merged.constant for key in each.keys] for each in inner]
     if any(not keys for keys in per_input):
-        return Facts(frozenset(), merged.same, merged.constant)
+        return Facts(frozenset(), merged.same, merged.constant, merged.present)
     owned = [frozenset(map(merged.class_of, each.columns)) for each in node.inputs]
     keys: set[frozenset[str]] = set()
     for start in _combinations(per_input):
         keys.add(_reduced(start, per_input, owned))
-    return Facts(_minimal(keys), merged.same, merged.constant)
+    return Facts(_minimal(keys), merged.same, merged.constant, merged.present)
 
 
 def _combinations(per_input: list[list[frozenset[str]]]) -> list[list[frozenset[str]]]:
@@ -195,12 +206,14 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr]) -> Facts:
     """`inner` after `conditions` hold: column = column makes one class, column = literal a constant."""
     merged = Facts(inner.keys, dict(inner.same), inner.constant)
     constant = set(inner.constant)
+    present = set(inner.present)
     for condition in conditions:
         for part in condition.unnest().flatten() if isinstance(condition.unnest(), exp.And) else [condition]:
             bare = part.unnest()
             if not isinstance(bare, exp.EQ):
                 continue
             left, right = bare.left.unnest(), bare.right.unnest()
+            present |= {side.name for side in (left, right) if isinstance(side, exp.Column)}
             if isinstance(left, exp.Column) and isinstance(right, exp.Column):
                 a, b = merged.class_of(left.name), merged.class_of(right.name)
                 if a != b:
@@ -213,7 +226,7 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr]) -> Facts:
                 constant.add(merged.class_of(right.name))
     known = frozenset(map(merged.class_of, constant))
     keys = _minimal(frozenset(map(merged.class_of, key)) - known for key in inner.keys)
-    return Facts(keys, merged.same, known)
+    return Facts(keys, merged.same, known, frozenset(present))
 
 
 @facts.register
@@ -232,14 +245,15 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     for key in inner.keys:
         if key <= set(classes):
             keys.append(frozenset(classes[part] for part in key) - constant)
-    return Facts(_minimal(keys), same, constant)
+    present = frozenset(name for name, e in node.keys if _is_present(e.unnest(), inner))
+    return Facts(_minimal(keys), same, constant, present)
 
 
 @facts.register
 def _distinct(node: Distinct, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
     everything = frozenset(map(inner.class_of, node.columns)) - inner.constant
-    return Facts(_minimal([*inner.keys, everything]), inner.same, inner.constant)
+    return Facts(_minimal([*inner.keys, everything]), inner.same, inner.constant, inner.present)
 
 
 @facts.register
@@ -273,13 +287,19 @@ def _limit(node: Limit, table_key: TableKey) -> Facts:
 
 @facts.register
 def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
-    """A key of both sides together; of one side alone where the other is joined on its full key."""
+    """A key of both sides together; of one side alone where the other is joined on its full key.
+
+    In a FULL join one of the two must not be all NULL, or unmatched rows of both sides could look alike.
+    """
     left, right = facts(node.left, table_key), facts(node.right, table_key)
     if not left.keys or not right.keys:
         return Facts(frozenset(), {})
     pairs = _equated(Facts(frozenset(), {}), node.conditions)
     on = {pairs.class_of(c) for c in pairs.same} | set(pairs.same.values())
-    keys = [a | b for a in left.keys for b in right.keys]
+    pairs_of_keys = [(a, b) for a in left.keys for b in right.keys]
+    if node.kind == "FULL":
+        pairs_of_keys = [(a, b) for a, b in pairs_of_keys if a & left.present or b & right.present]
+    keys = [a | b for a, b in pairs_of_keys]
 
     def matched(key: frozenset[str], other: frozenset[str]) -> bool:
         return all(any(o != part and pairs.class_of(o) == pairs.class_of(part) for o in other) for part in key) and bool(on)

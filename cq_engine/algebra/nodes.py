@@ -120,7 +120,10 @@ class Changes(Node):
 
 @dataclass(frozen=True, eq=False)
 class KeyHint:
-    """Says that of a leaf only rows are needed whose `column` has a value that `of_column` of `leaf` has."""
+    """Says that of a leaf only rows are needed whose `column` has a value that `of_column` of `leaf` has.
+
+    `leaf` may be any node of the delta plan whose column leads down to leaves.
+    """
 
     column: str
     leaf: Node
@@ -145,6 +148,7 @@ class StateRows(Node):
 
     label: str
     names: tuple[str, ...]
+    hints: tuple[KeyHint, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
     Filter,
+    KeyHint,
     Named,
     Node,
     OuterJoin,
@@ -200,7 +201,9 @@ def _carried(node: Aggregate, state: State, context: Context) -> Node:
     keys, sums = names[: len(node.keys)], names[len(node.keys) :]
     group = tuple((name, e) for name, (_, e) in zip(keys, node.keys))
     grouped = Aggregate(delta(node.input, context), (*group, (FROM, column(VERSION))), _signed_sums(state, sums))
-    stored: Node = StateRows(state.label, names)
+    changes = delta(node.input, context)
+    hints = tuple(KeyHint(k, changes, e.name) for k, (_, e) in zip(keys, node.keys) if isinstance(e, exp.Column))
+    stored: Node = StateRows(state.label, names, hints)
     if keys:
         affected, theirs = _affected(node, context)
         stored = SemiJoin(stored, affected, False, tuple(same(a, b) for a, b in zip(keys, theirs)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -31,7 +31,7 @@ from cq_engine.delta.context import aggregates
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.select_list import parse
 
-__all__ = ["Compiled", "StoredAggregate", "compile_query"]
+__all__ = ["Compiled", "StoredAggregate", "compile_query", "recomputed"]
 
 Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
 """Spark's types of expressions over a node's columns, by analysis."""
@@ -110,6 +110,14 @@ def compile_query(
             tuple(c.name for c in columns), (), "FULL", (f"recomputed in full: {said}",),
         )  # fmt: skip
     return _assemble(text, columns, sources, shown, types, names, lowered)
+
+
+def recomputed(compiled: Compiled, reason: str) -> Compiled:
+    """The same query, recomputed in full."""
+    names = tuple(c.name for c in compiled.columns)
+    return replace(
+        compiled, node=None, outputs=names, stored=(), key_count=None, verdict="FULL", reasons=(f"recomputed in full: {reason}",)
+    )  # fmt: skip
 
 
 def _assemble(

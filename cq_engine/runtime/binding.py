@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from sqlglot import exp
 
 from cq_engine.algebra.emit import Emitter, quote
-from cq_engine.algebra.nodes import FROM, TO, VERSION, WEIGHT, Changes, History, KeyHint, Node, Scan, StateRows
-from cq_engine.catalog.model import VersionedTable
+from cq_engine.algebra.nodes import (
+    BEFORE,
+    FOREVER,
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Changes,
+    Filter,
+    History,
+    Join,
+    KeyHint,
+    Node,
+    Project,
+    Scan,
+    StateRows,
+    UnionAll,
+)
+from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.runtime.reader import Reader
-from cq_engine.runtime.rows import change_columns, empty
+from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
+from cq_engine.runtime.tails import Tail
 from cq_engine.types import arrow_type
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
 HINT_VALUES = 20_000
-"""More distinct join keys than this are not worth a look-up by key; the table is scanned."""
-HINT_ROWS = 100_000
-"""More change rows than this are not looked at by the driver for keys."""
+"""More distinct keys than this are not worth a look-up by key; the table is scanned."""
+DRIVER_CHANGES = 50_000
+"""More change rows than this of one table are netted by Spark, not by the driver."""
+DRIVER_ROWS = 20_000
+"""More rows than this of one table are read by Spark."""
+STATE_CHANGES = 100_000
+"""More change rows than this of a state are merged by Spark."""
 
 
 class ImageBinder:
@@ -48,7 +71,11 @@ class ImageBinder:
 
 
 class IntervalBinder:
-    """Binds the leaves of a delta plan over (a, b]. `relations` are the DataFrames that the emitted SQL names."""
+    """Binds the leaves of a delta plan over (a, b]. `relations` are the DataFrames that the emitted SQL names.
+
+    Where a table's changes and the rows that they meet are few, the driver nets them in Arrow (`tails`) and hands them
+    over as one small relation; otherwise Spark does the same in SQL (`delta.images`) over the tables' files.
+    """
 
     def __init__(
         self,
@@ -67,144 +94,223 @@ class IntervalBinder:
         self.compressed = compressed
         self.relations: dict[str, DataFrame] = {}
         self.emitter: Emitter | None = None
-        self._tails: dict[str, tuple[str | None, bool, int]] = {}
-        self._histories: dict[tuple[str, tuple[str, ...]], str] = {}
-        self._restrictions: dict[tuple[str, str, int], pa.Array | None] = {}
         self.reads: list[str] = []
-        """What was read of each table, for EXPLAIN."""
+        """What is read of each table, for EXPLAIN."""
+        self._tails: dict[str, Tail | None] = {}
+        self._names: dict[tuple[object, ...], str] = {}
+        self._kept: list[object] = []
+        self._known: dict[tuple[int, str], pa.Array | None] = {}
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
-            return self._changes(leaf)
+            return _select(leaf.scan.fields, self._changes(leaf.scan.table), VERSION, WEIGHT)
         if isinstance(leaf, History):
-            return self._history(leaf)
+            return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
         assert isinstance(leaf, StateRows)
-        return self._state(leaf)
+        return _select(tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf))
 
     def attach(self, emitter: Emitter) -> None:
         """Says where the CTEs go that the leaves need."""
         self.emitter = emitter
 
-    # ------------------------------------------------------------ tails
+    # ------------------------------------------------------------ changes
 
-    def _tail(self, name: str) -> tuple[str | None, bool, int]:
-        """(CTE of the net change rows or None, are they all inserts, the version they go on from)."""
+    def _start(self, table: VersionedTable) -> int:
+        """The version at or below `a` from which the table is read: its image there, and its changes since."""
+        return self.a if self.reader.is_small(table, self.a) else self.reader.catalog.layout(table.id, self.a).base
+
+    def _tail(self, name: str) -> Tail | None:
+        """The table's change rows where the driver can have them."""
         if name not in self._tails:
             table = self.tables[name]
-            small = self.reader.is_small(table, self.a)
-            base = self.a if small else self.reader.catalog.layout(table.id, self.a).base
-            sets = [s for s in self.reader.catalog.layout(table.id, base).changes if base < s.high and s.low <= self.b]
-            if not sets:
-                self._tails[name] = (None, True, base)
-            else:
-                tail = fresh_name(f"tail_{name}")
-                arrow = self.reader.changes_arrow(table, base, self.b, HINT_ROWS)
-                self.relations[tail] = (
-                    self.reader.changes(table, base, self.b) if arrow is None else self._change_frame(table, arrow)
-                )
-                columns = [c.name for c in table.physical_columns]
-                net = f"net_{len(self._tails) + 1}"
-                sql = net_sql(tail, columns, table.identity, self.a, self.b, self.compressed)
-                self._cte(net, sql)
-                self._tails[name] = (net, all(s.kinds <= {"INSERT"} for s in sets), base)
+            rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
+            small = None if rows is None else Tail.of(table, rows, self.a, self.b, self.compressed)
+            self._tails[name] = small
         return self._tails[name]
 
-    def _change_frame(self, table: VersionedTable, arrow: pa.Table) -> DataFrame:
-        return self.reader.frame(arrow, change_columns(table))
+    def _net(self, name: str) -> tuple[str | None, bool]:
+        """The CTE of the net change rows (None: there are none), and whether all of them are inserts."""
+        table = self.tables[name]
+        start = self._start(table)
+        sets = [s for s in self.reader.catalog.layout(table.id, start).changes if start < s.high and s.low <= self.b]
+        if not sets:
+            return None, True
+        if ("net", name) not in self._names:
+            relation = fresh_name(f"tail_{name}")
+            self.relations[relation] = self.reader.changes(table, start, self.b)
+            columns = [c.name for c in table.physical_columns]
+            self._cte("net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed))
+        return self._names["net", name], all(s.kinds <= {"INSERT"} for s in sets)
 
-    def _cte(self, name: str, sql: str) -> None:
+    def _cte(self, kind: str, key: object, sql: str) -> str:
         assert self.emitter is not None
+        name = f"{kind}_{len(self._names) + 1}"
+        self._names[kind, key] = name
         self.emitter.ctes[name] = sql
+        return name
 
-    def _changes(self, leaf: Changes) -> str:
-        net, _, _ = self._tail(leaf.scan.table)
+    def _given(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:
+        """Rows of the driver as a relation of one partition."""
+        name = self._names[key] = fresh_name(str(key[0]))
+        self.relations[name] = self.reader.frame(rows, columns).coalesce(1)
+        return name
+
+    def _changes(self, name: str) -> str:
+        if ("changes", name) in self._names:
+            return self._names["changes", name]
+        table = self.tables[name]
+        tail = self._tail(name)
+        if tail is not None:
+            columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
+            return self._given(("changes", name), tail.changes(), columns)
+        net, _ = self._net(name)
         assert net is not None  # the planner asks only for changes of changed tables
-        names = [c.name for c in self.tables[leaf.scan.table].columns]
-        rows = f"({changes_sql(net, names, self.a)})"
-        return _select(leaf.scan.fields, rows, VERSION, WEIGHT)
+        return self._cte("changes", name, changes_sql(net, [c.name for c in table.physical_columns], self.a))
 
     # ------------------------------------------------------------ histories
 
     def _history(self, leaf: History) -> str:
         table = self.tables[leaf.scan.table]
-        restrict = self._restrict(leaf)
-        key = (leaf.scan.table, tuple(sorted(f"{n}:{id(v)}" for n, v in restrict.items())))
-        if key not in self._histories:
-            net, insert_only, start = self._tail(leaf.scan.table)
-            base = fresh_name(f"base_{leaf.scan.table}")
-            if start == self.a:
-                self.relations[base] = self.reader.image(table, self.a, restrict or None)
-            else:
-                layout = self.reader.catalog.layout(table.id, start)
-                self.relations[base] = self.reader.base(table, layout, restrict or None)
-            self.reads.append(
-                f"{leaf.scan.table}: rows by {', '.join(f'{len(v)} values of {n}' for n, v in restrict.items())}"
-                if restrict
-                else f"{leaf.scan.table}: all rows"
-            )
-            columns = [c.name for c in table.physical_columns]
-            name = f"history_{len(self._histories) + 1}"
-            self._cte(name, history_sql(base, net, columns, table.identity, self.a, insert_only))
-            self._histories[key] = name
-        return _select(leaf.scan.fields, self._histories[key], FROM, TO)
+        restrict = self._restrict(table, leaf.hints, leaf.scan.fields)
+        key = ("history", leaf.scan.table, *sorted((n, id(v)) for n, v in restrict.items()))
+        if key in self._names:
+            return self._names[key]
+        wanted = ", ".join(f"{len(v)} values of {n}" for n, v in restrict.items())
+        self.reads.append(f"{leaf.scan.table}: {'rows by ' + wanted if wanted else 'all rows'}")
+        tail = self._tail(leaf.scan.table)
+        base = self._base_rows(table, restrict) if tail is not None else None
+        if tail is not None and base is not None:
+            columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
+            return self._given(key, _versions(tail, base), columns)
+        net, insert_only = self._net(leaf.scan.table)
+        relation = fresh_name(f"base_{leaf.scan.table}")
+        self.relations[relation] = self._base_frame(table, restrict)
+        columns_names = [c.name for c in table.physical_columns]
+        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only)
+        name = self._cte("history", key, sql)
+        self._names[key] = name
+        return name
 
-    def _restrict(self, leaf: History) -> dict[str, pa.Array]:
-        """The wanted values by column that the leaf's hints amount to; {} to read everything."""
-        found = {}
-        table = self.tables[leaf.scan.table]
-        if self.reader.is_small(table, self.a):
-            return {}
-        for hint in leaf.hints:
-            name = leaf.scan.source_of(hint.column)
-            values = self._values(hint)
-            if values is not None:
-                values = _fitting(values, table, name)
-            if values is not None and len(values) <= HINT_VALUES:
-                found[name] = values
-        return found
+    def _base_rows(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> pa.Table | None:
+        """At least the wanted rows of the image that the tail goes on from, where they are few."""
+        rows = self.reader.small_image(table, self.a)
+        if rows is not None:
+            for name, values in restrict.items():
+                rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+        elif restrict:
+            rows = self.reader.base_arrow(table, self.reader.catalog.layout(table.id, self.a), restrict)
+        return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
 
-    def _values(self, hint: KeyHint) -> pa.Array | None:
-        """The distinct values of the hint's source, where the driver can know them cheaply."""
-        leaf = hint.leaf
-        assert isinstance(leaf, (Changes, History))
-        source = leaf.scan.source_of(hint.of_column)
-        key = (leaf.scan.table, source, id(leaf) if isinstance(leaf, History) else 0)
-        if key not in self._restrictions:
-            table = self.tables[leaf.scan.table]
-            if isinstance(leaf, Changes):
-                rows = self.reader.changes_arrow(table, self.a, self.b, HINT_ROWS)
-            else:
-                rows = self._restricted_rows(leaf, table)
-            values = None if rows is None else pc.unique(rows.column(source).combine_chunks())
-            self._restrictions[key] = values if values is None or len(values) <= HINT_VALUES else None
-        return self._restrictions[key]
-
-    def _restricted_rows(self, leaf: History, table: VersionedTable) -> pa.Table | None:
-        """At least all versions of the rows that the hints of `leaf` let through."""
-        small = self.reader.small_image(table, self.a)
-        if small is not None:
-            changes = self.reader.changes_arrow(table, self.a, self.b, HINT_ROWS)
-            columns = small.column_names
-        else:
-            restrict = self._restrict(leaf)
-            if not restrict:
-                return None
-            layout = self.reader.catalog.layout(table.id, self.a)
-            small = self.reader.base_arrow(table, layout, restrict)
-            changes = self.reader.changes_arrow(table, layout.base, self.b, HINT_ROWS)
-            columns = [c.name for c in table.physical_columns]
-        if small is None or changes is None:
-            return None
-        return pa.concat_tables([small.select(columns), changes.select(columns)], promote_options="permissive")
+    def _base_frame(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> DataFrame:
+        if self._start(table) == self.a:
+            return self.reader.image(table, self.a, restrict or None)
+        return self.reader.base(table, self.reader.catalog.layout(table.id, self.a), restrict or None)
 
     # ------------------------------------------------------------ states
 
     def _state(self, leaf: StateRows) -> str:
         table = self.states[leaf.label]
-        name = fresh_name(f"state_{leaf.label}")
-        self.relations[name] = self.reader.image(table, self.a)
-        fields = tuple(zip(leaf.names, (c.name for c in table.columns)))
-        return _select(fields, name)
+        restrict = self._restrict(table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns))))
+        name = self._names.get(("state", leaf.label, id(leaf)))
+        if name is not None:
+            return name
+        rows = self._state_rows(table, restrict)
+        if rows is not None and rows.num_rows <= DRIVER_ROWS:
+            return self._given(("state", leaf.label, id(leaf)), rows, table.columns)
+        name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
+        self.relations[name] = self.reader.image(table, self.a, restrict or None)
+        return name
+
+    def _state_rows(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> pa.Table | None:
+        """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
+        small = self.reader.small_image(table, self.a)
+        if small is not None:
+            for name, values in restrict.items():
+                small = small.filter(pc.is_in(small.column(name), value_set=values))
+            return small
+        if not restrict:
+            return None
+        layout = self.reader.catalog.layout(table.id, self.a)
+        base = self.reader.base_arrow(table, layout, restrict)
+        rows = self.reader.changes_arrow(table, layout.base, self.a, STATE_CHANGES)
+        if base is None or rows is None:
+            return None
+        for name, values in restrict.items():
+            rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+        present = Tail.of(table, rows, self.a, self.a, compressed=False)
+        return pa.concat_tables(
+            [present.untouched(base), present.versions().select([c.name for c in table.columns])]
+        )
+
+    # ------------------------------------------------------------ hints
+
+    def _restrict(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> dict[str, pa.Array]:
+        """The wanted values by column that the hints amount to; {} to read everything."""
+        sources = dict(fields)
+        found = {}
+        for hint in hints:
+            values = self._values(hint.leaf, hint.of_column)
+            fitting = None if values is None else _fitting(values, table, sources[hint.column])
+            if fitting is not None and len(fitting) <= HINT_VALUES:
+                found[sources[hint.column]] = fitting
+        return found
+
+    def _values(self, node: Node, name: str) -> pa.Array | None:
+        """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""
+        key = (id(node), name)
+        if key not in self._known:
+            self._kept.append(node)  # ids stay unique while the memo lives
+            values = self._find_values(node, name)
+            self._known[key] = None if values is None or len(values) > HINT_VALUES else values
+        return self._known[key]
+
+    def _find_values(self, node: Node, name: str) -> pa.Array | None:
+        if isinstance(node, Changes):
+            tail = self._tail(node.scan.table)
+            return None if tail is None else pc.unique(_one(tail.changes().column(node.scan.source_of(name))))
+        if isinstance(node, History):
+            return self._history_values(node, node.scan.source_of(name))
+        if isinstance(node, Filter):
+            return self._values(node.input, name)
+        if isinstance(node, Project):
+            expression = dict(node.items)[name].unnest()
+            return self._values(node.input, expression.name) if isinstance(expression, exp.Column) else None
+        if isinstance(node, Join):
+            return self._values(next(each for each in node.inputs if name in each.columns), name)
+        if isinstance(node, UnionAll):
+            place = node.names.index(name)
+            parts = [self._values(each, each.columns[place]) for each in node.inputs]
+            known = [part for part in parts if part is not None]
+            if len(known) < len(parts) or any(part.type != known[0].type for part in known):
+                return None
+            return pc.unique(pa.concat_arrays(known))
+        return None
+
+    def _history_values(self, leaf: History, source: str) -> pa.Array | None:
+        table = self.tables[leaf.scan.table]
+        tail = self._tail(leaf.scan.table)
+        restrict = self._restrict(table, leaf.hints, leaf.scan.fields)
+        base = self._base_rows(table, restrict) if tail is not None and (restrict or not leaf.hints) else None
+        if tail is None or base is None:
+            return None
+        both = [_one(base.column(source)), _one(tail.rows.column(source))]
+        return pc.unique(pa.concat_arrays([part.cast(both[0].type) for part in both]))
+
+
+def _versions(tail: Tail, base: pa.Table) -> pa.Table:
+    """The row versions of a table: those that its changes imply, and `base` where there is no change."""
+    rest = tail.untouched(base)
+    count = rest.num_rows
+    rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
+    rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
+    changed = tail.versions()
+    return pa.concat_tables([rest.select(changed.column_names), changed], promote_options="permissive")
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
 
 
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlglot
@@ -23,9 +23,9 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.errors import AnalysisError, CQError
+from cq_engine.errors import AnalysisError
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.compiled import Compiled, compile_query
+from cq_engine.planner.compiled import Compiled, compile_query, recomputed
 from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
 from cq_engine.runtime.binding import ImageBinder
 from cq_engine.runtime.query import Resolver, unknown_table
@@ -68,11 +68,17 @@ class _Empty(Resolver):
         return self.services.reader.frame(empty(columns), columns)
 
 
-def shape_of(services: Services, state: CatalogState, text: str) -> Shape:
-    """Analyses a defining query. Raises CQSyntaxError, AnalysisError."""
+def shape_of(
+    services: Services, state: CatalogState, text: str, known: Mapping[str, tuple[str, ...]] | None = None
+) -> Shape:
+    """Analyses a defining query. `known` are the columns of its tables at CREATE, so that a `*` keeps its meaning.
+
+    Raises CQSyntaxError, AnalysisError.
+    """
     listed = select_list(text)
-    sources = _sources(state, listed.stripped)
-    schema = _analyse(services, listed.stripped)
+    sources = {name: _as_known(table, (known or {}).get(name)) for name, table in _sources(state, listed.stripped).items()}
+    state = replace(state, tables={**state.tables, **sources})
+    schema = _analyse(services, state, listed.stripped)
     columns = _named(schema)
     width = len(columns)
     outputs, hidden = _outputs(listed, columns)
@@ -81,7 +87,7 @@ def shape_of(services: Services, state: CatalogState, text: str) -> Shape:
         names = ", ".join(quote(c.name) for c in columns)
         more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
         planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
-        analysed = columns_of(_analyse(services, planned).schema)
+        analysed = columns_of(_analyse(services, state, planned).schema)
         kinds = [canonical_type(c.type) for c in analysed[width:]]
         columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
     typed = tuple(
@@ -90,8 +96,18 @@ def shape_of(services: Services, state: CatalogState, text: str) -> Shape:
     return Shape(planned, columns, width, typed, sources)
 
 
-def _analyse(services: Services, text: str) -> DataFrame:
-    return _Empty(services).frame(text)
+def _analyse(services: Services, state: CatalogState, text: str) -> DataFrame:
+    resolver = _Empty(services)
+    resolver.state = state
+    return resolver.frame(text)
+
+
+def _as_known(table: Table, names: tuple[str, ...] | None) -> Table:
+    """The table with just the columns that the query's definition knows."""
+    if names is None:
+        return table
+    columns = tuple(c for c in table.columns if c.name in names)
+    return replace(table, storage=replace(table.storage, columns=columns))
 
 
 def _sources(state: CatalogState, text: str) -> dict[str, Table]:
@@ -220,8 +236,10 @@ def _over_results(
 # ------------------------------------------------------------------------------------------------ compiling
 
 
-def compile_definition(services: Services, shape: Shape, declared: tuple[str, ...] | None) -> Compiled:
-    """The compiled query for an analysed one."""
+def compile_definition(
+    services: Services, shape: Shape, declared: tuple[str, ...] | None, *, full: bool = False
+) -> Compiled:
+    """The compiled query for an analysed one; with `full` it is to be recomputed whatever it is."""
     storages = {name: table.storage for name, table in shape.sources.items()}
 
     def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
@@ -234,10 +252,8 @@ def compile_definition(services: Services, shape: Shape, declared: tuple[str, ..
             raise translate_spark_error(error) from error
         return [c.type for c in columns_of(schema)]
 
-    try:
-        return compile_query(shape.text, shape.columns, shape.sources, declared, types)
-    except CQError:
-        raise
+    compiled = compile_query(shape.text, shape.columns, shape.sources, declared, types)
+    return recomputed(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
 
 
 def define(
@@ -245,7 +261,8 @@ def define(
 ) -> tuple[CatalogState, ContinuousQuery, Compiled]:
     """The definition that the statement asks for; the state is as before but for the numbers it used."""
     shape = shape_of(services, state, statement.query)
-    compiled = compile_definition(services, shape, statement.primary_key)
+    full = dict(statement.options).get("refresh", "").lower() == "full"
+    compiled = compile_definition(services, shape, statement.primary_key, full=full)
     state, query_id = allocate_id(state)
     state, log_id = allocate_id(state)
     states = []
@@ -273,6 +290,7 @@ def define(
         verdict=compiled.verdict,
         reasons=compiled.reasons,
         key_checked=compiled.key_checked,
+        source_columns=tuple((name, tuple(c.name for c in t.columns)) for name, t in sorted(shape.sources.items())),
         outputs=shape.outputs,
         width=shape.width,
     )

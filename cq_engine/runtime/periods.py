@@ -118,17 +118,30 @@ def _add_months(wall: datetime, months: int) -> datetime:
     )
 
 
+def _read(text: str) -> datetime | None:
+    """ISO 8601, or month-day-year as in the paper's own examples (slide 17)."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    for pattern in ("%m-%d-%Y", "%m-%d-%Y %H:%M:%S"):
+        try:
+            return datetime.strptime(text, pattern)  # noqa: DTZ007 - the zone is the caller's
+        except ValueError:
+            continue
+    return None
+
+
 def _parse_start(text: str, zone: tzinfo) -> datetime:
     iso = text.strip()
     if iso[-1:] in {"Z", "z"}:  # Python 3.10 does not read it
         iso = f"{iso[:-1]}+00:00"
-    try:
-        start = datetime.fromisoformat(iso)
-    except ValueError as error:
+    start = _read(iso)
+    if start is None:
         raise AnalysisError(
             f"START {text!r} is not a timestamp",
             hint="write it like '2013-01-01 06:00:00', with or without a zone",
-        ) from error
+        )
     return start.replace(tzinfo=zone) if start.tzinfo is None else start
 
 

@@ -51,9 +51,11 @@ class Queries:
     def compiled(self, query: ContinuousQuery) -> Compiled:
         """The compiled definition, from memory or made again."""
         if query.id not in self._compiled:
-            shape = shape_of(self.services, self.services.catalog.state, query.query)
+            state = self.services.catalog.state
+            shape = shape_of(self.services, state, query.query, dict(query.source_columns))
             declared = query.key if query.declared else None
-            self._compiled[query.id] = compile_definition(self.services, shape, declared)
+            full = dict(query.options).get("refresh") == "full"
+            self._compiled[query.id] = compile_definition(self.services, shape, declared, full=full)
         return self._compiled[query.id]
 
     @contextmanager
@@ -72,14 +74,15 @@ class Queries:
         known = catalog.state.queries.get(statement.name.lower())
         if known is not None and statement.if_not_exists:
             return f"continuous query {known.name} exists"
-        if known is not None and statement.or_replace:
-            self.drop(DropContinuousQuery(known.name))
-        elif known is not None or statement.name.lower() in catalog.state.tables:
+        if known is not None and not statement.or_replace or statement.name.lower() in catalog.state.tables:
             raise CatalogError(
                 f"{statement.name} exists already", hint="choose another name, or CREATE OR REPLACE CONTINUOUS QUERY"
             )
         with catalog.lock:
-            state, query, compiled = define(self.services, catalog.state, statement)
+            before = catalog.state
+            if known is not None:  # the old one goes in the transaction that brings the new one
+                before = apply.drop_query(before, known.name)
+            state, query, compiled = define(self.services, before, statement)
             _check_options(query)
             version = self._start_version(statement.start, compiled)
             query = replace(query, created_version=version, declared=statement.primary_key is not None)
@@ -91,7 +94,7 @@ class Queries:
                     unit.add_commit(version, self._now())
                 unit.set_state(state)
                 start.write(unit)
-                unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", None))
+                unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
                 self.delivery.begin(unit, query, version - 1 if statement.start.point == "SNAPSHOT" else version)
         self._compiled[query.id] = compiled
         notes = [f"continuous query {query.name} created: {query.verdict}", *query.reasons]
@@ -261,13 +264,18 @@ class Queries:
             )
         state, query_again = self._fresh_states(catalog.state, query)
         snapshot = start.point == "SNAPSHOT"
+        if snapshot and version == before:  # destinations have had this version, and would not look at it again
+            version = catalog.newest_version + 1
         begun = prepare_start(self.services, query_again, compiled, version, snapshot)
         with catalog.write(begun.attempt) as unit:
+            if version > catalog.newest_version:
+                unit.add_commit(version, self._now())
             unit.set_state(apply.replace_query(state, query_again))
             begun.write(unit)
             unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", self.services.clock.now()))
             self._record_skip(unit, query, before, version)
-        return f"{query.name} goes on from version {version}; versions {before + 1} to {version} are skipped"
+        skipped = f"; versions {before + 1} to {version} are skipped" if version > before else ""
+        return f"{query.name} goes on from version {version}{skipped}"
 
     def _fresh_states(self, state: CatalogState, query: ContinuousQuery) -> tuple[CatalogState, ContinuousQuery]:
         states = []
@@ -286,7 +294,7 @@ def _check_options(query: ContinuousQuery) -> None:
     options = dict(query.options)
     wanted = options.get("refresh", "auto").lower()
     if wanted not in ("auto", "incremental", "full"):
-        raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto or incremental")
+        raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto, incremental or full")
     if wanted == "incremental" and query.verdict == "FULL":
         raise AnalysisError(
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,13 @@ from cq_engine.grammar import (
     SetOption,
     Show,
     Statement,
+    When,
 )
 from cq_engine.result import Result
 from cq_engine.runtime import show
 from cq_engine.runtime.check import check_constraints
 from cq_engine.runtime.explain import explain_query, explain_text
+from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
 from cq_engine.runtime.transaction import Transaction
 from cq_engine.types import columns_of
@@ -53,6 +56,11 @@ def _no_transaction(engine: Engine, what: str) -> None:
     engine._check_writable()
     if engine.session is not None:
         raise TransactionError(f"{what} cannot run inside a transaction", hint="COMMIT or ROLLBACK first")
+
+
+def check_when(when: When, now: datetime) -> None:
+    """Raises AnalysisError for a period, timestamp or cron expression that is not valid, before anything is written."""
+    trigger_for(when, now, timezone.utc)
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -195,8 +203,9 @@ def _check(statement: CheckConstraints, engine: Engine, sql: str) -> Result:
 @execute.register(CreateContinuousQuery)
 def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "CREATE CONTINUOUS QUERY")
+    check_when(statement.when, engine.now)
     message = engine.queries.create(statement)
-    engine.schedule(statement.name)
+    engine.schedule(statement.name, new=True)
     if statement.start.point != "NOW":
         engine.scheduler.wake(statement.name)
     return Result(message=message)
@@ -205,6 +214,8 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
 @execute.register(AlterContinuousQuery)
 def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "ALTER CONTINUOUS QUERY")
+    if statement.when is not None:
+        check_when(statement.when, engine.now)
     message = engine.queries.alter(statement)
     engine.schedule(statement.name)
     if statement.action == "RESUME":
@@ -215,8 +226,9 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
 @execute.register(DropContinuousQuery)
 def _drop_query(statement: DropContinuousQuery, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "DROP CONTINUOUS QUERY")
+    message = engine.queries.drop(statement)
     engine.scheduler.remove(statement.name)
-    return Result(message=engine.queries.drop(statement))
+    return Result(message=message)
 
 
 @execute.register(RefreshContinuousQuery)

@@ -66,6 +66,7 @@ QUERY = ContinuousQuery(
     created_version=9,
     outputs=(OutputColumn("o", "int", "old", 1),),
     width=2,
+    source_columns=(("t", ("a", "b")), ("u", ())),
     declared=True,
     key_checked=True,
 )

@@ -289,7 +289,7 @@ def test_screenful_prints_what_it_says(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("sys.stdin", io.StringIO(sql))
     assert cli.main(["bank"]) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    printed = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
     assert printed[-len(table.splitlines()) :] == table.splitlines()
     exec(compile(program, str(README), "exec"), {})
     assert capsys.readouterr().out == lines

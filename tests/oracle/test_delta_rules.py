@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, note
+from hypothesis import given
 
 from cq_engine.planner.compiled import Compiled
 from tests.oracle.budget import budget
@@ -17,12 +17,14 @@ def check_query(plans: Plans, number: int) -> str:
     compiled = plans.compile(number)
     if compiled.node is None:
         return compiled.verdict
-    note(f"{recorded.history.script(recorded.history.queries[number])}\nkey {compiled.key}; {compiled.reasons}")
-    each = _transactional(plans, number, compiled, each_commit=True)
-    batch = _transactional(plans, number, compiled, each_commit=False)
-    for one, other in ((each, batch),):
-        _same(one, other)
-    _compressed(plans, number, compiled)
+    try:
+        each = _transactional(plans, number, compiled, each_commit=True)
+        batch = _transactional(plans, number, compiled, each_commit=False)
+        _same(each, batch)
+        _compressed(plans, number, compiled)
+    except Broken as problem:
+        script = recorded.history.script(recorded.history.queries[number])
+        raise Broken(f"{problem}\nkey {compiled.key}; {compiled.reasons}\n{script}") from None
     return compiled.verdict
 
 

@@ -134,7 +134,7 @@ class _Replay:
     def law(self, name: str, changes: Sequence[Change], commits: Sequence[tuple[int, int]]) -> None:
         number = int(name.lstrip("eachbatpkdown"))
         described = self.engine.describe(name)
-        names = [c.name.lower() for c in described.columns]
+        names = [name.lower() for name, _ in self.recorded.columns[number]]
         places = None if described.key is None else [names.index(k.lower()) for k in described.key]
         results = [(version, self.recorded.results[index][number]) for version, index in commits]
         try:

@@ -18,23 +18,30 @@ import pyarrow as pa
 from cq_engine.destinations import CallbackDestination, DeltaBatch, registry
 from cq_engine.engine import Engine, TransactionHandle
 
-RICH = "SELECT account, sum(amount) AS total, count(*) AS n FROM entry GROUP BY account HAVING sum(amount) > 100"
-OWNED = (
-    "SELECT e.id, e.amount, e.note, a.owner FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
+RICH = (
+    "SELECT account, sum(amount) AS total, count(*) AS n FROM entry GROUP BY account HAVING sum(amount) > 100"
 )
+OWNED = "SELECT e.id, e.amount, e.note, a.owner FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
 QUERIES = {"rich": RICH, "owned": OWNED}
 """The defining queries without delta functions: what the oracle recomputes."""
 
+CREATE_RICH = (
+    "CREATE CONTINUOUS QUERY IF NOT EXISTS rich DESTINATION TABLE rich_log START FROM SNAPSHOT AS "
+    "SELECT delta_marker() AS m, account, sum(amount) AS total, count(*) AS n, cq_old_value(total) AS was,"
+    " cq_commit_version() AS v FROM entry GROUP BY account HAVING sum(amount) > 100"
+)
+CREATE_OWNED = (
+    "CREATE CONTINUOUS QUERY IF NOT EXISTS owned DESTINATION CALLBACK calls, TABLE owned_log"
+    " START FROM SNAPSHOT AS SELECT e.id, e.amount, e.note, a.owner, delta_marker() AS m,"
+    " cq_old_value(a.owner) AS was, cq_commit_version() AS v"
+    " FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
+)
 DEFINITIONS = (
     "CREATE TABLE IF NOT EXISTS progress (step INT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, owner STRING)",
     "CREATE TABLE IF NOT EXISTS entry (id INT PRIMARY KEY, account INT, amount DECIMAL(10,2), note STRING)",
-    "CREATE CONTINUOUS QUERY IF NOT EXISTS rich DESTINATION TABLE rich_log START FROM SNAPSHOT AS "
-    "SELECT delta_marker() AS m, account, sum(amount) AS total, count(*) AS n, cq_old_value(total) AS was,"
-    " cq_commit_version() AS v FROM entry GROUP BY account HAVING sum(amount) > 100",
-    "CREATE CONTINUOUS QUERY IF NOT EXISTS owned DESTINATION CALLBACK calls, TABLE owned_log"
-    " START FROM SNAPSHOT AS SELECT e.id, e.amount, e.note, a.owner, delta_marker() AS m, cq_old_value(a.owner) AS was,"
-    " cq_commit_version() AS v FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5",
+    CREATE_RICH,
+    CREATE_OWNED,
 )
 BULK = 600
 CHUNK = 250
@@ -46,7 +53,7 @@ Step = Callable[[Engine], None]
 
 def connect_story(engine: Engine, calls: Path) -> None:
     """Registers the callback, which writes every batch durably to `calls` before it accepts it."""
-    registry.CallbackDestination = partial(CallbackDestination, chunk=CHUNK)  # type: ignore[misc, assignment]
+    registry.CallbackDestination = partial(CallbackDestination, chunk=CHUNK)  # type: ignore[attr-defined]
 
     @engine.callback("calls")
     def _write(batch: DeltaBatch) -> None:
@@ -119,7 +126,7 @@ def _stream(number: int) -> Step:
     """Three transactions of another system in one call: three commits, all or none of them."""
 
     def run(engine: Engine) -> None:
-        entry = {
+        entry: dict[str, list[Any]] = {
             "txn": [1, 1, 2, 2, 3],
             "op": ["I", "U", "I", "D", "U"],
             "id": [20, 1, 21, 20, 21],

@@ -16,12 +16,14 @@ from tests.recovery.checks import check_all
 from tests.recovery.story import connect_story, finish, tell
 
 FIRST = tuple(faults.POINTS)
+TAKEN = "deliver.before_cursor:15"
+"""The callback has taken the second part of a large commit, and nobody knows."""
 LATER = (
     "commit.staged:6",  # the bulk insert, its files written
     "commit.before_catalog:3",  # three commits of apply_changes
     "refresh.before_catalog:6",  # several commits, one of them large
     "deliver.begin:14",  # the second part of a large commit
-    "deliver.before_cursor:15",  # the callback has taken that part
+    TAKEN,
     "deliver.after_cursor:13",  # the cursor stands in the middle of a commit
     "deliver.before_cursor:18",  # a table takes a large commit in files
     "publish.file:4",  # copies of insert-only files
@@ -31,12 +33,12 @@ LATER = (
 """The n-th time, where the process stands at another kind of work."""
 
 
-def check_successor(connect: Callable[..., Engine], warehouse: Path, calls: Path, look_at: int) -> None:
+def check_successor(connect: Callable[..., Engine], warehouse: Path, calls: Path, look_at: int) -> int:
     engine = connect(scheduler=False)
     connect_story(engine, calls)
     tell(engine)
     finish(engine)
-    check_all(engine, warehouse, calls, look_at=look_at)
+    return check_all(engine, warehouse, calls, look_at=look_at)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,8 @@ def test_killed_at_a_fault_point(
     calls = tmp_path / "calls.jsonl"
     died = worker(warehouse, calls, fault)
     assert died.returncode == -signal.SIGKILL, f"{fault} was not reached: {died.stderr[-2000:]}"
-    check_successor(connect, warehouse, calls, look_at=sum(map(ord, fault)))
+    repeated = check_successor(connect, warehouse, calls, look_at=sum(map(ord, fault)))
+    assert repeated == (1 if fault == TAKEN else 0), "only a batch whose cursor was not durable comes again"
 
 
 def test_a_process_with_its_own_spark(
@@ -63,3 +66,12 @@ def test_a_process_with_its_own_spark(
     died = worker(warehouse, calls, "refresh.before_catalog:3", own_spark=True)
     assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
     check_successor(connect, warehouse, calls, look_at=0)
+
+
+def test_killed_twice(worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path) -> None:
+    """The successor dies, too: what it has recovered and repeated counts no more than the rest."""
+    calls = tmp_path / "calls.jsonl"
+    for fault in ("commit.staged:6", "publish.committed:3", "deliver.before_cursor:2"):
+        died = worker(warehouse, calls, fault)
+        assert died.returncode == -signal.SIGKILL, f"{fault} was not reached: {died.stderr[-2000:]}"
+    assert check_successor(connect, warehouse, calls, look_at=1) <= 1

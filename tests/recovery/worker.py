@@ -33,7 +33,7 @@ def own() -> SparkSession:
 
 def borrowed() -> SparkSession:
     """A session of its own in the Spark of the test's process."""
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     jvm = gateway.jvm
     java_context = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
     conf = SparkConf(_jvm=jvm, _jconf=java_context.getConf())

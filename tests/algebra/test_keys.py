@@ -1,0 +1,90 @@
+"""Derived result keys, checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+import sqlglot
+
+from cq_engine.algebra.keys import covers, result_key
+from cq_engine.algebra.lower import lower
+from cq_engine.algebra.names import Names
+
+TABLES = {
+    "orders": ("o", "cust", "item", "qty"),
+    "items": ("i", "name", "kind"),
+    "lines": ("o", "n", "item"),
+    "events": ("at", "what"),
+}
+KEYS = {"orders": ("o",), "items": ("i",), "lines": ("o", "n"), "events": None}
+
+CASES = (
+    ("SELECT o, qty FROM orders", ("o",)),
+    ("SELECT qty FROM orders", None),
+    ("SELECT qty AS a, o AS b FROM orders", ("b",)),
+    ("SELECT o + 1 AS o FROM orders", None),
+    ("SELECT at, what FROM events", None),
+    ("SELECT DISTINCT at, what FROM events", ("at", "what")),
+    # A table joined on its full key adds nothing.
+    ("SELECT orders.o, name FROM orders JOIN items ON item = i", ("o",)),
+    ("SELECT i, o FROM orders JOIN items ON item = i", ("o",)),
+    # A key is known up to columns that are equal.
+    ("SELECT l.o, n, r.qty FROM lines l JOIN orders r ON l.o = r.o", ("o", "n")),
+    ("SELECT r.o, n, r.qty FROM lines l JOIN orders r ON l.o = r.o", ("o", "n")),
+    ("SELECT r.o, r.qty FROM lines l JOIN orders r ON l.o = r.o", None),
+    # Not on the key: both keys are needed.
+    ("SELECT a.o, b.i FROM orders a JOIN items b ON a.qty < b.i", ("o", "i")),
+    ("SELECT a.o FROM orders a JOIN items b ON a.qty < b.i", None),
+    ("SELECT a.o, b.o AS p FROM orders a, orders b", ("o", "p")),
+    ("SELECT a.o FROM orders a JOIN events e ON a.o = e.at", None),
+    # A chain of look-ups.
+    ("SELECT l.o, l.n FROM lines l JOIN orders r ON l.o = r.o JOIN items i ON r.item = i.i", ("o", "n")),
+    # A constant part needs not be shown.
+    ("SELECT n, item FROM lines WHERE o = 5", ("n",)),
+    ("SELECT qty FROM orders WHERE o = 5", ()),
+    ("SELECT qty FROM orders WHERE o = 5 OR o = 6", None),
+    ("SELECT cust, count(*) AS c FROM orders GROUP BY cust", ("cust",)),
+    ("SELECT count(*) AS c FROM orders GROUP BY cust", None),
+    ("SELECT count(*) AS c FROM orders", ()),
+    ("SELECT o, cust, count(*) AS c FROM orders GROUP BY o, cust", ("o",)),
+    ("SELECT cust, c FROM (SELECT cust, count(*) AS c FROM orders GROUP BY cust) WHERE c > 1", ("cust",)),
+    ("SELECT o FROM orders UNION ALL SELECT i FROM items", None),
+    ("SELECT o FROM orders UNION SELECT i FROM items", ("o",)),
+    ("SELECT o FROM orders EXCEPT ALL SELECT i FROM items", ("o",)),
+    ("SELECT cust FROM orders EXCEPT ALL SELECT i FROM items", None),
+    ("SELECT cust FROM orders INTERSECT SELECT i FROM items", ("cust",)),
+    ("SELECT o, qty FROM orders ORDER BY qty, o LIMIT 3", ("o",)),
+    ("SELECT qty FROM orders ORDER BY qty, o LIMIT 1", ()),
+    ("SELECT o, row_number() OVER (PARTITION BY cust ORDER BY o) AS r FROM orders", ("o",)),
+    ("SELECT a.o, name FROM orders a LEFT JOIN items b ON a.item = b.i", ("o",)),
+    ("SELECT a.o, b.i FROM orders a LEFT JOIN items b ON a.qty < b.i", ("o", "i")),
+    ("SELECT a.o FROM orders a RIGHT JOIN items b ON a.item = b.i", None),
+    ("SELECT a.o, b.i FROM orders a FULL JOIN items b ON a.item = b.i", ("o", "i")),
+    # Two NULL keys, each unmatched, are two rows with one key.
+    (
+        "SELECT a.cust, b.kind FROM (SELECT cust, count(*) AS c FROM orders GROUP BY cust) a"
+        " FULL JOIN (SELECT kind, count(*) AS c FROM items GROUP BY kind) b ON a.cust = b.kind",
+        None,
+    ),
+)
+
+
+def table_key(name: str) -> tuple[str, ...] | None:
+    return KEYS[name]
+
+
+@pytest.mark.parametrize(("query", "expected"), CASES)
+def test_result_key(query: str, expected: tuple[str, ...] | None) -> None:
+    tree = sqlglot.parse_one(query, dialect="spark")
+    lowered = lower(tree, TABLES, Names())
+    shown = dict(zip(lowered.outputs, (s.alias_or_name for s in tree.selects)))
+    found = result_key(lowered.node, lowered.outputs, table_key)
+    assert (None if found is None else tuple(shown[name] for name in found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"), [(("o",), True), (("o", "qty"), True), (("qty",), False), ((), False)]
+)
+def test_declared_key_covers_a_derived_one(declared: tuple[str, ...], expected: bool) -> None:
+    lowered = lower(sqlglot.parse_one("SELECT o, qty FROM orders", dialect="spark"), TABLES, Names())
+    by_name = dict(zip(("o", "qty"), lowered.outputs))
+    assert covers(lowered.node, [by_name[d] for d in declared], lowered.outputs, table_key) is expected
