@@ -22,6 +22,7 @@ from cq_engine.algebra.nodes import (
     Empty,
     Filter,
     Generate,
+    Given,
     History,
     Join,
     Limit,
@@ -80,7 +81,9 @@ class Emitter:
 
     def statement(self, text: str, *roots: Node) -> str:
         """`text` with `{0}`, `{1}` ... replaced by the relations of the roots, behind the WITH clause that they need."""
-        body = text.format(*self.bodies(*roots))
+        body = text
+        for number, relation in enumerate(self.bodies(*roots)):
+            body = body.replace(f"{{{number}}}", relation)
         if not self.ctes:
             return body
         with_clause = ",\n".join(f"{name} AS (\n{sql}\n)" for name, sql in self.ctes.items())
@@ -94,7 +97,7 @@ class Emitter:
 
     def relation(self, node: Node) -> str:
         """What may stand in FROM for `node`: a name, or a subquery in parentheses."""
-        if isinstance(node, (Scan, Changes, History, StateRows)):
+        if isinstance(node, (Scan, Changes, History, StateRows, Given)):
             return self.leaf_names(node)
         if id(node) in self.shared:
             return self.shared[id(node)]
@@ -119,6 +122,7 @@ class Emitter:
     @select.register(Changes)
     @select.register(History)
     @select.register(StateRows)
+    @select.register(Given)
     def _leaf(self, node: Node) -> str:
         return f"SELECT {_list(node.columns)} FROM {self.leaf_names(node)}"
 

@@ -22,6 +22,7 @@ __all__ = [
     "Empty",
     "Filter",
     "Generate",
+    "Given",
     "History",
     "Join",
     "Limit",
@@ -149,6 +150,18 @@ class StateRows(Node):
     label: str
     names: tuple[str, ...]
     hints: tuple[KeyHint, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Node):
+    """Rows that were computed before, under the name `name`."""
+
+    name: str
+    names: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:

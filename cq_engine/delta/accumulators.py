@@ -149,11 +149,30 @@ def _avg(call: exp.Expr, condition: exp.Expr | None, type_of: TypeOf, result: st
     kind = type_of(_argument(call))
     if kind.startswith("decimal("):
         precision, scale = (int(n) for n in kind[8:-1].split(","))
-        wide = f"decimal({min(38, precision + 10)},{scale})"
-        value = "CASE WHEN {0} > 0 THEN CAST(CAST({1} AS " + wide + ") / CAST({0} AS decimal(20,0)) AS " + result + ") END"
+        share = _decimal_share(precision, scale, result)
+        if share is None:
+            return None
+        value = "CASE WHEN {0} > 0 THEN " + share + " END"
     else:
         value = "CASE WHEN {0} > 0 THEN CAST({1} AS double) / {0} END"
     return Kept(kept.accumulators, lambda a: value.format(*a))
+
+
+def _decimal_share(precision: int, scale: int, result: str) -> str | None:
+    """{1} / {0} rounded once to `result`, as Spark's AVG rounds; None where Spark's decimals are too narrow for it.
+
+    Spark cuts the scale of a quotient to keep its integer digits. Where that leaves too few digits behind the
+    result's scale, the whole part and the remainder's share are divided each by itself.
+    """
+    if precision <= 14:
+        total = f"CAST({{1}} AS decimal({precision + 10},{scale}))"
+        return f"CAST({total} / CAST({{0}} AS decimal(20,0)) AS {result})"
+    if precision > 27 or scale > 12:
+        return None
+    total, count = f"CAST({{1}} AS decimal({precision + 10},{scale}))", "CAST({0} AS decimal(12,0))"
+    whole = f"CAST(({total} - {total} % {count}) / {count} AS {result})"
+    share = f"CAST(CAST({total} % {count} AS decimal({12 + scale},{scale})) / {count} AS {result})"
+    return f"CAST({whole} + {share} AS {result})"
 
 
 def _variance(call: exp.Expr, condition: exp.Expr | None, type_of: TypeOf, sample: bool, root: bool) -> Kept | None:

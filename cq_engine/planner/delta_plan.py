@@ -1,4 +1,4 @@
-"""The delta plan of one refresh: from the compiled query and what changed in (a, b] to one Spark SQL statement."""
+"""The delta plan of one refresh: Spark SQL for each stored aggregate that changes, then for the delta log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cq_engine.algebra.emit import Emitter, quote
-from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Empty, Node
+from cq_engine.algebra.nodes import FROM, TO, Aggregate, Empty, Given, Node
 from cq_engine.delta import aggregate as _aggregate  # noqa: F401  the rules register themselves
 from cq_engine.delta import distinct as _distinct  # noqa: F401
 from cq_engine.delta import join as _join  # noqa: F401
@@ -14,90 +14,88 @@ from cq_engine.delta import linear as _linear  # noqa: F401
 from cq_engine.delta import partitioned as _partitioned  # noqa: F401
 from cq_engine.delta.aggregate import accumulated
 from cq_engine.delta.context import Context, delta, touched
-from cq_engine.planner.compiled import Compiled, StoredAggregate
+from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.planner.finish import log_rows
 
-__all__ = ["DeltaPlan", "plan_delta"]
+__all__ = ["DeltaPlan", "Stage", "plan_delta"]
 
 
 @dataclass(frozen=True)
-class Output:
-    """One output of the statement: the delta log's rows (`state` None), or new rows of a state."""
+class Stage:
+    """The versions of a stored aggregate's affected groups, to be materialised as the relation `name`.
 
-    state: StoredAggregate | None
-    sql: str
-    columns: tuple[str, ...]
+    They are read twice, for the state's new rows and for what stands above the aggregate. Columns: the state's, then
+    `_from` and `_to`.
+    """
+
+    stored: StoredAggregate
+    node: Given
+    root: Node
+
+    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
+        """The statement; rows that only say how a group was before the interval are kept, they are old values."""
+        own = self.root.columns
+        shown = [f"{quote(a)} AS {quote(b)}" for a, b in zip(own, self.columns)]
+        return _statement(self.root, leaves, attach, f"SELECT {', '.join(shown)} FROM {{0}}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*(c.name for c in self.stored.columns), FROM, TO)
 
 
 @dataclass(frozen=True)
 class DeltaPlan:
-    """`statement` gives the rows of all outputs side by side: of a row with `_out` = n the columns `dn_*` are set."""
+    """`stages` in order, then `sql`: the delta log's rows with `_sequence` and `_duplicate`."""
 
-    outputs: tuple[Output, ...]
-    with_clause: str
+    compiled: Compiled
+    stages: tuple[Stage, ...]
+    root: Node
 
-    @property
-    def statement(self) -> str:
-        parts = []
-        for number, output in enumerate(self.outputs):
-            shown = [f"{number} AS _out"]
-            for other, each in enumerate(self.outputs):
-                own = other == number
-                shown += [f"{quote(c) if own else 'NULL'} AS d{other}_{i}" for i, c in enumerate(each.columns)]
-            parts.append(f"SELECT {', '.join(shown)} FROM (\n{output.sql}\n)")
-        return f"{self.with_clause}{' UNION ALL '.join(parts)}"
-
-    def names(self, number: int) -> list[tuple[str, str]]:
-        """(name in the statement, the output's own name) of the columns of output `number`."""
-        return [(f"d{number}_{i}", c) for i, c in enumerate(self.outputs[number].columns)]
+    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
+        """The statement that gives the delta log's rows."""
+        compiled = self.compiled
+        inner = log_rows("{0}", compiled.outputs, compiled.key_outputs)
+        shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
+        text = f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
+        return _statement(self.root, leaves, attach, text)
 
 
-def plan_delta(
-    compiled: Compiled,
-    changed: frozenset[str],
-    insert_only: bool,
-    leaves: Callable[[Node], str],
-    attach: Callable[[Emitter], None],
-) -> DeltaPlan | None:
-    """The plan for an interval in which the tables `changed` have changes; None where the result cannot change.
+def _statement(
+    root: Node, leaves: Callable[[Node], str], attach: Callable[[Emitter], None], text: str
+) -> str:
+    emitter = Emitter(leaves)
+    attach(emitter)
+    return emitter.statement(text, root)
 
-    `leaves` gives the relation of a leaf, `attach` is called with the emitter before (it may add CTEs).
-    """
+
+def plan_delta(compiled: Compiled, changed: frozenset[str], insert_only: bool) -> DeltaPlan | None:
+    """The plan for an interval in which the tables `changed` have changes; None where the result cannot change."""
     assert compiled.node is not None
     stored = {id(each.node): each.state for each in compiled.states}
     context = Context(compiled.names, changed, stored, insert_only)
+    stages = [
+        _stage(each, context) for each in compiled.stored if touched(each.node, context)
+    ]
     root = delta(compiled.node, context)
     if isinstance(root, Empty):
         return None
-    states = [each for each in compiled.states if touched(each.node, context)]
-    roots = [root, *(accumulated(each.node, context) for each in states)]
-    emitter = Emitter(leaves)
-    attach(emitter)
-    bodies = emitter.bodies(*roots)
-    log = (*(c.name for c in compiled.columns), "_change_type", "_commit_version", "_sequence", "_duplicate")
-    outputs = [Output(None, _log(bodies[0], compiled), log)]
-    for each, body, node in zip(states, bodies[1:], roots[1:]):
-        outputs.append(Output(each, _state(body, node, each), (*(c.name for c in each.columns), "_most")))
-    with_clause = ""
-    if emitter.ctes:
-        with_clause = "WITH " + ",\n".join(f"{name} AS (\n{sql}\n)" for name, sql in emitter.ctes.items()) + "\n"
-    return DeltaPlan(tuple(outputs), with_clause)
+    if compiled.key_count is not None:
+        stages.append(_stage(compiled.key_count, context))
+    return DeltaPlan(compiled, tuple(stages), root)
 
 
-def _log(relation: str, compiled: Compiled) -> str:
-    inner = log_rows(relation, compiled.outputs, compiled.key_outputs)
-    shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
-    return f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
+def _stage(stored: StoredAggregate, context: Context) -> Stage:
+    """Plans the aggregate's versions, and puts a leaf for them in the place where everything above finds them."""
+    node: Aggregate = stored.node
+    root = accumulated(node, context)
+    given = Given(f"block_{stored.state.label}", root.columns)
+    context.accumulated[id(node)] = given
+    context.kept.append(given)
+    return Stage(stored, given, root)
 
 
-def _state(relation: str, node: Node, stored: StoredAggregate) -> str:
-    """The last version of each affected group, as rows of its state, and the most rows a group had at any commit."""
-    own = [name for name in node.columns if name not in (FROM, TO)]
-    shown = [f"{quote(name)} AS {quote(c.name)}" for name, c in zip(own, stored.columns)]
-    count = quote(own[len(stored.keys)])
-    keys = ", ".join(map(quote, own[: len(stored.keys)]))
-    most = f"max(CASE WHEN {FROM} > {BEFORE} THEN {count} END) OVER ({'PARTITION BY ' + keys if keys else ''})"
-    return (
-        f"SELECT {', '.join(shown)}, _most FROM (SELECT *, {most} AS _most FROM {relation})"
-        f" WHERE {TO} = {FOREVER} AND {FROM} > {BEFORE}"
-    )
+def is_key_count(stage: Stage) -> bool:
+    """True for the count of result rows per declared key."""
+    return stage.stored.state.label == KEY_STATE
+
+

@@ -19,6 +19,7 @@ from cq_engine.algebra.nodes import (
     WEIGHT,
     Changes,
     Filter,
+    Given,
     History,
     Join,
     KeyHint,
@@ -98,6 +99,7 @@ class IntervalBinder:
         """What is read of each table, for EXPLAIN."""
         self._tails: dict[str, Tail | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
+        self._ctes: dict[str, str] = {}
         self._kept: list[object] = []
         self._known: dict[tuple[int, str], pa.Array | None] = {}
 
@@ -106,12 +108,20 @@ class IntervalBinder:
             return _select(leaf.scan.fields, self._changes(leaf.scan.table), VERSION, WEIGHT)
         if isinstance(leaf, History):
             return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
+        if isinstance(leaf, Given):
+            return self._names["given", leaf.name]
         assert isinstance(leaf, StateRows)
         return _select(tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf))
 
     def attach(self, emitter: Emitter) -> None:
-        """Says where the CTEs go that the leaves need."""
+        """Says where the CTEs go that the leaves need; those of earlier statements come along."""
         self.emitter = emitter
+        emitter.ctes.update(self._ctes)
+
+    def give(self, leaf: Given, rows: DataFrame) -> None:
+        """Binds rows that were computed before; `rows` has the leaf's columns by position."""
+        name = self._names["given", leaf.name] = fresh_name(leaf.name)
+        self.relations[name] = rows.toDF(*leaf.columns)
 
     # ------------------------------------------------------------ changes
 
@@ -146,7 +156,7 @@ class IntervalBinder:
         assert self.emitter is not None
         name = f"{kind}_{len(self._names) + 1}"
         self._names[kind, key] = name
-        self.emitter.ctes[name] = sql
+        self._ctes[name] = self.emitter.ctes[name] = sql
         return name
 
     def _given(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:

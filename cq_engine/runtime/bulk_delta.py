@@ -13,7 +13,8 @@ from pyspark.sql import functions as f
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, VersionedTable
-from cq_engine.planner.delta_plan import DeltaPlan
+from cq_engine.algebra.nodes import BEFORE, FOREVER
+from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote, run_sql
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_log", "write_outputs"]
 
+_LEVEL = StorageLevel.MEMORY_AND_DISK
+
 
 def write_outputs(
     services: Services, query: ContinuousQuery, plan: DeltaPlan, binder: IntervalBinder, interval: Interval
@@ -31,37 +34,43 @@ def write_outputs(
     """Runs the plan once, keeps its rows with the executors, and writes each output to files of its own."""
     from cq_engine.runtime.refresh import Outcome, duplicate_key
 
-    states = dict(query.states)
-    rows = run_sql(services.spark(), plan.statement, binder.relations).persist(StorageLevel.MEMORY_AND_DISK)
+    spark = services.spark()
+    tables_of = dict(query.states)
+    attempt = services.catalog.attempt("refresh")
+    kept: list[DataFrame] = []
     try:
-        log = _part(rows, plan, 0)
+        written: list[tuple[VersionedTable, list[DataFile]]] = []
+        for stage in plan.stages:
+            versions = run_sql(spark, stage.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
+            kept.append(versions)
+            binder.give(stage.node, versions)
+            if is_key_count(stage):
+                _check_keys(query, stage, versions)
+            table = tables_of[stage.stored.state.label]
+            last = versions.where(f"_to = {FOREVER} AND _from > {BEFORE}")
+            written.append((table, _write_state(attempt, services, table, last, interval.b, not stage.stored.keys)))
+        log = run_sql(spark, plan.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
+        kept.append(log)
         summary = _summary(log)
         if summary["duplicates"]:
             raise duplicate_key(query, log.where("_duplicate").limit(10).toArrow())
-        attempt = services.catalog.attempt("refresh")
-        written: list[tuple[VersionedTable, list[DataFile]]] = []
-        for number, output in enumerate(plan.outputs[1:], 1):
-            assert output.state is not None
-            part = _part(rows, plan, number)
-            if output.state.state.label == "result_key":
-                twice = part.where("_most > 1").limit(1).toArrow()
-                if twice.num_rows:
-                    keys = output.state.keys
-                    names = query.key or ()
-                    raise duplicate_key(query, twice.select(list(keys)).rename_columns(list(names)))
-            table = states[output.state.state.label]
-            written.append((table, _write_state(services, attempt, table, part, interval.b, not output.state.keys)))
         files = write_log(services, attempt, query, log, interval.a, interval.b) if summary["rows"] else []
         counts = (summary["inserted"], summary["deleted"], summary["updated"])
-        versions = (summary["low"] or 0, summary["high"] or 0)
-        return Outcome(files, written, counts, versions, attempt)
+        return Outcome(files, written, counts, (summary["low"] or 0, summary["high"] or 0), attempt)
+    except BaseException:
+        attempt.abandon()
+        raise
     finally:
-        rows.unpersist()
+        for frame in kept:
+            frame.unpersist()
 
 
-def _part(rows: DataFrame, plan: DeltaPlan, number: int) -> DataFrame:
-    """The rows of one output, under their own names."""
-    return rows.where(f"_out = {number}").select(*(f.col(n).alias(own) for n, own in plan.names(number)))
+def _check_keys(query: ContinuousQuery, stage: Stage, versions: DataFrame) -> None:
+    from cq_engine.runtime.refresh import two_rows
+
+    twice = versions.where(f"_n > 1 AND _from > {BEFORE}").limit(1).toArrow()
+    if twice.num_rows:
+        raise two_rows(query, [twice.column(k)[0].as_py() for k in stage.stored.keys], None)
 
 
 def _summary(log: DataFrame) -> dict[str, int]:
@@ -108,7 +117,7 @@ def write_log(
 
 
 def _write_state(
-    services: Services, attempt: Attempt, table: VersionedTable, part: DataFrame, version: int, scalar: bool
+    attempt: Attempt, services: Services, table: VersionedTable, part: DataFrame, version: int, scalar: bool
 ) -> list[DataFile]:
     kind = f.lit("update_postimage") if scalar else f.when(f.col("_n") == 0, "delete").otherwise("update_postimage")
     rows = part.withColumn("_change_type", kind).withColumn("_commit_version", f.lit(version).cast("bigint"))

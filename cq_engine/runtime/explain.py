@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import sqlglot
 
-from cq_engine.algebra.emit import quote
-from cq_engine.algebra.nodes import Changes, History, Node, StateRows
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import plan_delta
@@ -23,6 +23,8 @@ def _leaf(leaf: Node) -> str:
         fields, relation, extra = leaf.scan.fields, f"changes_of_{leaf.scan.table}", ("_v", "_w")
     elif isinstance(leaf, History):
         fields, relation, extra = leaf.scan.fields, f"history_of_{leaf.scan.table}", ("_from", "_to")
+    elif isinstance(leaf, Given):
+        return leaf.name
     else:
         assert isinstance(leaf, StateRows)
         return f"state_{leaf.label}"
@@ -34,10 +36,19 @@ def plan_text(compiled: Compiled) -> str:
     """The delta plan for an interval in which every source has changes of every kind, as formatted Spark SQL."""
     if compiled.node is None:
         return compiled.text
-    plan = plan_delta(compiled, frozenset(compiled.sources), False, _leaf, lambda emitter: None)
+    plan = plan_delta(compiled, frozenset(compiled.sources), False)
     if plan is None:
         return "-- the result never changes"
-    return sqlglot.transpile(plan.with_clause + plan.outputs[0].sql, read="spark", write="spark", pretty=True)[0]
+    parts = [f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}" for stage in plan.stages]
+    return "\n".join([*parts, f"-- the delta\n{_pretty(plan.sql(_leaf, _alone))}"])
+
+
+def _alone(emitter: Emitter) -> None:
+    """No CTEs come along: leaves are shown by name."""
+
+
+def _pretty(text: str) -> str:
+    return sqlglot.transpile(text, read="spark", write="spark", pretty=True)[0]
 
 
 def explain_query(queries: Queries, name: str) -> Result:

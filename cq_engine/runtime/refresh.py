@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from cq_engine import faults
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
 from cq_engine.catalog.model import (
+    Column,
     ContinuousQuery,
     DataFile,
     QueryStatus,
@@ -21,7 +25,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.errors import CQError, RefreshError, ResultKeyError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
-from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.planner.delta_plan import DeltaPlan, is_key_count, plan_delta
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.recompute import recompute
@@ -34,6 +38,7 @@ __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
 SMALL_CHANGES = 50_000
 """Up to so many change rows a refresh leaves through Arrow, capped by SMALL_RESULT."""
 SMALL_RESULT = 200_000
+SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
 @dataclass(frozen=True)
@@ -137,16 +142,16 @@ class Refresher:
         if not interval.kinds:
             return None
         if compiled.node is None:
-            return self._outcome(query, compiled, recompute(self.services, query, compiled, interval), ())
-        binder = self.binder(query, compiled, interval)
-        plan = plan_delta(compiled, interval.changed, interval.insert_only, binder, binder.attach)
+            return self._outcome(query, recompute(self.services, query, compiled, interval), ())
+        plan = plan_delta(compiled, interval.changed, interval.insert_only)
         if plan is None:
             return None
         if interval.rows <= SMALL_CHANGES:
-            outcome = self._small(query, compiled, plan, binder)
+            with small_settings(self.services.spark()):
+                outcome = self._small(query, plan, self.binder(query, compiled, interval), interval.b)
             if outcome is not None:
                 return outcome
-        return write_outputs(self.services, query, plan, binder, interval)
+        return write_outputs(self.services, query, plan, self.binder(query, compiled, interval), interval)
 
     def binder(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> IntervalBinder:
         """The relations of a delta plan of this query over this interval."""
@@ -160,34 +165,39 @@ class Refresher:
         )
 
     def _small(
-        self, query: ContinuousQuery, compiled: Compiled, plan: DeltaPlan, binder: IntervalBinder
+        self, query: ContinuousQuery, plan: DeltaPlan, binder: IntervalBinder, version: int
     ) -> Outcome | None:
         """The outputs through Arrow, or None where they are too many for the driver."""
-        frame = run_sql(self.services.spark(), plan.statement, binder.relations)
-        found = frame.limit(SMALL_RESULT + 1).toArrow()
-        if found.num_rows > SMALL_RESULT:
+        tables = dict(query.states)
+        states: list[tuple[VersionedTable, pa.Table]] = []
+        twice: list[Sequence[object]] = []
+        for stage in plan.stages:
+            rows = self._collect(stage.sql(binder, binder.attach), binder)
+            if rows is None:
+                return None
+            columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
+            binder.give(stage.node, self.services.reader.frame(rows, columns).coalesce(1))
+            if is_key_count(stage):
+                twice += _doubled(rows, stage.stored)
+            states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
+        log = self._collect(plan.sql(binder, binder.attach), binder)
+        if log is None:
             return None
-        parts = [_part(found, plan, number) for number in range(len(plan.outputs))]
-        states = [(output.state, part) for output, part in zip(plan.outputs[1:], parts[1:]) if output.state]
-        return self._outcome(query, compiled, parts[0], states)
+        if twice:
+            raise two_rows(query, twice[0], log)
+        return self._outcome(query, log, states)
+
+    def _collect(self, text: str, binder: IntervalBinder) -> pa.Table | None:
+        rows = run_sql(self.services.spark(), text, binder.relations).limit(SMALL_RESULT + 1).toArrow()
+        return rows if rows.num_rows <= SMALL_RESULT else None
 
     def _outcome(
-        self,
-        query: ContinuousQuery,
-        compiled: Compiled,
-        log: pa.Table,
-        states: Sequence[tuple[StoredAggregate, pa.Table]],
+        self, query: ContinuousQuery, log: pa.Table, states: Sequence[tuple[VersionedTable, pa.Table]]
     ) -> Outcome:
-        tables = dict(query.states)
-        for stored, rows in states:
-            if compiled.key_count is stored:
-                _check_key(query, compiled, stored, rows, log)
         if log.num_rows and pc.any(log.column("_duplicate")).as_py():
             raise duplicate_key(query, log.filter(log.column("_duplicate")))
-        written = [(tables[s.state.label], state_rows(tables[s.state.label], s, rows)) for s, rows in states]
         rows = log_rows_in_order(query.result, log, self.services)
-        versions = _bounds(rows)
-        return Outcome(rows, [(t, r) for t, r in written if r.num_rows], _counts(rows), versions)
+        return Outcome(rows, [(t, r) for t, r in states if r.num_rows], _counts(rows), _bounds(rows))
 
     # ------------------------------------------------------------ writing
 
@@ -202,12 +212,11 @@ class Refresher:
                 elif outcome.log:
                     unit.add_change_files(query.result, low, high, outcome.log, frozenset({"INSERT", "DELETE", "UPDATE"}))
                 for table, rows in outcome.states:
-                    stamped = _stamped(table, rows, interval.b) if isinstance(rows, pa.Table) else rows
-                    if isinstance(stamped, pa.Table):
-                        unit.add_changes(table, interval.b, interval.b, stamped)
+                    if isinstance(rows, pa.Table):
+                        unit.add_changes(table, interval.b, interval.b, conform(rows, change_columns(table)))
                     else:
                         kinds = frozenset({"INSERT", "DELETE", "UPDATE"})
-                        unit.add_change_files(table, interval.b, interval.b, stamped, kinds)
+                        unit.add_change_files(table, interval.b, interval.b, rows, kinds)
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
             unit.add_refresh(
                 RefreshRecord(
@@ -218,11 +227,20 @@ class Refresher:
             faults.point("refresh.before_catalog")
 
 
-def _part(found: pa.Table, plan: DeltaPlan, number: int) -> pa.Table:
-    """The rows of one output of the statement, under their own names."""
-    rows = found.filter(pc.equal(found.column("_out"), number))
-    names = plan.names(number)
-    return rows.select([name for name, _ in names]).rename_columns([own for _, own in names])
+@contextmanager
+def small_settings(spark: SparkSession) -> Iterator[None]:
+    """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+    before = {name: spark.conf.get(name, None) for name in SMALL_SETTINGS}
+    for name, value in SMALL_SETTINGS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            if kept is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, kept)
 
 
 def _counts(rows: pa.Table) -> tuple[int, int, int]:
@@ -247,43 +265,38 @@ def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) 
     return conform(log.append_column("_refresh_time", now), change_columns(table))
 
 
-def state_rows(table: VersionedTable, stored: StoredAggregate, rows: pa.Table) -> pa.Table:
-    """New rows of a state: groups without rows are deleted, others put in place. Without `_commit_version` yet."""
-    scalar = not stored.keys
-    empty = pc.equal(rows.column("_n"), 0)
-    kinds = pc.if_else(empty, "delete", "update_postimage") if not scalar else pa.array(["update_postimage"] * rows.num_rows)
-    return rows.select([c.name for c in table.columns]).append_column("_change_type", kinds)
+def state_rows(versions: pa.Table, stored: StoredAggregate, version: int) -> pa.Table:
+    """A state's change rows from its groups' versions: the last one of each group, deleted where it has no rows."""
+    last = pc.and_(pc.equal(versions.column(TO), FOREVER), pc.greater(versions.column(FROM), BEFORE))
+    rows = versions.filter(last)
+    kinds = pa.array(["update_postimage"] * rows.num_rows, pa.string())
+    if stored.keys:
+        kinds = pc.if_else(pc.equal(rows.column("_n"), 0), "delete", "update_postimage")
+    versions_column = pa.array([version] * rows.num_rows, pa.int64())
+    shown = rows.select([c.name for c in stored.columns])
+    return shown.append_column("_change_type", kinds).append_column("_commit_version", versions_column)
 
 
-def _stamped(table: VersionedTable, rows: pa.Table, version: int) -> pa.Table:
-    versions = pa.array([version] * rows.num_rows, pa.int64())
-    return conform(rows.append_column("_commit_version", versions), change_columns(table))
-
-
-def _check_key(
-    query: ContinuousQuery, compiled: Compiled, stored: StoredAggregate, rows: pa.Table, log: pa.Table
-) -> None:
-    """A declared key that was not derived: no group of the count per key may hold two rows at any commit."""
-    if rows.num_rows == 0:
-        return
-    twice = rows.filter(pc.greater(rows.column("_most"), 1))
-    if twice.num_rows:
-        values = [twice.column(k)[0].as_py() for k in stored.keys]
-        raise _two_rows(query, values, log)
+def _doubled(versions: pa.Table, stored: StoredAggregate) -> list[Sequence[object]]:
+    """The declared keys that stand for two result rows at a commit of the interval."""
+    many = pc.and_(pc.greater(versions.column("_n"), 1), pc.greater(versions.column(FROM), BEFORE))
+    rows = versions.filter(many).slice(0, 1)
+    return [[rows.column(k)[0].as_py() for k in stored.keys]] if rows.num_rows else []
 
 
 def duplicate_key(query: ContinuousQuery, rows: pa.Table) -> ResultKeyError:
     """The error for two rows of a delta with one key."""
     first = rows.slice(0, 1).to_pylist()[0]
-    return _two_rows(query, [first[k] for k in query.key or ()], rows)
+    return two_rows(query, [first[k] for k in query.key or ()], rows)
 
 
-def _two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table) -> ResultKeyError:
+def two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table | None) -> ResultKeyError:
+    """The error for two rows of a result with one key; `log` are delta rows among which they may be found."""
     names = query.key or ()
     key = ", ".join(f"{n} = {v!r}" for n, v in zip(names, values)) or "the empty key"
     shown = []
-    for row in log.to_pylist() if log.num_rows <= 1000 else log.slice(0, 1000).to_pylist():
-        if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage"):
+    for row in log.slice(0, 1000).to_pylist() if log is not None else []:
+        if [row[n] for n in names] == list(values) and row.get("_change_type") in ("insert", "update_postimage"):
             shown.append(str(tuple(row[c.name] for c in query.result.columns[: query.width])))
     rows = f"rows: {'; '.join(shown[:4])}" if shown else ""
     return ResultKeyError(

@@ -12,7 +12,7 @@ from cq_engine.delta.context import delta_rule, history_rule
 from cq_engine.planner import delta_plan
 
 ALL = {kind for kind in vars(nodes).values() if isinstance(kind, type) and issubclass(kind, Node)} - {Node}
-ONLY_IN_DELTA_PLANS = {nodes.Changes, nodes.History, nodes.StateRows, nodes.Empty, nodes.Edges}
+ONLY_IN_DELTA_PLANS = {nodes.Given, nodes.Changes, nodes.History, nodes.StateRows, nodes.Empty, nodes.Edges}
 DEFINING = ALL - ONLY_IN_DELTA_PLANS
 NEVER_CHANGES = {nodes.Values}
 

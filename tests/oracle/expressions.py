@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-INT, BIGINT, STRING, DOUBLE, DECIMAL, DATE, BOOLEAN = "INT", "BIGINT", "STRING", "DOUBLE", "DECIMAL(10,2)", "DATE", "BOOLEAN"
+INT, BIGINT, STRING, DOUBLE, DECIMAL, DATE, BOOLEAN = (
+    "INT",
+    "BIGINT",
+    "STRING",
+    "DOUBLE",
+    "DECIMAL(10,2)",
+    "DATE",
+    "BOOLEAN",
+)
 TYPES = (INT, BIGINT, STRING, DOUBLE, DECIMAL, DATE, BOOLEAN)
 DOMAINS: dict[str, tuple[str, ...]] = {
     INT: ("-2", "0", "1", "2", "3", "5"),
@@ -55,7 +63,9 @@ class Maker:
     def some(self, values: Sequence[T], least: int, most: int) -> list[T]:
         """From `least` to `most` of the values, in their order."""
         picked: list[int] = self.draw(
-            st.lists(st.integers(0, len(values) - 1), min_size=least, max_size=min(most, len(values)), unique=True)
+            st.lists(
+                st.integers(0, len(values) - 1), min_size=least, max_size=min(most, len(values)), unique=True
+            )
         )
         return [values[i] for i in sorted(picked)]
 
@@ -87,6 +97,7 @@ class Maker:
         def sub(of: str) -> str:
             return self.expression(refs, of, depth - 1)
 
+        shapes: tuple[Callable[[], str], ...]
         if kind == INT:
             shapes = (
                 lambda: f"({sub(INT)} + {sub(INT)})", lambda: f"({sub(INT)} * {self.literal(INT)})",
@@ -94,20 +105,21 @@ class Maker:
                 lambda: f"CAST(length({sub(STRING)}) AS INT)", lambda: f"NULLIF({sub(INT)}, {self.literal(INT)})",
             )  # fmt: skip
         elif kind == BIGINT:
-            shapes = (lambda: f"({sub(BIGINT)} + {sub(INT)})", lambda: f"CAST({sub(INT)} AS BIGINT)")  # type: ignore[assignment]
+            shapes = (lambda: f"({sub(BIGINT)} + {sub(INT)})", lambda: f"CAST({sub(INT)} AS BIGINT)")
         elif kind == STRING:
-            shapes = (lambda: f"({sub(STRING)} || {sub(STRING)})", lambda: f"upper({sub(STRING)})",  # type: ignore[assignment]
+            shapes = (lambda: f"({sub(STRING)} || {sub(STRING)})", lambda: f"upper({sub(STRING)})",
                       lambda: f"CAST({sub(INT)} AS STRING)")  # fmt: skip
         elif kind == DOUBLE:
-            shapes = (lambda: f"({sub(DOUBLE)} * {self.literal(DOUBLE)})", lambda: f"CAST({sub(INT)} AS DOUBLE)",  # type: ignore[assignment]
+            shapes = (lambda: f"({sub(DOUBLE)} * {self.literal(DOUBLE)})", lambda: f"CAST({sub(INT)} AS DOUBLE)",
                       lambda: f"({sub(INT)} / NULLIF({sub(INT)}, 0))")  # fmt: skip
         elif kind == DECIMAL:
-            shapes = (lambda: f"CAST({sub(DECIMAL)} + {sub(INT)} AS DECIMAL(10,2))",)  # type: ignore[assignment]
+            shapes = (lambda: f"CAST({sub(DECIMAL)} + {sub(INT)} AS DECIMAL(10,2))",)
         elif kind == BOOLEAN:
             return f"({self.predicate(refs, depth - 1)})"
         else:
             return found or self.literal(kind)
-        return self.one(shapes)()
+        chosen: Callable[[], str] = self.one(shapes)
+        return chosen()
 
     def predicate(self, refs: Sequence[Ref], depth: int = 1) -> str:
         """A condition that reads at least one column, if there is a usable one."""

@@ -50,8 +50,8 @@ class History:
     def script(self, query: str | None = None) -> str:
         """The history as text, to be pasted."""
         lines = [f"{t.ddl(True)};" for t in self.tables]
-        for transaction in (self.initial, *self.transactions):
-            lines.append("BEGIN; " + " ".join(f"{s};" for s in transaction) + " COMMIT;")
+        steps = (self.initial, *self.transactions)
+        lines += ["BEGIN; " + " ".join(f"{s};" for s in step) + " COMMIT;" for step in steps]
         lines += [f"-- query: {q};" for q in (self.queries if query is None else (query,))]
         return "\n".join(lines)
 
@@ -104,15 +104,18 @@ class _HistoryMaker(Maker):
             same = " AND ".join(f"{r.sql} = {v}" for r, v in zip(key, values))
             return [f"DELETE FROM {table.name} WHERE {same}", f"INSERT INTO {table.name} VALUES {row}"]
         if shape == "shift" and key and key[0].type == INT:
-            return [f"UPDATE {table.name} SET {key[0].sql} = {key[0].sql} + {self.one(('1', '2', '-1'))} WHERE {where}"]
+            return [
+                f"UPDATE {table.name} SET {key[0].sql} = {key[0].sql} + {self.one(('1', '2', '-1'))} WHERE {where}"
+            ]
         return [self.update(table, where)]
 
     def update(self, table: TableSpec, where: str) -> str:
         free = [(n, k) for n, k in table.columns if n not in table.key]
-        changes = []
-        for name, kind in self.some(free, 1, 2):
-            changes.append(f"{name} = {self.expression(table.refs, kind, 1) if self.chance(60) else self.value(kind, False)}")
-        return f"UPDATE {table.name} SET {', '.join(changes)} WHERE {where}"
+        changes = ", ".join(
+            f"{name} = {self.expression(table.refs, kind, 1) if self.chance(60) else self.value(kind, False)}"
+            for name, kind in self.some(free, 1, 2)
+        )
+        return f"UPDATE {table.name} SET {changes} WHERE {where}"
 
     def transaction(self, tables: tuple[TableSpec, ...]) -> tuple[str, ...]:
         return tuple(s for _ in range(self.number(1, 3)) for s in self.statements(self.one(tables)))

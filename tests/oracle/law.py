@@ -70,7 +70,8 @@ def _alike(a: Row | None, b: Row | None) -> bool:
 def _rank(row: Row) -> tuple[tuple[str, Any], ...]:
     """Sorts rows so that alike ones stand alike: whole and decimal numbers with floats, coarsely."""
     return tuple(
-        ("number", round(float(v), 4)) if isinstance(v, (float, Decimal)) else (type(v).__name__, str(v)) for v in row
+        ("number", round(float(v), 4)) if isinstance(v, (float, Decimal)) else (type(v).__name__, str(v))
+        for v in row
     )
 
 

@@ -15,7 +15,20 @@ import sqlglot
 from sqlglot import exp
 
 from cq_engine.algebra.emit import Emitter, quote, sql_of
-from cq_engine.algebra.nodes import FROM, TO, VERSION, WEIGHT, Changes, History, Node, Scan, StateRows
+from cq_engine.algebra.nodes import (
+    BEFORE,
+    FOREVER,
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Changes,
+    Given,
+    History,
+    Node,
+    Scan,
+    StateRows,
+)
 from cq_engine.catalog.model import ROW_ID, Column, Table, VersionedTable
 from cq_engine.delta.aggregate import initial_state
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
@@ -25,7 +38,7 @@ from cq_engine.planner.delta_plan import plan_delta
 from tests.oracle.law import Broken, Change, Row, row_of
 from tests.oracle.recorded import Recorded
 
-__all__ = ["Plans", "PlannedQuery", "TwoRows"]
+__all__ = ["PlannedQuery", "Plans", "TwoRows"]
 
 
 _REWRITES = (
@@ -34,7 +47,8 @@ _REWRITES = (
     (r"\bLEFT (ANTI|SEMI) JOIN\b", r"\1 JOIN"),
     (r"named_struct\('v', (\w+), 'w', (-?1)\)", r"{'v': \1, 'w': \2}"),
     (r"LATERAL VIEW explode\(array\((.*?)\)\) (\w+) AS (\w+)", r"CROSS JOIN UNNEST([\1]) AS \2(\3)"),
-    (r"LATERAL VIEW explode\(sequence\((.*?) AS int\)\)\) (\w+) AS (\w+)", r"CROSS JOIN UNNEST(range(1, 1 + \1 AS int))) AS \2(\3)"),
+    (r"LATERAL VIEW explode\(sequence\(1, (CAST\(abs\(_w\) AS int\))\)\) (\w+) AS (\w+)",
+     r"CROSS JOIN UNNEST(range(0, \1)) AS \2(\3)"),
     (r"FROM VALUES (.*?) AS (t\d+)\(", r"FROM (VALUES \1) AS \2("),
 )  # fmt: skip
 
@@ -136,7 +150,9 @@ class Plans:
 
     def put(self, name: str, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> None:
         """A table with just these rows."""
-        self.base.execute(f"CREATE OR REPLACE TABLE {name} ({', '.join(f'{c.name} {c.type}' for c in columns)})")
+        self.base.execute(
+            f"CREATE OR REPLACE TABLE {name} ({', '.join(f'{c.name} {c.type}' for c in columns)})"
+        )
         rows = list(rows)
         if rows:
             self.base.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -183,24 +199,22 @@ class PlannedQuery:
             return []
         insert_only = all(found == {"insert"} for found in kinds.values())
         leaves = _Leaves(self, a, b)
-        plan = plan_delta(self.compiled, frozenset(kinds), insert_only, leaves, leaves.attach)
+        plan = plan_delta(self.compiled, frozenset(kinds), insert_only)
         if plan is None:
             return []
-        log, *states = [
-            self.plans.run(f"{plan.with_clause}SELECT {', '.join(map(quote, o.columns))} FROM ({o.sql})")
-            for o in plan.outputs
-        ]
-        for output, rows in zip(plan.outputs[1:], states):
-            assert output.state is not None
-            self._advance(output.state, rows)
-        return self._changes(log)
+        for stage in plan.stages:
+            rows = self.plans.run(stage.sql(leaves, leaves.attach))
+            leaves.give(stage.node, stage.stored, rows)
+            self._advance(stage.stored, rows)
+        return self._changes(self.plans.run(plan.sql(leaves, leaves.attach)))
 
-    def _advance(self, stored: StoredAggregate, rows: list[tuple[Any, ...]]) -> None:
-        """Puts new rows in the place of their groups' old ones; groups without rows leave."""
+    def _advance(self, stored: StoredAggregate, versions: list[tuple[Any, ...]]) -> None:
+        """Puts the groups' last versions in the place of the old ones; groups without rows leave."""
         width = len(stored.keys)
-        if stored is self.compiled.key_count and any((row[-1] or 0) > 1 for row in rows):
+        inside = [row for row in versions if row[-2] > BEFORE]
+        if stored is self.compiled.key_count and any(row[width] > 1 for row in inside):
             raise TwoRows
-        fresh = {row_of(row[:width]): row[:-1] for row in rows}
+        fresh = {row_of(row[:width]): row[:-2] for row in inside if row[-1] == FOREVER}
         kept = [row for row in self.states[stored.state.label] if row_of(row[:width]) not in fresh]
         kept += [row for row in fresh.values() if row[width] > 0 or not width]
         self.states[stored.state.label] = kept
@@ -233,11 +247,21 @@ class _Leaves:
         self.query, self.a, self.b = query, a, b
         self.base = min(query.base_version, a)
         self.emitter: Emitter | None = None
+        self.given: dict[int, tuple[Column, ...]] = {}
 
     def attach(self, emitter: Emitter) -> None:
         self.emitter = emitter
 
+    def give(self, node: Given, stored: StoredAggregate, rows: list[tuple[Any, ...]]) -> None:
+        """Says what rows the leaf `node` stands for."""
+        columns = (*stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
+        self.query.plans.put(f"given_{node.name}", columns, rows)
+        self.given[id(node)] = columns
+
     def __call__(self, leaf: Node) -> str:
+        if isinstance(leaf, Given):
+            shown = (f"{quote(c.name)} AS {quote(n)}" for c, n in zip(self.given[id(leaf)], leaf.names))
+            return f"(SELECT {', '.join(shown)} FROM given_{leaf.name})"
         if isinstance(leaf, StateRows):
             stored = next(s for s in self.query.compiled.states if s.state.label == leaf.label)
             name = f"state_{leaf.label}"
@@ -252,7 +276,9 @@ class _Leaves:
             rows = changes_sql(net, [c.name for c in storage.columns], self.a)
             return f"(SELECT {fields}, {VERSION}, {WEIGHT} FROM ({rows}))"
         columns = [c.name for c in storage.physical_columns]
-        kinds = {k for _, _, k, v in self.query.plans.recorded.changes[storage.name] if self.base < v <= self.b}
+        kinds = {
+            k for _, _, k, v in self.query.plans.recorded.changes[storage.name] if self.base < v <= self.b
+        }
         image = self._restricted(leaf, storage)
         only_inserts = kinds == {"insert"}
         rows = history_sql(image, net if kinds else None, columns, storage.identity, self.a, only_inserts)

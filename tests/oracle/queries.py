@@ -71,7 +71,15 @@ class QueryMaker(Maker):
         if level > 0 or self.nested:
             shapes += [self.aggregate] * 4
         if self.nested:
-            shapes += [self.distinct, self.set_operation, self.window, self.top, self.outer, self.outer, self.subquery]
+            shapes += [
+                self.distinct,
+                self.set_operation,
+                self.window,
+                self.top,
+                self.outer,
+                self.outer,
+                self.subquery,
+            ]
         return self.one(shapes)(level)
 
     def select(self, level: int) -> Relation:
@@ -127,7 +135,9 @@ class QueryMaker(Maker):
         equality = self.equality(left, right)
         shape = self.one(("on", "on", "on", "comma", "theta"))
         if equality is None or shape == "theta":
-            condition = f"{equality or 'TRUE'} AND {self.predicate(refs)}" if equality else self.predicate(refs)
+            condition = (
+                f"{equality or 'TRUE'} AND {self.predicate(refs)}" if equality else self.predicate(refs)
+            )
             return _From(f"{left.text} JOIN {right.text} ON {condition}", refs, conditions)
         if shape == "comma" and " JOIN " not in right.text and " JOIN " not in left.text:
             return _From(f"{left.text}, {right.text}", refs, (*conditions, equality))
@@ -138,7 +148,10 @@ class QueryMaker(Maker):
             f"{a.sql} = {b.sql}"
             for a in left.refs
             for b in right.refs
-            if not a.rough and not b.rough and b.type in COMPARABLE.get(a.type, (a.type,)) and a.type != BOOLEAN
+            if not a.rough
+            and not b.rough
+            and b.type in COMPARABLE.get(a.type, (a.type,))
+            and a.type != BOOLEAN
         ]
         return self.one(pairs) if pairs else None
 
@@ -147,9 +160,8 @@ class QueryMaker(Maker):
     def aggregate(self, level: int) -> Relation:
         source = self.from_clause(level)
         usable = [r for r in source.refs if not r.rough]
-        keys: list[tuple[str, str]] = []
-        for ref in self.some(usable, 0, 2) if usable and self.chance(85) else []:
-            keys.append((ref.sql, ref.type))
+        grouped = self.some(usable, 0, 2) if usable and self.chance(85) else []
+        keys = [(ref.sql, ref.type) for ref in grouped]
         ints = [r for r in usable if r.type == INT]
         if ints and keys and self.chance(15):
             keys.append((f"({self.one(ints).sql} + 1)", INT))
@@ -157,7 +169,9 @@ class QueryMaker(Maker):
         items = [(text, kind, False) for text, kind in shown]
         items += [self.call(source.refs) for _ in range(self.number(1, 3))]
         columns = tuple(Ref(f"c{i + 1}", kind, rough) for i, (_, kind, rough) in enumerate(items))
-        text = f"SELECT {', '.join(f'{e} AS c{i + 1}' for i, (e, _, _) in enumerate(items))} FROM {source.text}"
+        text = (
+            f"SELECT {', '.join(f'{e} AS c{i + 1}' for i, (e, _, _) in enumerate(items))} FROM {source.text}"
+        )
         text += self.where(source)
         if keys:
             text += " GROUP BY " + ", ".join(k for k, _ in keys)
@@ -180,7 +194,9 @@ class QueryMaker(Maker):
         return text, kind, rough
 
     def _plain_call(self, refs: Sequence[Ref]) -> tuple[str, str, str, bool]:
-        shape = self.one(("*", "count", "sum", "sum", "avg", "min", "max", "spread", "if", "bool", "distinct"))
+        shape = self.one(
+            ("*", "count", "sum", "sum", "avg", "min", "max", "spread", "if", "bool", "distinct")
+        )
         usable = [r for r in refs if not r.rough]
         if shape == "*" or not usable:
             return "count", "*", BIGINT, False
@@ -200,7 +216,12 @@ class QueryMaker(Maker):
             return "sum", argument, BIGINT if kind == INT else kind, kind != INT
         if shape == "avg":
             return "avg", argument, DOUBLE, True
-        return self.one(("stddev_samp", "stddev_pop", "var_samp", "var_pop", "stddev", "variance")), argument, DOUBLE, True
+        return (
+            self.one(("stddev_samp", "stddev_pop", "var_samp", "var_pop", "stddev", "variance")),
+            argument,
+            DOUBLE,
+            True,
+        )
 
     def having(self, refs: Sequence[Ref]) -> str:
         shapes = ["count(*) > 1", "count(*) < 3", "count(*) % 2 = 1"]
@@ -242,7 +263,9 @@ class QueryMaker(Maker):
         items = [(r.sql, r.type) for r in usable]
         ints = [r.sql for r in usable if r.type == INT]
         number = self.one(ints) if ints else "1"
-        rows = self.one(("ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING"))
+        rows = self.one(
+            ("ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING")
+        )
         functions = [
             (f"row_number() OVER ({partition}ORDER BY {order})", INT),
             (f"rank() OVER ({partition}ORDER BY {order})", INT),
@@ -283,11 +306,15 @@ class QueryMaker(Maker):
         inner = self.source(0)
         equality = self.equality(source, inner)
         refs = [r for r in source.refs if not r.rough]
-        pairs = [(a, b) for a in refs for b in inner.refs if not b.rough and a.type == b.type and a.type != BOOLEAN]
+        pairs = [
+            (a, b) for a in refs for b in inner.refs if not b.rough and a.type == b.type and a.type != BOOLEAN
+        ]
         conditions = []
         if equality is not None:
             where = f"{equality} AND {self.predicate(inner.refs)}"
-            conditions += [f"{word}EXISTS (SELECT 1 FROM {inner.text} WHERE {where})" for word in ("", "NOT ")]
+            conditions += [
+                f"{word}EXISTS (SELECT 1 FROM {inner.text} WHERE {where})" for word in ("", "NOT ")
+            ]
         if pairs:
             a, b = self.one(pairs)
             conditions += [f"{a.sql} {word} (SELECT {b.sql} FROM {inner.text})" for word in ("IN", "NOT IN")]

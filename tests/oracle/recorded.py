@@ -48,7 +48,9 @@ def record(history: History) -> Recorded:
     for table in history.tables:
         base.execute(table.ddl(False))
     found = Recorded(history, [], [{t.name: Image() for t in history.tables}], [], defaultdict(list), [])
-    found.columns = [[(d[0], str(d[1])) for d in base.execute(f"DESCRIBE {q}").fetchall()] for q in history.queries]
+    found.columns = [
+        [(d[0], str(d[1])) for d in base.execute(f"DESCRIBE {q}").fetchall()] for q in history.queries
+    ]
     found.results.append(_results(base, history))
     for number, statements in enumerate((history.initial, *history.transactions)):
         kept = [s for s in statements if _goes(base, history.tables, s)]
@@ -99,7 +101,9 @@ def _next_image(base: duckdb.DuckDBPyConnection, table: TableSpec, found: Record
         old, new = before.get(identity), after.get(identity)
         if old == new:
             continue
-        kinds = ("delete", "insert") if old is None or new is None else ("update_preimage", "update_postimage")
+        kinds = (
+            ("delete", "insert") if old is None or new is None else ("update_preimage", "update_postimage")
+        )
         log += [(r, identity, kind, version) for r, kind in zip((old, new), kinds) if r is not None]
     return Image(after)
 

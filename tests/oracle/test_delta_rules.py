@@ -11,6 +11,7 @@ from tests.oracle.law import Broken, Change, difference, replay
 from tests.oracle.plans import PlannedQuery, Plans
 from tests.oracle.recorded import Recorded, record
 
+
 def check_query(plans: Plans, number: int) -> str:
     """Checks one query of a recorded history in all modes; its verdict."""
     recorded = plans.recorded
@@ -59,9 +60,7 @@ def _compressed(plans: Plans, number: int, compiled: Compiled) -> None:
 
 def _same(each: list[Change], batch: list[Change]) -> None:
     def flat(changes: list[Change]) -> list[tuple[object, ...]]:
-        return [
-            (c.version, c.marker, *(c.new or ()), "|", *(c.old or ())) for c in changes
-        ]
+        return [(c.version, c.marker, *(c.new or ()), "|", *(c.old or ())) for c in changes]
 
     different = difference(flat(each), flat(batch))
     if different:

@@ -56,16 +56,24 @@ class _Replay:
             self.engine.execute(table.ddl(True))
         self.commit(self.recorded.transactions[0])
         for number, text in enumerate(self.recorded.history.queries):
-            for name, mode in (("each", "TRANSACTIONAL"), ("batch", "TRANSACTIONAL"), ("packed", "COMPRESSED")):
+            for name, mode in (
+                ("each", "TRANSACTIONAL"),
+                ("batch", "TRANSACTIONAL"),
+                ("packed", "COMPRESSED"),
+            ):
                 start = "START FROM SNAPSHOT" if name == "batch" else ""
-                self.engine.execute(f"CREATE CONTINUOUS QUERY {name}{number} COMPUTE {mode} DELTA ON DEMAND {start} AS {text}")
+                self.engine.execute(
+                    f"CREATE CONTINUOUS QUERY {name}{number} COMPUTE {mode} DELTA ON DEMAND {start} AS {text}"
+                )
             results = [each[number] for each in self.recorded.results[1:]]
             columns = [name for name, _ in self.recorded.columns[number]]
             keys = unique_columns(results, len(columns))
             if keys:
                 self.owned[number] = tuple(columns[i] for i in self.random.choice(keys))
                 key = ", ".join(self.owned[number])
-                self.engine.execute(f"CREATE CONTINUOUS QUERY own{number} PRIMARY KEY ({key}) ON DEMAND AS {text}")
+                self.engine.execute(
+                    f"CREATE CONTINUOUS QUERY own{number} PRIMARY KEY ({key}) ON DEMAND AS {text}"
+                )
             verdict = self.engine.describe(f"each{number}").verdict
             self.tally.verdicts[verdict] = self.tally.verdicts.get(verdict, 0) + 1
             self.tally.queries += 1
@@ -127,12 +135,14 @@ class _Replay:
         different = difference(map(_flat, each), map(_flat, batch))
         if different:
             raise Broken(f"a batch gives other deltas than single refreshes: {different}")
-        self.law(f"packed{number}", self.changes(f"packed{number}"), [c for c in commits if c[0] in self.points])
+        self.law(
+            f"packed{number}", self.changes(f"packed{number}"), [c for c in commits if c[0] in self.points]
+        )
         if number in self.owned:
             self.law(f"own{number}", self.changes(f"own{number}"), commits)
 
     def law(self, name: str, changes: Sequence[Change], commits: Sequence[tuple[int, int]]) -> None:
-        number = int(name.lstrip("eachbatpkdown"))
+        number = int("".join(filter(str.isdigit, name)))
         described = self.engine.describe(name)
         names = [name.lower() for name, _ in self.recorded.columns[number]]
         places = None if described.key is None else [names.index(k.lower()) for k in described.key]
@@ -147,7 +157,9 @@ class _Replay:
             return None if row is None else row_of(row)
 
         return [
-            Change(d.commit_version, d.sequence, d.marker, converted(d.key), converted(d.new), converted(d.old))
+            Change(
+                d.commit_version, d.sequence, d.marker, converted(d.key), converted(d.new), converted(d.old)
+            )
             for d in self.engine.deltas(name)
         ]
 
@@ -170,6 +182,8 @@ def check_history(recorded: Recorded, spark: SparkSession, directory: Path, tall
                     replayed.check(number)
                 except AssertionError as problem:
                     shown = recorded.history.script(query)
-                    raise Broken(f"{problem}\npaths: bulk {seed % 3 == 0}, large {seed % 2 == 0}\n{shown}") from problem
+                    raise Broken(
+                        f"{problem}\npaths: bulk {seed % 3 == 0}, large {seed % 2 == 0}\n{shown}"
+                    ) from problem
     finally:
         engine.close()

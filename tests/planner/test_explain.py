@@ -35,7 +35,11 @@ def test_plan(name: str) -> None:
     query = QUERIES[name]
     plans = Plans(record(History((ORDERS, CUSTOMERS), (), (), (query,), 0)))
     compiled = plans.compile(0)
-    head = [f"-- {query}", f"-- {compiled.verdict}, key {compiled.key}", *(f"-- {r}" for r in compiled.reasons)]
+    head = [
+        f"-- {query}",
+        f"-- {compiled.verdict}, key {compiled.key}",
+        *(f"-- {r}" for r in compiled.reasons),
+    ]
     text = "\n".join([*head, plan_text(compiled), ""])
     path = SNAPSHOTS / f"{name}.sql"
     if os.environ.get("CQ_UPDATE_SNAPSHOTS"):

@@ -57,7 +57,10 @@ def test_functions_are_cut_out(query: str, stripped: str, kinds: list[str]) -> N
     [
         ("SELECT a FROM t WHERE delta_marker() = 'I'", "outside the outermost SELECT list"),
         ("SELECT a FROM (SELECT a, cq_time() FROM t)", "outside the outermost SELECT list"),
-        ("WITH w AS (SELECT delta_marker() AS d FROM t) SELECT d FROM w", "outside the outermost SELECT list"),
+        (
+            "WITH w AS (SELECT delta_marker() AS d FROM t) SELECT d FROM w",
+            "outside the outermost SELECT list",
+        ),
         ("SELECT a FROM t UNION ALL SELECT cq_commit_version() FROM t", "outside the outermost SELECT list"),
         ("SELECT a, upper(delta_marker()) FROM t", "must be a column of its own"),
         ("SELECT a, delta_marker() || 'x' AS m FROM t", "must be a column of its own"),
@@ -74,7 +77,15 @@ def test_misuse_is_explained(query: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "safe"), [("a", "a"), ("Sum(Amt)", "sum_amt"), ("a b", "a_b"), ("count(1)", "count_1"), ("()", "c"), ("größe", "größe")]
+    ("name", "safe"),
+    [
+        ("a", "a"),
+        ("Sum(Amt)", "sum_amt"),
+        ("a b", "a_b"),
+        ("count(1)", "count_1"),
+        ("()", "c"),
+        ("größe", "größe"),
+    ],
 )
 def test_safe_name(name: str, safe: str) -> None:
     assert safe_name(name) == safe

@@ -139,7 +139,9 @@ def published(engine: Engine, warehouse: Path, name: str) -> pa.Table:
     state, newest = engine.catalog.state, engine.catalog.newest_version
     query = state.queries.get(name)
     table = state.tables[name].storage if query is None else query.result
-    shown = delta_rows(warehouse, root_of(engine.catalog.storage_of(table), "log"))
+    root = root_of(engine.catalog.storage_of(table), "log")
+    check_history(warehouse / root)
+    shown = delta_rows(warehouse, root)
     own = engine.services.reader.changes(table, 0, newest).toArrow()
     columns = sorted(set(own.column_names) & set(shown.column_names))
     assert {"_change_type", "_commit_version", *(c.name for c in table.columns)} <= set(columns)
@@ -152,6 +154,14 @@ def published(engine: Engine, warehouse: Path, name: str) -> pa.Table:
             names = [c.name for c in table.columns]
             assert rows_of(image_there, names) == rows_of(own, names), f"the published table {name}"
     return shown
+
+
+def check_history(root: Path) -> None:
+    """No version was published twice: an outside reader of the Delta commits would see its changes again."""
+    commits = [entry.get("cq_engine.commit_version") for entry in DeltaTable(str(root)).history()]
+    versions = [int(version) for version in reversed(commits) if version is not None]
+    assert versions
+    assert all(earlier < later for earlier, later in pairwise(versions))
 
 
 def delta_rows(warehouse: Path, root: str) -> pa.Table:

@@ -53,7 +53,7 @@ Step = Callable[[Engine], None]
 
 def connect_story(engine: Engine, calls: Path) -> None:
     """Registers the callback, which writes every batch durably to `calls` before it accepts it."""
-    registry.CallbackDestination = partial(CallbackDestination, chunk=CHUNK)  # type: ignore[attr-defined]
+    registry.CallbackDestination = partial(CallbackDestination, chunk=CHUNK)  # type: ignore[attr-defined, assignment]
 
     @engine.callback("calls")
     def _write(batch: DeltaBatch) -> None:
