@@ -7,7 +7,21 @@ if TYPE_CHECKING:
     from cq_engine.clock import Clock, ManualClock, SystemClock
     from cq_engine.destinations import Delta, DeltaBatch
     from cq_engine.engine import Engine, QueryDescription, TransactionHandle, connect
-    from cq_engine.errors import AnalysisError, CatalogError, ConflictError, ConstraintError, CQError, CQSyntaxError, DestinationError, LeaseError, Location, RefreshError, ResultKeyError, StorageError, TransactionError
+    from cq_engine.errors import (
+        AnalysisError,
+        CatalogError,
+        ConflictError,
+        ConstraintError,
+        CQError,
+        CQSyntaxError,
+        DestinationError,
+        LeaseError,
+        Location,
+        RefreshError,
+        ResultKeyError,
+        StorageError,
+        TransactionError,
+    )
     from cq_engine.result import Result
     from cq_engine.runtime.refresh import Refresh
     from cq_engine.session import spark_session

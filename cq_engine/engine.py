@@ -178,7 +178,9 @@ class Engine:
     @staticmethod
     def _script(path_or_text: str | Path) -> list[ScriptItem]:
         path = Path(path_or_text) if isinstance(path_or_text, Path) or "\n" not in path_or_text else None
-        if path is not None and (isinstance(path_or_text, Path) or path.suffix in (".cql", ".sql") or path.is_file()):
+        if path is not None and (
+            isinstance(path_or_text, Path) or path.suffix in (".cql", ".sql") or path.is_file()
+        ):
             try:
                 return split(path.read_text(encoding="utf-8"), source=str(path_or_text))
             except OSError as error:
@@ -229,7 +231,9 @@ class Engine:
             for name in tables:
                 table = apply.find_table(self.catalog.state, name)
                 sets = self.catalog.layout(table.storage.id, before).changes
-                kinds = frozenset().union(*(s.kinds for s in sets if s.high > before)) if sets else frozenset()
+                kinds = (
+                    frozenset().union(*(s.kinds for s in sets if s.high > before)) if sets else frozenset()
+                )
                 if kinds:
                     changed[table.name] = kinds
             self.committed(versions[-1], changed)
@@ -252,7 +256,9 @@ class Engine:
         """Puts a query's WHEN into effect; that of a new one counts from now on."""
         query = self.queries.find(name)
         last = None if new else self.catalog.status(query.name).last_refresh
-        sources = [self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources]
+        sources = [
+            self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources
+        ]
         self.scheduler.add(query.name, query.when, last, sources=sources)
 
     def refresh(self, query: str) -> Refresh:
@@ -307,7 +313,9 @@ class Engine:
             for query in late:
                 self._after(self.queries.refresh(query.name))
             if not late and not self.delivery.drain(active, deadline):
-                raise RefreshError(f"not drained within {timeout} seconds", detail="a destination is still being served")
+                raise RefreshError(
+                    f"not drained within {timeout} seconds", detail="a destination is still being served"
+                )
 
     def _to_drain(self) -> tuple[list[ContinuousQuery], list[ContinuousQuery]]:
         """The queries that are not paused, and those of them that have commits to process."""
@@ -327,7 +335,9 @@ class Engine:
         when, tables = query.when, self.catalog.state.tables
         if not isinstance(when, OnCommit | OnDml):
             return False
-        events = frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
+        events = (
+            frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
+        )
         watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
         low, high = self.catalog.status(query.name).position + 1, self.catalog.newest_version
         stored = [tables[name].storage.id for name in watched if name in tables]
@@ -454,6 +464,3 @@ def connect(
     except BaseException:
         opened.close()
         raise
-
-
-

@@ -99,7 +99,9 @@ def _arrow(kind: t.DataType) -> pa.DataType:
     for python_type, arrow in _ARROW:
         if isinstance(kind, python_type):
             return arrow
-    raise AnalysisError(f"type {kind.simpleString()} cannot be stored", hint="cast it to a type that Parquet has")
+    raise AnalysisError(
+        f"type {kind.simpleString()} cannot be stored", hint="cast it to a type that Parquet has"
+    )
 
 
 _ARROW: tuple[tuple[type[t.DataType], pa.DataType], ...] = (
@@ -131,7 +133,8 @@ class _TypeParser:
 
     def fail(self) -> AnalysisError:
         return AnalysisError(
-            f"unknown type {self.text!r}", hint="types are Spark SQL's: INT, DECIMAL(10,2), ARRAY<STRING>, ..."
+            f"unknown type {self.text!r}",
+            hint="types are Spark SQL's: INT, DECIMAL(10,2), ARRAY<STRING>, ...",
         )
 
     def peek(self) -> str:

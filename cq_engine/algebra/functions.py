@@ -7,18 +7,103 @@ from sqlglot import exp
 __all__ = ["aggregate_calls", "is_aggregate", "nondeterministic_call", "only_where"]
 
 _AGGREGATES = frozenset(
-    """any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_construct_agg
-    bitmap_or_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp
-    every first first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kurtosis last last_value
-    listagg max max_by mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc
-    regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev
-    stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance""".split()
+    [
+        "any",
+        "any_value",
+        "approx_count_distinct",
+        "approx_percentile",
+        "array_agg",
+        "avg",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bitmap_construct_agg",
+        "bitmap_or_agg",
+        "bool_and",
+        "bool_or",
+        "collect_list",
+        "collect_set",
+        "corr",
+        "count",
+        "count_if",
+        "count_min_sketch",
+        "covar_pop",
+        "covar_samp",
+        "every",
+        "first",
+        "first_value",
+        "grouping",
+        "grouping_id",
+        "histogram_numeric",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "kurtosis",
+        "last",
+        "last_value",
+        "listagg",
+        "max",
+        "max_by",
+        "mean",
+        "median",
+        "min",
+        "min_by",
+        "mode",
+        "percentile",
+        "percentile_approx",
+        "percentile_cont",
+        "percentile_disc",
+        "regr_avgx",
+        "regr_avgy",
+        "regr_count",
+        "regr_intercept",
+        "regr_r2",
+        "regr_slope",
+        "regr_sxx",
+        "regr_sxy",
+        "regr_syy",
+        "skewness",
+        "some",
+        "std",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "string_agg",
+        "sum",
+        "try_avg",
+        "try_sum",
+        "var_pop",
+        "var_samp",
+        "variance",
+    ]
 )
 _NONDETERMINISTIC = frozenset(
-    """current_catalog current_database current_date current_schema current_time current_timestamp current_timezone
-    current_user curdate input_file_block_length input_file_block_start input_file_name localtimestamp
-    monotonically_increasing_id now rand randn random randstr session_user shuffle spark_partition_id
-    unix_timestamp user uuid""".split()
+    [
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "curdate",
+        "input_file_block_length",
+        "input_file_block_start",
+        "input_file_name",
+        "localtimestamp",
+        "monotonically_increasing_id",
+        "now",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "session_user",
+        "shuffle",
+        "spark_partition_id",
+        "unix_timestamp",
+        "user",
+        "uuid",
+    ]
 )
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
@@ -70,23 +155,28 @@ def _window_parts(window: exp.Window) -> list[exp.Expr]:
 def _arguments(node: exp.Expr) -> list[tuple[str, exp.Expr]]:
     found = []
     for key, value in node.args.items():
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, exp.Expr):
-                found.append((key, each))
+        values = value if isinstance(value, list) else [value]
+        found += [(key, each) for each in values if isinstance(each, exp.Expr)]
     return found
 
 
 def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
     """The first call in `root` whose value is not a function of the tables' rows, or None."""
     for node in root.walk():
-        if isinstance(node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)):
+        if isinstance(
+            node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
+        ):
             return node
         name = call_name(node)
         if name in _NONDETERMINISTIC and not (name == "unix_timestamp" and node.args.get("this") is not None):
             if name == "unix_timestamp" and node.expressions:
                 continue
             return node
-        if isinstance(node, exp.Column) and not node.table and node.name.lower() in ("current_date", "current_timestamp"):
+        if (
+            isinstance(node, exp.Column)
+            and not node.table
+            and node.name.lower() in ("current_date", "current_timestamp")
+        ):
             return node
     return None
 

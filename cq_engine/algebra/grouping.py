@@ -74,7 +74,9 @@ class Grouping:
                 if place is result and key in ("this", "spec"):
                     continue
                 if isinstance(value, list):
-                    place.set(key, [v.transform(self._replaced) if isinstance(v, exp.Expr) else v for v in value])
+                    place.set(
+                        key, [v.transform(self._replaced) if isinstance(v, exp.Expr) else v for v in value]
+                    )
                 elif isinstance(value, exp.Expr):
                     place.set(key, value.transform(self._replaced))
         return result
@@ -97,7 +99,8 @@ class Grouping:
         inner = tuple(self.names.fresh("d") for _ in self.extra)
         kept = [(name, column(name)) for name in rows.columns if name not in self.extra]
         renamed = Project(
-            rows, (*kept, *((i, column(e)) for i, e in zip(inner, self.extra)), (there, exp.Literal.number(1)))
+            rows,
+            (*kept, *((i, column(e)) for i, e in zip(inner, self.extra)), (there, exp.Literal.number(1))),
         )
         on = tuple(exp.NullSafeEQ(this=column(e), expression=column(i)) for e, i in zip(self.extra, inner))
         padded = OuterJoin(self.domain.node, renamed, "LEFT", on)
@@ -112,7 +115,9 @@ class GroupingSets:
     As in Spark, the empty set has no row where the input has none.
     """
 
-    def __init__(self, names: Names, node: Node, sets: Sequence[Sequence[exp.Expr]], extra: tuple[str, ...]) -> None:
+    def __init__(
+        self, names: Names, node: Node, sets: Sequence[Sequence[exp.Expr]], extra: tuple[str, ...]
+    ) -> None:
         self.names = names
         self.sets = sets
         self.extra = extra
@@ -149,12 +154,10 @@ class GroupingSets:
         return self.bits[found]
 
     def node(self) -> Node:
-        parts: list[Node] = []
         names = [name for _, name in self.inner.keys]
         functions = tuple((name, e) for e, name in self.inner.functions)
         columns = (*names, *self.bits.values(), *self.extra, *(name for name, _ in functions))
-        for each in self.sets:
-            parts.append(self._one(each, functions))
+        parts = [self._one(each, functions) for each in self.sets]
         return UnionAll(tuple(parts), columns) if len(parts) > 1 else parts[0]
 
     def _one(self, chosen: Sequence[exp.Expr], functions: tuple[tuple[str, exp.Expr], ...]) -> Node:

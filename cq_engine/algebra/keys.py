@@ -16,6 +16,7 @@ from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
     Filter,
+    Generate,
     Join,
     Limit,
     Node,
@@ -66,7 +67,9 @@ def result_key(node: Node, outputs: tuple[str, ...], table_key: TableKey) -> tup
         if all(part in visible or part in found.constant for part in key):
             columns = [visible[part] for part in key if part not in found.constant]
             candidates.append(tuple(sorted(columns, key=outputs.index)))
-    return min(candidates, key=lambda key: (len(key), [outputs.index(c) for c in key])) if candidates else None
+    return (
+        min(candidates, key=lambda key: (len(key), [outputs.index(c) for c in key])) if candidates else None
+    )
 
 
 def covers(node: Node, declared: Iterable[str], outputs: tuple[str, ...], table_key: TableKey) -> bool:
@@ -152,7 +155,9 @@ def _join(node: Join, table_key: TableKey) -> Facts:
         constant |= each.constant
     present = frozenset[str]().union(*(each.present for each in inner))
     merged = _equated(Facts(frozenset(), same, frozenset(constant), present), node.conditions)
-    per_input = [[frozenset(map(merged.class_of, key)) - merged.constant for key in each.keys] for each in inner]
+    per_input = [
+        [frozenset(map(merged.class_of, key)) - merged.constant for key in each.keys] for each in inner
+    ]
     if any(not keys for keys in per_input):
         return Facts(frozenset(), merged.same, merged.constant, merged.present)
     owned = [frozenset(map(merged.class_of, each.columns)) for each in node.inputs]
@@ -169,7 +174,9 @@ def _combinations(per_input: list[list[frozenset[str]]]) -> list[list[frozenset[
     return found
 
 
-def _reduced(chosen: list[frozenset[str]], per_input: list[list[frozenset[str]]], owned: list[frozenset[str]]) -> frozenset[str]:
+def _reduced(
+    chosen: list[frozenset[str]], per_input: list[list[frozenset[str]]], owned: list[frozenset[str]]
+) -> frozenset[str]:
     """The union of one key per input, without inputs that the rest determines (joined on their full key)."""
     needed = set(range(len(chosen)))
     for candidate in range(len(chosen)):
@@ -232,7 +239,7 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr]) -> Facts:
 @facts.register
 def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
-    names = dict((e.name if isinstance(e, exp.Column) else name, name) for name, e in node.keys)
+    names = {e.name if isinstance(e, exp.Column) else name: name for name, e in node.keys}
     same = {}
     classes: dict[str, str] = {}
     for source, name in names.items():
@@ -242,9 +249,8 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
         classes.setdefault(own, name)
     constant = frozenset(classes[c] for c in classes if c in inner.constant)
     keys = [frozenset(set(classes.values()) - constant)]
-    for key in inner.keys:
-        if key <= set(classes):
-            keys.append(frozenset(classes[part] for part in key) - constant)
+    known = [key for key in inner.keys if key <= set(classes)]
+    keys += [frozenset(classes[part] for part in key) - constant for key in known]
     present = frozenset(name for name, e in node.keys if _is_present(e.unnest(), inner))
     return Facts(_minimal(keys), same, constant, present)
 
@@ -267,6 +273,13 @@ def _set_operation(node: SetOperation, table_key: TableKey) -> Facts:
 @facts.register
 def _union(node: UnionAll, table_key: TableKey) -> Facts:
     return Facts(frozenset(), {})
+
+
+@facts.register
+def _generate(node: Generate, table_key: TableKey) -> Facts:
+    """A row becomes several, so that no key of the input is left."""
+    inner = facts(node.input, table_key)
+    return Facts(frozenset(), inner.same, inner.constant, inner.present)
 
 
 @facts.register
@@ -302,7 +315,9 @@ def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
     keys = [a | b for a, b in pairs_of_keys]
 
     def matched(key: frozenset[str], other: frozenset[str]) -> bool:
-        return all(any(o != part and pairs.class_of(o) == pairs.class_of(part) for o in other) for part in key) and bool(on)
+        return all(
+            any(o != part and pairs.class_of(o) == pairs.class_of(part) for o in other) for part in key
+        ) and bool(on)
 
     if node.kind == "LEFT" and any(matched(key, frozenset(node.left.columns)) for key in right.keys):
         keys += list(left.keys)

@@ -97,10 +97,16 @@ def lower(query: exp.Expr, tables: Mapping[str, Sequence[str]], names: Names) ->
 
     Raises NotLowered.
     """
-    schema: dict[str, object] = {table: dict.fromkeys(columns, "unknown") for table, columns in tables.items()}
+    schema: dict[str, object] = {
+        table: dict.fromkeys(columns, "unknown") for table, columns in tables.items()
+    }
     try:
         qualified = qualify(
-            query.copy(), schema=schema, dialect="spark", quote_identifiers=False, validate_qualify_columns=False
+            query.copy(),
+            schema=schema,
+            dialect="spark",
+            quote_identifiers=False,
+            validate_qualify_columns=False,
         )
     except SqlglotError as problem:
         raise NotLowered(f"its names could not be resolved ({str(problem).splitlines()[0]})") from problem
@@ -165,14 +171,20 @@ class _Lowering(Unnesting):
                 raise NotLowered(f"{clause.upper()} is not maintained incrementally yet")
         source = self.from_clause(select, ctes)
         if domain is not None:
-            source = _From([*source.inputs, domain.node], source.conditions, {**domain.sources, **source.sources})
+            source = _From(
+                [*source.inputs, domain.node], source.conditions, {**domain.sources, **source.sources}
+            )
         subqueries: list[exp.Expr] = []
         if where := select.args.get("where"):
             for condition in conjuncts(self.expression(where.this, source.sources, ctes)):
                 hard = references(condition) & set(self.pending)
                 (subqueries if hard else source.conditions).append(condition)
         node = self.restricted(source.node(), subqueries)
-        parts = _Parts.of(select, lambda e: self.expression(e, source.sources, ctes), self._orders(select, source.sources, ctes))
+        parts = _Parts.of(
+            select,
+            lambda e: self.expression(e, source.sources, ctes),
+            self._orders(select, source.sources, ctes),
+        )
         group = select.args.get("group")
         aggregated = group is not None or any(aggregate_calls(e) for e in parts.all())
         one_row = aggregated and group is None and not parts.having and not select.args.get("limit")
@@ -272,7 +284,9 @@ class _Lowering(Unnesting):
         return result
 
     def join(self, left: _From, join: exp.Join, ctes: Ctes) -> _From:
-        side, kind, method = (str(join.args.get(each, "") or "").upper() for each in ("side", "kind", "method"))
+        side, kind, method = (
+            str(join.args.get(each, "") or "").upper() for each in ("side", "kind", "method")
+        )
         if isinstance(join.this, exp.Lateral):
             return self._lateral_join(left, join.this, side, ctes)
         right = self.source(join.this, ctes)
@@ -371,8 +385,14 @@ class _Lowering(Unnesting):
         """`expression` with every column replaced by what it is in the plan; subqueries wait as columns."""
 
         def replaced(node: exp.Expr) -> exp.Expr:
-            name = self.names.fresh("subquery") if isinstance(node, (exp.Exists, exp.In, exp.Query, exp.Subquery)) else ""
-            waiting = as_pending(node, name, lambda e: self.expression(e, sources, ctes), sources) if name else None
+            name = (
+                self.names.fresh("subquery")
+                if isinstance(node, (exp.Exists, exp.In, exp.Query, exp.Subquery))
+                else ""
+            )
+            waiting = (
+                as_pending(node, name, lambda e: self.expression(e, sources, ctes), sources) if name else None
+            )
             if waiting is not None:
                 self.pending[name], self.scopes[name] = waiting, ctes
                 return column(name)

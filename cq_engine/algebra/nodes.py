@@ -38,8 +38,8 @@ __all__ = [
     "UnionAll",
     "Values",
     "Window",
-    "column",
     "children",
+    "column",
 ]
 
 FROM = "_from"
@@ -235,7 +235,9 @@ class UnionAll(Node):
 
     def __post_init__(self) -> None:
         _require(bool(self.inputs), "UnionAll without inputs")
-        _require(all(len(i.columns) == len(self.names) for i in self.inputs), "UnionAll inputs differ in width")
+        _require(
+            all(len(i.columns) == len(self.names) for i in self.inputs), "UnionAll inputs differ in width"
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -363,7 +365,10 @@ class SetOperation(Node):
 
     def __post_init__(self) -> None:
         _require(self.kind in ("EXCEPT", "INTERSECT"), f"no set operation {self.kind}")
-        _require(len(self.left.columns) == len(self.right.columns) == len(self.names), "set operands differ in width")
+        _require(
+            len(self.left.columns) == len(self.right.columns) == len(self.names),
+            "set operands differ in width",
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -57,7 +57,9 @@ class Domain:
     sources: Sources
 
 
-def as_pending(node: exp.Expr, name: str, resolve: Callable[[exp.Expr], exp.Expr], sources: Sources) -> Pending | None:
+def as_pending(
+    node: exp.Expr, name: str, resolve: Callable[[exp.Expr], exp.Expr], sources: Sources
+) -> Pending | None:
     """The pending subquery that `node` is, or None where `node` is something else."""
     if isinstance(node, exp.Exists):
         return Pending(name, "EXISTS", _query(node.this), (), sources)
@@ -78,11 +80,21 @@ def _query(node: exp.Expr) -> exp.Expr:
 
 def outer_columns(query: exp.Expr, sources: Sources) -> list[tuple[str, str]]:
     """(alias, column) of the outer columns that `query` reads, in lower case, each once."""
-    inner = {t.alias_or_name.lower() for t in query.find_all(exp.Table, exp.Subquery, exp.Lateral) if t.alias_or_name}
+    inner = {
+        t.alias_or_name.lower()
+        for t in query.find_all(exp.Table, exp.Subquery, exp.Lateral)
+        if t.alias_or_name
+    }
     found: list[tuple[str, str]] = []
     for each in query.find_all(exp.Column):
         alias, name = each.table.lower(), each.name.lower()
-        if alias and alias not in inner and alias in sources and name in sources[alias] and (alias, name) not in found:
+        if (
+            alias
+            and alias not in inner
+            and alias in sources
+            and name in sources[alias]
+            and (alias, name) not in found
+        ):
             found.append((alias, name))
     return found
 
@@ -97,7 +109,9 @@ def is_condition(condition: exp.Expr, pending: Mapping[str, Pending]) -> tuple[P
     return None
 
 
-def domain_of(node: Node, outer: Sequence[tuple[str, str]], sources: Sources, names: Names) -> tuple[Domain, tuple[exp.Expr, ...]]:
+def domain_of(
+    node: Node, outer: Sequence[tuple[str, str]], sources: Sources, names: Names
+) -> tuple[Domain, tuple[exp.Expr, ...]]:
     """The domain of the outer columns over `node`, and the outer expressions that its columns stand for."""
     columns, values = [], []
     inner: dict[str, Fields] = {}
@@ -138,7 +152,9 @@ def in_conditions(left: Sequence[exp.Expr], right: Sequence[str], anti: bool) ->
     return found
 
 
-def marked(node: Node, values: Sequence[exp.Expr], rows: Node, keys: Sequence[str], names: Names) -> tuple[Node, str]:
+def marked(
+    node: Node, values: Sequence[exp.Expr], rows: Node, keys: Sequence[str], names: Names
+) -> tuple[Node, str]:
     """`node` with a column that is 1 where `rows` has a row with its values, else NULL."""
     flag = names.fresh("mark")
     own = tuple(names.fresh("k") for _ in keys)
@@ -149,7 +165,13 @@ def marked(node: Node, values: Sequence[exp.Expr], rows: Node, keys: Sequence[st
         return OuterJoin(node, there, "LEFT", null_safe(values, own)), flag
     count = names.fresh("n")
     counted = Aggregate(rows, (), ((count, exp.Count(this=exp.Star())),), scalar=True)
-    some = exp.Case(ifs=[exp.If(this=exp.GT(this=column(count), expression=exp.Literal.number(0)), true=exp.Literal.number(1))])
+    some = exp.Case(
+        ifs=[
+            exp.If(
+                this=exp.GT(this=column(count), expression=exp.Literal.number(0)), true=exp.Literal.number(1)
+            )
+        ]
+    )
     return Join((node, Project(counted, ((flag, some),))), ()), flag
 
 

@@ -91,7 +91,11 @@ class Unnesting:
             sources = {**pending.sources, **source.sources}
             where = query.args.get("where")
             conditions = conjuncts(self.expression(where.this, sources, ctes)) if where else []
-            wanted = [self.expression(s.unalias(), source.sources, ctes) for s in query.selects] if pending.kind == "IN" else []
+            wanted = (
+                [self.expression(s.unalias(), source.sources, ctes) for s in query.selects]
+                if pending.kind == "IN"
+                else []
+            )
         except NotLowered:
             return None
         inner: list[exp.Expr] = []
@@ -131,7 +135,9 @@ class Unnesting:
             return None, ()
         for alias, name in outer:
             if not references(pending.sources[alias][name]) <= set(node.columns):
-                raise NotLowered(f"the subquery reads {alias}.{name}, which is neither grouped nor aggregated")
+                raise NotLowered(
+                    f"the subquery reads {alias}.{name}, which is neither grouped nor aggregated"
+                )
         return domain_of(node, outer, pending.sources, self.names)
 
     def _joined(self, node: Node, pending: Pending) -> tuple[Node, exp.Expr]:
@@ -139,7 +145,7 @@ class Unnesting:
         domain, values = self._domain(node, pending)
         lowered = self.query(pending.query, self.scopes[pending.name], domain)
         if pending.kind == "SCALAR":
-            return self._scalar(node, pending, lowered, values)
+            return self._scalar(node, lowered, values)
         flagged, flag = marked(node, values, lowered.node, lowered.domain, self.names)
         some = exp.Not(this=exp.Is(this=column(flag), expression=exp.Null()))
         if pending.kind == "EXISTS":
@@ -152,15 +158,18 @@ class Unnesting:
         flagged, null = marked(flagged, values, nulls, lowered.domain, self.names)
         left = pending.left[0]
         is_null = exp.Is(this=exp.Paren(this=left.copy()), expression=exp.Null())
-        unknown = exp.or_(exp.and_(is_null, some.copy()), exp.Not(this=exp.Is(this=column(null), expression=exp.Null())))
-        found = exp.and_(exp.Not(this=exp.Is(this=column(hit), expression=exp.Null())), exp.Not(this=is_null.copy()))
+        unknown = exp.or_(
+            exp.and_(is_null, some.copy()), exp.Not(this=exp.Is(this=column(null), expression=exp.Null()))
+        )
+        found = exp.and_(
+            exp.Not(this=exp.Is(this=column(hit), expression=exp.Null())), exp.Not(this=is_null.copy())
+        )
         return flagged, exp.Case(
-            ifs=[exp.If(this=found, true=exp.true()), exp.If(this=unknown, true=exp.Null())], default=exp.false()
+            ifs=[exp.If(this=found, true=exp.true()), exp.If(this=unknown, true=exp.Null())],
+            default=exp.false(),
         )
 
-    def _scalar(
-        self, node: Node, pending: Pending, lowered: Lowered, values: tuple[exp.Expr, ...]
-    ) -> tuple[Node, exp.Expr]:
+    def _scalar(self, node: Node, lowered: Lowered, values: tuple[exp.Expr, ...]) -> tuple[Node, exp.Expr]:
         conditions = null_safe(values, lowered.domain)
         if lowered.one_row:
             return Join((node, lowered.node), conditions), column(lowered.outputs[0])
@@ -169,7 +178,9 @@ class Unnesting:
             return Join((node, rows), ()), column(value)
         return OuterJoin(node, rows, "LEFT", conditions), column(value)
 
-    def lateral(self, left: Node, sources: Sources, query: exp.Expr, ctes: Ctes, outer: bool) -> tuple[Node, Lowered]:
+    def lateral(
+        self, left: Node, sources: Sources, query: exp.Expr, ctes: Ctes, outer: bool
+    ) -> tuple[Node, Lowered]:
         """`left` joined with a LATERAL subquery over its columns."""
         pending = Pending(self.names.fresh("lateral"), "LATERAL", query, (), sources)
         domain, values = self._domain(left, pending)
@@ -185,7 +196,8 @@ class Unnesting:
         """Subqueries in `expressions`, which now stand above a GROUP BY, see its columns instead of its input's."""
         for each in reads(expressions, self.pending):
             sources = {
-                alias: {name: rewrite(value) for name, value in fields.items()} for alias, fields in each.sources.items()
+                alias: {name: rewrite(value) for name, value in fields.items()}
+                for alias, fields in each.sources.items()
             }
             left = tuple(rewrite(value) for value in each.left)
             self.pending[each.name] = replace(each, left=left, sources=sources)

@@ -62,7 +62,9 @@ def _kind(call: exp.Expr) -> str:
     for kind, classes in _CLASSES.items():
         if isinstance(call, classes):
             return kind
-    return {"every": "bool_and", "some": "bool_or", "any": "bool_or", "std": "stddev_samp"}.get(call_name(call), "")
+    return {"every": "bool_and", "some": "bool_or", "any": "bool_or", "std": "stddev_samp"}.get(
+        call_name(call), ""
+    )
 
 
 _CLASSES: dict[str, tuple[type[exp.Expr], ...]] = {
@@ -92,7 +94,9 @@ def _where(value: exp.Expr, condition: exp.Expr | None) -> exp.Expr:
 
 def _present(arguments: list[exp.Expr], condition: exp.Expr | None) -> exp.Expr:
     """1 where all arguments are there (and the FILTER condition is true), else NULL."""
-    tests: list[exp.Expr] = [exp.Not(this=exp.Is(this=exp.Paren(this=a.copy()), expression=exp.Null())) for a in arguments]
+    tests: list[exp.Expr] = [
+        exp.Not(this=exp.Is(this=exp.Paren(this=a.copy()), expression=exp.Null())) for a in arguments
+    ]
     if condition is not None:
         tests.append(exp.Paren(this=condition.copy()))
     one = exp.Literal.number(1)
@@ -115,7 +119,9 @@ def _bool(call: exp.Expr, condition: exp.Expr | None, wanted: bool) -> Kept:
     value = _argument(call)
     hit = exp.Paren(this=value.copy()) if wanted else exp.Not(this=exp.Paren(this=value.copy()))
     count = Accumulator(_present([value], condition), "bigint")
-    hits = Accumulator(_present([], hit if condition is None else exp.and_(hit, exp.Paren(this=condition.copy()))), "bigint")
+    hits = Accumulator(
+        _present([], hit if condition is None else exp.and_(hit, exp.Paren(this=condition.copy()))), "bigint"
+    )
     test = "> 0" if wanted else "= 0"
     return Kept((count, hits), lambda a: f"CASE WHEN {a[0]} > 0 THEN {a[1]} {test} END")
 
@@ -175,7 +181,9 @@ def _decimal_share(precision: int, scale: int, result: str) -> str | None:
     return f"CAST({whole} + {share} AS {result})"
 
 
-def _variance(call: exp.Expr, condition: exp.Expr | None, type_of: TypeOf, sample: bool, root: bool) -> Kept | None:
+def _variance(
+    call: exp.Expr, condition: exp.Expr | None, type_of: TypeOf, sample: bool, root: bool
+) -> Kept | None:
     """(n Σx² − (Σx)²) / (n (n − 1)), exact up to the division for integers of at most 32 bits."""
     value = _argument(call)
     if type_of(value) not in _SMALL:

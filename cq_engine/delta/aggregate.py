@@ -89,7 +89,9 @@ def initial_state(node: Aggregate, state: State) -> Node:
 
 
 def _plain_sums(state: State) -> tuple[tuple[str, exp.Expr], ...]:
-    return tuple((f"a{i}", _cast(_total(_cast(a.term, a.type)), a.type)) for i, a in enumerate(state.accumulators))
+    return tuple(
+        (f"a{i}", _cast(_total(_cast(a.term, a.type)), a.type)) for i, a in enumerate(state.accumulators)
+    )
 
 
 def _total(term: exp.Expr) -> exp.Expr:
@@ -169,7 +171,9 @@ def _valued(node: Aggregate, state: State, rows: Node) -> Node:
     for (name, _), kept in zip(node.functions, state.kept):
         own = tuple(accumulators.pop(0) for _ in kept.accumulators)
         items.append((name, sqlglot.parse_one(kept.value(own), dialect="spark")))
-    present = rows if node.scalar else Filter(rows, exp.GT(this=column(count), expression=exp.Literal.number(0)))
+    present = (
+        rows if node.scalar else Filter(rows, exp.GT(this=column(count), expression=exp.Literal.number(0)))
+    )
     return Project(present, (*keys, *items, *from_to))
 
 
@@ -200,14 +204,20 @@ def _carried(node: Aggregate, state: State, context: Context) -> Node:
     names = _names(node, state)
     keys, sums = names[: len(node.keys)], names[len(node.keys) :]
     group = tuple((name, e) for name, (_, e) in zip(keys, node.keys))
-    grouped = Aggregate(delta(node.input, context), (*group, (FROM, column(VERSION))), _signed_sums(state, sums))
+    grouped = Aggregate(
+        delta(node.input, context), (*group, (FROM, column(VERSION))), _signed_sums(state, sums)
+    )
     changes = delta(node.input, context)
-    hints = tuple(KeyHint(k, changes, e.name) for k, (_, e) in zip(keys, node.keys) if isinstance(e, exp.Column))
+    hints = tuple(
+        KeyHint(k, changes, e.name) for k, (_, e) in zip(keys, node.keys) if isinstance(e, exp.Column)
+    )
     stored: Node = StateRows(state.label, names, hints)
     if keys:
         affected, theirs = _affected(node, context)
         stored = SemiJoin(stored, affected, False, tuple(same(a, b) for a, b in zip(keys, theirs)))
-    before = Project(stored, (*((k, column(k)) for k in keys), (FROM, number(BEFORE)), *((s, column(s)) for s in sums)))
+    before = Project(
+        stored, (*((k, column(k)) for k in keys), (FROM, number(BEFORE)), *((s, column(s)) for s in sums))
+    )
     both = UnionAll((grouped, before), grouped.columns)
     running = [context.names.fresh(name) for name in sums]
     until = context.names.fresh("until")
@@ -217,7 +227,9 @@ def _carried(node: Aggregate, state: State, context: Context) -> Node:
     shown = Window(both, tuple(functions), ())
     types = ["bigint", *(each.type for each in state.accumulators)]
     items = [(s, _cast(column(r), kind)) for s, r, kind in zip(sums, running, types)]
-    return Project(shown, (*((k, column(k)) for k in keys), *items, (FROM, column(FROM)), (TO, column(until))))
+    return Project(
+        shown, (*((k, column(k)) for k in keys), *items, (FROM, column(FROM)), (TO, column(until)))
+    )
 
 
 def _signed_sums(state: State, names: tuple[str, ...]) -> tuple[tuple[str, exp.Expr], ...]:
@@ -273,7 +285,11 @@ def _grouped(node: Aggregate, at: _AtPoints, count: str, functions: Named) -> No
     is_there = exp.Not(this=exp.Is(this=column(at.present), expression=exp.Null()))
     number_of_rows = exp.Count(this=column(at.present))
     kept = tuple((name, only_where(call, is_there) if node.scalar else call) for name, call in functions)
-    group = (*((k, column(k)) for k in points.keys), (points.start, column(points.start)), (points.end, column(points.end)))
+    group = (
+        *((k, column(k)) for k in points.keys),
+        (points.start, column(points.start)),
+        (points.end, column(points.end)),
+    )
     result = Aggregate(at.node, group, ((count, number_of_rows), *kept))
     items = [(name, column(k)) for (name, _), k in zip(node.keys, points.keys)]
     items += [(name, column(name)) for name in (count, *(name for name, _ in functions))]

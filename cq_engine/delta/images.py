@@ -17,7 +17,9 @@ __all__ = ["changes_sql", "history_sql", "net_sql"]
 _SIGN = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
 
 
-def net_sql(tail: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool) -> str:
+def net_sql(
+    tail: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool
+) -> str:
     """Signed change rows: `columns`, `_v`, `_w`. Compressed: of (a, b] only the net change per row, at version b."""
     shown = ", ".join(map(quote, columns))
     signed = f"SELECT {shown}, _commit_version AS {VERSION}, {_SIGN} AS {WEIGHT} FROM {tail}"
@@ -39,7 +41,12 @@ def changes_sql(net: str, columns: Sequence[str], a: int) -> str:
 
 
 def history_sql(
-    base: str | None, net: str | None, columns: Sequence[str], identity: Sequence[str], a: int, insert_only: bool
+    base: str | None,
+    net: str | None,
+    columns: Sequence[str],
+    identity: Sequence[str],
+    a: int,
+    insert_only: bool,
 ) -> str:
     """Row versions: `columns`, `_from`, `_to`, for every version from `a` on.
 

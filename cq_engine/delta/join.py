@@ -83,7 +83,9 @@ def _connected(start: int, node: Join) -> list[int]:
     known = set(node.inputs[start].columns)
     rest = [j for j in range(len(node.inputs)) if j != start]
     while rest:
-        linked = [j for j in rest if any(_links(c, known, set(node.inputs[j].columns)) for c in node.conditions)]
+        linked = [
+            j for j in rest if any(_links(c, known, set(node.inputs[j].columns)) for c in node.conditions)
+        ]
         following = (linked or rest)[0]
         order.append(following)
         known |= set(node.inputs[following].columns)
@@ -95,7 +97,7 @@ def _links(condition: exp.Expr, known: set[str], other: set[str]) -> bool:
     if not isinstance(condition, (exp.EQ, exp.NullSafeEQ)):
         return False
     left, right = references(condition.left), references(condition.right)
-    return bool(left and right) and (left <= known and right <= other or left <= other and right <= known)
+    return bool(left and right) and ((left <= known and right <= other) or (left <= other and right <= known))
 
 
 # ------------------------------------------------------------------------------------------------ hints

@@ -1,9 +1,11 @@
 """Filter, projection and UNION ALL: applied to the delta rows and to the row versions alike.
 
-    Δσ(R) = σ(ΔR)    Δπ(R) = π(ΔR)    Δ(R ⊎ S) = ΔR ⊎ ΔS
+Δσ(R) = σ(ΔR)    Δπ(R) = π(ΔR)    Δ(R ⊎ S) = ΔR ⊎ ΔS
 """
 
 from __future__ import annotations
+
+from sqlglot import exp
 
 from cq_engine.algebra.nodes import (
     BEFORE,
@@ -25,7 +27,6 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.delta.context import Context, delta, history, register_delta, register_history
-from sqlglot import exp
 
 __all__: list[str] = []
 

@@ -89,7 +89,9 @@ def same(left: str, right: str) -> exp.Expr:
     return exp.NullSafeEQ(this=column(left), expression=column(right))
 
 
-def at_points(points: Points, versions: Node, keys: tuple[str, ...], context: Context) -> tuple[Node, str, str]:
+def at_points(
+    points: Points, versions: Node, keys: tuple[str, ...], context: Context
+) -> tuple[Node, str, str]:
     """The rows of `versions` (with key columns `keys`) at each point: all columns but validity, point start and end.
 
     The point's columns get fresh names, so that two inputs of one operator can be brought to the points side by side.

@@ -100,7 +100,9 @@ def _window(node: Window) -> tuple[list[tuple[Node, Keys]], Operator]:
         functions = []
         for name, function in node.functions:
             added = function.copy()
-            added.set("partition_by", [*(added.args.get("partition_by") or []), *(column(e) for e in extra[0][:1])])
+            added.set(
+                "partition_by", [*(added.args.get("partition_by") or []), *(column(e) for e in extra[0][:1])]
+            )
             functions.append((name, added))
         return Window(inputs[0], tuple(functions), node.keys)
 

@@ -14,6 +14,7 @@ from cq_engine.algebra.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
+    Distinct,
     Limit,
     Node,
     OuterJoin,
@@ -21,7 +22,6 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     SetOperation,
     Window,
-    Distinct,
     children,
     column,
 )
@@ -30,6 +30,7 @@ from cq_engine.delta.aggregate import State, state_of
 from cq_engine.delta.context import aggregates
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.select_list import parse
+from cq_engine.planner.union_types import union_types
 
 __all__ = ["Compiled", "StoredAggregate", "compile_query", "recomputed"]
 
@@ -109,6 +110,7 @@ def compile_query(
             text, tuple(columns), shown, declared is not None, sources, names, None,
             tuple(c.name for c in columns), (), "FULL", (f"recomputed in full: {said}",),
         )  # fmt: skip
+    lowered = Lowered(union_types(lowered.node, types), lowered.outputs)
     return _assemble(text, columns, sources, shown, types, names, lowered)
 
 
@@ -160,6 +162,7 @@ def _assemble(
 
 def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
     """`node` with its state, where all its functions can be kept."""
+
     def type_of(expression: exp.Expr) -> str:
         return types(node.input, [expression])[0]
 
@@ -208,12 +211,20 @@ def classify(node: Node, stored: Mapping[int, StoredAggregate]) -> tuple[str, tu
     recomputed = False
     for each in _walk(node):
         if isinstance(each, Aggregate) and id(each) in stored:
-            what = "inserts only; recomputed by group once rows leave" if not stored[id(each)].state.exact else "any change"
+            what = (
+                "inserts only; recomputed by group once rows leave"
+                if not stored[id(each)].state.exact
+                else "any change"
+            )
             reasons.append(f"aggregate by {_keys(each)}: carried in its state ({what})")
         elif isinstance(each, Aggregate):
             recomputed = True
-            calls = ", ".join(sorted({e.sql(dialect="spark").split("(")[0].lower() for _, e in each.functions}))
-            reasons.append(f"aggregate by {_keys(each)}: affected groups are recomputed ({calls or 'no function'})")
+            calls = ", ".join(
+                sorted({e.sql(dialect="spark").split("(")[0].lower() for _, e in each.functions})
+            )
+            reasons.append(
+                f"aggregate by {_keys(each)}: affected groups are recomputed ({calls or 'no function'})"
+            )
         elif isinstance(each, (Distinct, Window, Limit, OuterJoin, SemiJoin, SetOperation)):
             recomputed = True
             reasons.append(f"{type(each).__name__}: affected partitions are recomputed")

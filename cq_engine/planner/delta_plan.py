@@ -56,7 +56,9 @@ class DeltaPlan:
         compiled = self.compiled
         inner = log_rows("{0}", compiled.outputs, compiled.key_outputs)
         shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
-        text = f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
+        text = (
+            f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
+        )
         return _statement(self.root, leaves, attach, text)
 
 
@@ -73,9 +75,7 @@ def plan_delta(compiled: Compiled, changed: frozenset[str], insert_only: bool) -
     assert compiled.node is not None
     stored = {id(each.node): each.state for each in compiled.states}
     context = Context(compiled.names, changed, stored, insert_only)
-    stages = [
-        _stage(each, context) for each in compiled.stored if touched(each.node, context)
-    ]
+    stages = [_stage(each, context) for each in compiled.stored if touched(each.node, context)]
     root = delta(compiled.node, context)
     if isinstance(root, Empty):
         return None
@@ -97,5 +97,3 @@ def _stage(stored: StoredAggregate, context: Context) -> Stage:
 def is_key_count(stage: Stage) -> bool:
     """True for the count of result rows per declared key."""
     return stage.stored.state.label == KEY_STATE
-
-

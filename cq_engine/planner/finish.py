@@ -29,7 +29,9 @@ def log_rows(signed: str, columns: Sequence[str], key: Sequence[str] | None) -> 
         f" GROUP BY {shown}{', ' if shown else ''}{VERSION} HAVING sum({WEIGHT}) <> 0"
     )
     if key is None:
-        repeated = f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
+        repeated = (
+            f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
+        )
         kind = f"CASE WHEN {WEIGHT} > 0 THEN 'insert' ELSE 'delete' END"
         number = f"row_number() OVER (PARTITION BY {VERSION} ORDER BY {WEIGHT})"
         return (

@@ -64,7 +64,7 @@ def safe_name(name: str) -> str:
     return re.sub(r"\W+", "_", name).strip("_").lower() or "c"
 
 
-def select_list(text: str, source: str = "<query>") -> SelectList:
+def select_list(text: str) -> SelectList:
     """Reads the outermost SELECT list of `text`.
 
     Raises AnalysisError for a delta function anywhere else, or inside an expression, and for a query of nothing but
@@ -86,10 +86,10 @@ def select_list(text: str, source: str = "<query>") -> SelectList:
             detail="delta functions describe a change of a result row; here a result row has no columns",
             hint="select at least one column of the result",
         )
-    return SelectList(tuple(items), _blanked(text, tokens, first, last, items))
+    return SelectList(tuple(items), _blanked(text, tokens, last, items))
 
 
-def _blanked(text: str, tokens: Sequence[Token], first: int, last: int, items: Sequence[Item]) -> str:
+def _blanked(text: str, tokens: Sequence[Token], last: int, items: Sequence[Item]) -> str:
     """The text with spaces in the place of delta functions and of their commas: all other offsets stay as they are."""
     shown = list(text)
     end = tokens[last - 1].end + 1
@@ -129,11 +129,14 @@ def _bounds(tokens: Sequence[Token]) -> tuple[int, int]:
             first = i + 1
             while first < len(tokens) and tokens[first].text.upper() in ("ALL", "DISTINCT"):
                 first += 1
-        elif depth == 0 and first is not None and token.text.upper() in _END and token.token_type != TokenType.IDENTIFIER:
+        elif (
+            depth == 0
+            and first is not None
+            and token.text.upper() in _END
+            and token.token_type != TokenType.IDENTIFIER
+        ):
             if _aliased(tokens, i):
                 continue
-            if token.text.upper() in ("UNION", "EXCEPT", "INTERSECT", "MINUS"):
-                return first, i
             return first, i
     return (first if first is not None else len(tokens)), len(tokens)
 
@@ -159,10 +162,10 @@ def _item(text: str, tokens: Sequence[Token], start: int, end: int) -> Item:
     shown = text[tokens[start].start : tokens[end - 1].end + 1]
     inner = [i for i in range(start, end) if _is_call(tokens, i)]
     if not inner:
-        alias = tokens[end - 1].text if end - start >= 2 and _has_alias(tokens, start, end) else ""
+        alias = tokens[end - 1].text if end - start >= 2 and _has_alias(tokens, end) else ""
         return Item(shown, "result", alias, start=tokens[start].start)
     close = _closing(tokens, start + 1, end)
-    rest = [t for t in tokens[close + 1 : end]]
+    rest = list(tokens[close + 1 : end])
     alias = ""
     if rest and rest[0].token_type == TokenType.ALIAS:
         rest = rest[1:]
@@ -187,12 +190,19 @@ def _item(text: str, tokens: Sequence[Token], start: int, end: int) -> Item:
     return Item(shown, kind, alias or ("old_value" if kind == "old" else name), argument, tokens[start].start)
 
 
-def _has_alias(tokens: Sequence[Token], start: int, end: int) -> bool:
+def _has_alias(tokens: Sequence[Token], end: int) -> bool:
     before = tokens[end - 2].token_type
     if before == TokenType.ALIAS:
         return True
     plain = tokens[end - 1].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
-    return plain and before in (TokenType.R_PAREN, TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.END)
+    return plain and before in (
+        TokenType.R_PAREN,
+        TokenType.VAR,
+        TokenType.IDENTIFIER,
+        TokenType.NUMBER,
+        TokenType.STRING,
+        TokenType.END,
+    )
 
 
 def _closing(tokens: Sequence[Token], opening: int, end: int) -> int:

@@ -65,7 +65,9 @@ class ImageBinder:
             table = self.tables[leaf.table]
             name = self._names[leaf.table] = fresh_name(leaf.table)
             if self.version is None:
-                self.relations[name] = self.reader.frame(empty(table.physical_columns), table.physical_columns)
+                self.relations[name] = self.reader.frame(
+                    empty(table.physical_columns), table.physical_columns
+                )
             else:
                 self.relations[name] = self.reader.image(table, self.version)
         return _select(leaf.fields, self._names[leaf.table])
@@ -111,7 +113,9 @@ class IntervalBinder:
         if isinstance(leaf, Given):
             return self._names["given", leaf.name]
         assert isinstance(leaf, StateRows)
-        return _select(tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf))
+        return _select(
+            tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
+        )
 
     def attach(self, emitter: Emitter) -> None:
         """Says where the CTEs go that the leaves need; those of earlier statements come along."""
@@ -127,7 +131,11 @@ class IntervalBinder:
 
     def _start(self, table: VersionedTable) -> int:
         """The version at or below `a` from which the table is read: its image there, and its changes since."""
-        return self.a if self.reader.is_small(table, self.a) else self.reader.catalog.layout(table.id, self.a).base
+        return (
+            self.a
+            if self.reader.is_small(table, self.a)
+            else self.reader.catalog.layout(table.id, self.a).base
+        )
 
     def _tail(self, name: str) -> Tail | None:
         """The table's change rows where the driver can have them."""
@@ -142,14 +150,20 @@ class IntervalBinder:
         """The CTE of the net change rows (None: there are none), and whether all of them are inserts."""
         table = self.tables[name]
         start = self._start(table)
-        sets = [s for s in self.reader.catalog.layout(table.id, start).changes if start < s.high and s.low <= self.b]
+        sets = [
+            s
+            for s in self.reader.catalog.layout(table.id, start).changes
+            if start < s.high and s.low <= self.b
+        ]
         if not sets:
             return None, True
         if ("net", name) not in self._names:
             relation = fresh_name(f"tail_{name}")
             self.relations[relation] = self.reader.changes(table, start, self.b)
             columns = [c.name for c in table.physical_columns]
-            self._cte("net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed))
+            self._cte(
+                "net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed)
+            )
         return self._names["net", name], all(s.kinds <= {"INSERT"} for s in sets)
 
     def _cte(self, kind: str, key: object, sql: str) -> str:
@@ -324,7 +338,9 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:
-    shown = [quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields]
+    shown = [
+        quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields
+    ]
     return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"
 
 

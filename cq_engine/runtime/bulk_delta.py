@@ -10,10 +10,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, VersionedTable
-from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
@@ -48,7 +48,9 @@ def write_outputs(
                 _check_keys(query, stage, versions)
             table = tables_of[stage.stored.state.label]
             last = versions.where(f"_to = {FOREVER} AND _from > {BEFORE}")
-            written.append((table, _write_state(attempt, services, table, last, interval.b, not stage.stored.keys)))
+            written.append(
+                (table, _write_state(attempt, services, table, last, interval.b, not stage.stored.keys))
+            )
         log = run_sql(spark, plan.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
         kept.append(log)
         summary = _summary(log)
@@ -101,7 +103,9 @@ def write_log(
             "_commit_timestamp": pa.array(list(moments.values()), pa.timestamp("us", tz="UTC")),
         }
     )
-    times = reader.frame(clock, [Column("_commit_version", "bigint"), Column("_commit_timestamp", "timestamp")])
+    times = reader.frame(
+        clock, [Column("_commit_version", "bigint"), Column("_commit_timestamp", "timestamp")]
+    )
     now = f.lit(services.clock.now()).cast("timestamp")
     shown = [c.name for c in change_columns(query.result)]
     rows = (
@@ -119,7 +123,11 @@ def write_log(
 def _write_state(
     attempt: Attempt, services: Services, table: VersionedTable, part: DataFrame, version: int, scalar: bool
 ) -> list[DataFile]:
-    kind = f.lit("update_postimage") if scalar else f.when(f.col("_n") == 0, "delete").otherwise("update_postimage")
+    kind = (
+        f.lit("update_postimage")
+        if scalar
+        else f.when(f.col("_n") == 0, "delete").otherwise("update_postimage")
+    )
     rows = part.withColumn("_change_type", kind).withColumn("_commit_version", f.lit(version).cast("bigint"))
     shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(table)))
     if table.identity:

@@ -22,7 +22,9 @@ def check_constraints(services: Services, table: str | None) -> Result:
     Columns: `table` STRING, `constraint` STRING, `violations` BIGINT, `example` STRING.
     """
     state = services.catalog.state
-    tables = [apply.find_table(state, table)] if table else sorted(state.tables.values(), key=lambda t: t.name)
+    tables = (
+        [apply.find_table(state, table)] if table else sorted(state.tables.values(), key=lambda t: t.name)
+    )
     found: list[tuple[str, str, int, str]] = []
     for each in tables:
         if each.primary_key is not None:
@@ -49,7 +51,9 @@ def _foreign_key(services: Services, table: Table, key: ForeignKey) -> tuple[str
         f"SELECT {shown} FROM {quote(table.name)} AS c WHERE {there}"
         f" AND NOT EXISTS (SELECT 1 FROM {quote(key.references)} AS p WHERE {on})"
     )
-    name = f"FOREIGN KEY ({', '.join(key.columns)}) REFERENCES {key.references} ({', '.join(key.ref_columns)})"
+    name = (
+        f"FOREIGN KEY ({', '.join(key.columns)}) REFERENCES {key.references} ({', '.join(key.ref_columns)})"
+    )
     return (table.name, name, *_count(services, text))
 
 

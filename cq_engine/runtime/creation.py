@@ -45,7 +45,12 @@ class Start:
             unit.add_changes(table, self.version, self.version, rows)
         for table, files in self.files:
             unit.add_change_files(
-                table, self.version, self.version, files, frozenset({"INSERT"}), insert_only=table.kind != "delta"
+                table,
+                self.version,
+                self.version,
+                files,
+                frozenset({"INSERT"}),
+                insert_only=table.kind != "delta",
             )
 
 

@@ -46,7 +46,12 @@ SESSION_SETTINGS = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
 )
 """Spark settings that change what a query means; refreshes run with their values at CREATE."""
-_FUNCTION_TYPES = {"marker": "string", "time": "timestamp", "commit_time": "timestamp", "commit_version": "bigint"}
+_FUNCTION_TYPES = {
+    "marker": "string",
+    "time": "timestamp",
+    "commit_time": "timestamp",
+    "commit_version": "bigint",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,10 @@ def shape_of(
     Raises CQSyntaxError, AnalysisError.
     """
     listed = select_list(text)
-    sources = {name: _as_known(table, (known or {}).get(name)) for name, table in _sources(state, listed.stripped).items()}
+    sources = {
+        name: _as_known(table, (known or {}).get(name))
+        for name, table in _sources(state, listed.stripped).items()
+    }
     state = replace(state, tables={**state.tables, **sources})
     schema = _analyse(services, state, listed.stripped)
     columns = _named(schema)
@@ -91,7 +99,8 @@ def shape_of(
         kinds = [canonical_type(c.type) for c in analysed[width:]]
         columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
     typed = tuple(
-        OutputColumn(o.name, columns[o.index].type if o.index >= 0 else o.type, o.kind, o.index) for o in outputs
+        OutputColumn(o.name, columns[o.index].type if o.index >= 0 else o.type, o.kind, o.index)
+        for o in outputs
     )
     return Shape(planned, columns, width, typed, sources)
 
@@ -137,7 +146,9 @@ def _named(frame: DataFrame) -> tuple[Column, ...]:
             )
         seen.add(column.name.lower())
         if column.name.startswith("_"):
-            raise AnalysisError(f"result column {column.name} begins with _", hint="names with _ are the engine's")
+            raise AnalysisError(
+                f"result column {column.name} begins with _", hint="names with _ are the engine's"
+            )
     return columns
 
 
@@ -163,8 +174,8 @@ def _outputs(listed: SelectList, columns: Sequence[Column]) -> tuple[list[Output
     for item in listed.items:
         if item.kind == "result":
             start = starts[id(item)]
-            for i in range(start, start + (starred if item in stars else 1)):
-                outputs.append(OutputColumn(columns[i].name, columns[i].type, "result", i))
+            places = range(start, start + (starred if item in stars else 1))
+            outputs += [OutputColumn(columns[i].name, columns[i].type, "result", i) for i in places]
         elif item.kind == "old":
             index = _old_index(item, spans, stars, columns)
             if index is None:
@@ -182,7 +193,8 @@ def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
     for output in outputs:
         if output.name.lower() in seen:
             raise AnalysisError(
-                f"two columns of the SELECT list are called {output.name}", hint="give one of them another name with AS"
+                f"two columns of the SELECT list are called {output.name}",
+                hint="give one of them another name with AS",
             )
         seen.add(output.name.lower())
 
@@ -269,7 +281,9 @@ def define(
     for each in compiled.states:
         state, state_id = allocate_id(state)
         label = each.state.label
-        states.append((label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys)))
+        states.append(
+            (label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys))
+        )
     spark = services.spark()
     session = tuple((name, spark.conf.get(name, None)) for name in SESSION_SETTINGS)
     query = ContinuousQuery(
@@ -290,7 +304,9 @@ def define(
         verdict=compiled.verdict,
         reasons=compiled.reasons,
         key_checked=compiled.key_checked,
-        source_columns=tuple((name, tuple(c.name for c in t.columns)) for name, t in sorted(shape.sources.items())),
+        source_columns=tuple(
+            (name, tuple(c.name for c in t.columns)) for name, t in sorted(shape.sources.items())
+        ),
         outputs=shape.outputs,
         width=shape.width,
     )

@@ -11,8 +11,8 @@ from cq_engine.errors import AnalysisError
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import plan_delta
 from cq_engine.result import Result
-from cq_engine.runtime.query import query_frame
 from cq_engine.runtime.queries import Queries
+from cq_engine.runtime.query import query_frame
 from cq_engine.runtime.services import Services
 
 __all__ = ["explain_query", "explain_text", "plan_text"]
@@ -39,7 +39,10 @@ def plan_text(compiled: Compiled) -> str:
     plan = plan_delta(compiled, frozenset(compiled.sources), False)
     if plan is None:
         return "-- the result never changes"
-    parts = [f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}" for stage in plan.stages]
+    parts = [
+        f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}"
+        for stage in plan.stages
+    ]
     return "\n".join([*parts, f"-- the delta\n{_pretty(plan.sql(_leaf, _alone))}"])
 
 

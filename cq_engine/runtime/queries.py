@@ -31,6 +31,7 @@ from cq_engine.runtime.services import Services
 
 __all__ = ["Queries"]
 
+
 class Queries:
     """All continuous queries of an engine. Refreshes of one query never overlap; different queries may run at once."""
 
@@ -74,9 +75,10 @@ class Queries:
         known = catalog.state.queries.get(statement.name.lower())
         if known is not None and statement.if_not_exists:
             return f"continuous query {known.name} exists"
-        if known is not None and not statement.or_replace or statement.name.lower() in catalog.state.tables:
+        if (known is not None and not statement.or_replace) or statement.name.lower() in catalog.state.tables:
             raise CatalogError(
-                f"{statement.name} exists already", hint="choose another name, or CREATE OR REPLACE CONTINUOUS QUERY"
+                f"{statement.name} exists already",
+                hint="choose another name, or CREATE OR REPLACE CONTINUOUS QUERY",
             )
         with catalog.lock:
             before = catalog.state
@@ -88,19 +90,25 @@ class Queries:
             query = replace(query, created_version=version, declared=statement.primary_key is not None)
             query, state, made = self._with_destinations(query, state)
             state = apply.add_query(state, query)
-            start = prepare_start(self.services, query, compiled, version, statement.start.point == "SNAPSHOT")
+            start = prepare_start(
+                self.services, query, compiled, version, statement.start.point == "SNAPSHOT"
+            )
             with catalog.write(start.attempt) as unit:
                 if version > catalog.newest_version:
                     unit.add_commit(version, self._now())
                 unit.set_state(state)
                 start.write(unit)
                 unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
-                self.delivery.begin(unit, query, version - 1 if statement.start.point == "SNAPSHOT" else version)
+                self.delivery.begin(
+                    unit, query, version - 1 if statement.start.point == "SNAPSHOT" else version
+                )
         self._compiled[query.id] = compiled
         notes = [f"continuous query {query.name} created: {query.verdict}", *query.reasons]
         notes += [f"destination table {name} created" for name in made]
         if query.verdict == "FULL":
-            notes.append("warning: every refresh runs the whole query, once for each commit that touches its tables")
+            notes.append(
+                "warning: every refresh runs the whole query, once for each commit that touches its tables"
+            )
         if query.mode == "COMPRESSED":
             notes.append("compressed: what comes and goes between two refreshes is not seen")
         return "\n  ".join(notes)
@@ -167,9 +175,7 @@ class Queries:
     def _refreshed(self, query: ContinuousQuery) -> Refresh:
         status = self.services.catalog.status(query.name)
         if status.state == "PAUSED":
-            raise RefreshError(
-                f"{query.name} is paused", hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME"
-            )
+            raise RefreshError(f"{query.name} is paused", hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME")
         if status.state == "FAILED":
             raise RefreshError(
                 f"{query.name} has failed and waits", detail=status.error,
@@ -264,7 +270,9 @@ class Queries:
             )
         state, query_again = self._fresh_states(catalog.state, query)
         snapshot = start.point == "SNAPSHOT"
-        if snapshot and version == before:  # destinations have had this version, and would not look at it again
+        if (
+            snapshot and version == before
+        ):  # destinations have had this version, and would not look at it again
             version = catalog.newest_version + 1
         begun = prepare_start(self.services, query_again, compiled, version, snapshot)
         with catalog.write(begun.attempt) as unit:
@@ -277,7 +285,9 @@ class Queries:
         skipped = f"; versions {before + 1} to {version} are skipped" if version > before else ""
         return f"{query.name} goes on from version {version}{skipped}"
 
-    def _fresh_states(self, state: CatalogState, query: ContinuousQuery) -> tuple[CatalogState, ContinuousQuery]:
+    def _fresh_states(
+        self, state: CatalogState, query: ContinuousQuery
+    ) -> tuple[CatalogState, ContinuousQuery]:
         states = []
         for label, table in query.states:
             state, number = apply.allocate_id(state)

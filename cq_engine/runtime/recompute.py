@@ -34,7 +34,11 @@ def touched_versions(services: Services, compiled: Compiled, interval: Interval)
             if each.low == each.high:
                 found.add(each.low)
             else:
-                rows = services.reader.changes(storage, interval.a, interval.b).select("_commit_version").distinct()
+                rows = (
+                    services.reader.changes(storage, interval.a, interval.b)
+                    .select("_commit_version")
+                    .distinct()
+                )
                 found.update(rows.toArrow().column(0).to_pylist())
                 break
     return sorted(found)
@@ -57,7 +61,11 @@ def _difference(services: Services, compiled: Compiled, before: int, after: int,
     shown = ", ".join(quote(c.name) for c in compiled.columns)
     for at, weight in ((before, -1), (after, 1)):
         name = fresh_name("result")
-        relations[name] = Resolver(services, at).frame(compiled.text).toDF(*(c.name for c in compiled.columns))
+        relations[name] = (
+            Resolver(services, at).frame(compiled.text).toDF(*(c.name for c in compiled.columns))
+        )
         sides.append(f"SELECT {shown}, CAST({version} AS bigint) AS _v, {weight} AS _w FROM {name}")
     signed = "(" + " UNION ALL ".join(sides) + ")"
-    return run_sql(services.spark(), log_rows(signed, [c.name for c in compiled.columns], compiled.key), relations).toArrow()
+    return run_sql(
+        services.spark(), log_rows(signed, [c.name for c in compiled.columns], compiled.key), relations
+    ).toArrow()

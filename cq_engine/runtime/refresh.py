@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cq_engine import faults
-from cq_engine.catalog.attempts import Attempt
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
+from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     Column,
     ContinuousQuery,
@@ -98,7 +98,11 @@ class Refresher:
         kinds: dict[str, frozenset[str]] = {}
         rows = 0
         for name, table in compiled.sources.items():
-            sets = [s for s in catalog.layout(table.storage.id, a).changes if s.high > a and s.low <= b] if b > a else []
+            sets = (
+                [s for s in catalog.layout(table.storage.id, a).changes if s.high > a and s.low <= b]
+                if b > a
+                else []
+            )
             if sets:
                 kinds[name] = frozenset().union(*(s.kinds for s in sets))
                 rows += sum(s.rows for s in sets)
@@ -201,7 +205,9 @@ class Refresher:
 
     # ------------------------------------------------------------ writing
 
-    def _write(self, query: ContinuousQuery, interval: Interval, outcome: Outcome | None, result: Refresh) -> None:
+    def _write(
+        self, query: ContinuousQuery, interval: Interval, outcome: Outcome | None, result: Refresh
+    ) -> None:
         catalog = self.services.catalog
         now = self.services.clock.now()
         with catalog.lock, catalog.write(outcome.attempt if outcome else None) as unit:
@@ -210,7 +216,9 @@ class Refresher:
                 if isinstance(outcome.log, pa.Table):
                     unit.add_changes(query.result, low, high, outcome.log)
                 elif outcome.log:
-                    unit.add_change_files(query.result, low, high, outcome.log, frozenset({"INSERT", "DELETE", "UPDATE"}))
+                    unit.add_change_files(
+                        query.result, low, high, outcome.log, frozenset({"INSERT", "DELETE", "UPDATE"})
+                    )
                 for table, rows in outcome.states:
                     if isinstance(rows, pa.Table):
                         unit.add_changes(table, interval.b, interval.b, conform(rows, change_columns(table)))
@@ -220,9 +228,16 @@ class Refresher:
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
             unit.add_refresh(
                 RefreshRecord(
-                    query.name, interval.a, interval.b, result.inserted, result.deleted, result.updated,
-                    result.plan, result.seconds, now,
-                )  # fmt: skip
+                    query.name,
+                    interval.a,
+                    interval.b,
+                    result.inserted,
+                    result.deleted,
+                    result.updated,
+                    result.plan,
+                    result.seconds,
+                    now,
+                )
             )
             faults.point("refresh.before_catalog")
 
@@ -294,10 +309,14 @@ def two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table | N
     """The error for two rows of a result with one key; `log` are delta rows among which they may be found."""
     names = query.key or ()
     key = ", ".join(f"{n} = {v!r}" for n, v in zip(names, values)) or "the empty key"
-    shown = []
-    for row in log.slice(0, 1000).to_pylist() if log is not None else []:
-        if [row[n] for n in names] == list(values) and row.get("_change_type") in ("insert", "update_postimage"):
-            shown.append(str(tuple(row[c.name] for c in query.result.columns[: query.width])))
+    columns = query.result.columns[: query.width]
+    shown = [
+        str(tuple(row[c.name] for c in columns))
+        for row in (
+            log.slice(0, 1000).to_pylist() if log is not None and "_change_type" in log.column_names else []
+        )
+        if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage")
+    ]
     rows = f"rows: {'; '.join(shown[:4])}" if shown else ""
     return ResultKeyError(
         f"two rows of {query.name} have the result key ({key})",

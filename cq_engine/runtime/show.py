@@ -28,7 +28,10 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
     state = overview.state
     if statement.what == "TABLES":
         tables = sorted(state.tables.values(), key=lambda t: t.name)
-        return _rows(("name", "columns", "primary_key"), [(t.name, len(t.columns), _names(t.primary_key)) for t in tables])
+        return _rows(
+            ("name", "columns", "primary_key"),
+            [(t.name, len(t.columns), _names(t.primary_key)) for t in tables],
+        )
     if statement.what == "CONTINUOUS QUERIES":
         return _rows(
             ("name", "state", "position", "verdict", "reasons", "mode", "when", "key", "error"),
@@ -39,9 +42,29 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
         return _rows(("query", "destination", "delivered", "failures", "error"), rows)
     name = None if statement.name is None else apply.find_query(state, statement.name).name
     return _rows(
-        ("query", "from_version", "to_version", "inserted", "deleted", "updated", "plan", "seconds", "finished"),
+        (
+            "query",
+            "from_version",
+            "to_version",
+            "inserted",
+            "deleted",
+            "updated",
+            "plan",
+            "seconds",
+            "finished",
+        ),
         [
-            (r.query, r.from_version, r.to_version, r.inserted, r.deleted, r.updated, r.plan, r.seconds, r.finished)
+            (
+                r.query,
+                r.from_version,
+                r.to_version,
+                r.inserted,
+                r.deleted,
+                r.updated,
+                r.plan,
+                r.seconds,
+                r.finished,
+            )
             for r in catalog.refreshes(name)
         ],
     )
@@ -70,9 +93,7 @@ def describe(overview: Overview, statement: Describe) -> Result:
 
 def _describe_table(table: Table) -> Result:
     key = [name.lower() for name in table.primary_key or ()]
-    rows = [
-        (c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns
-    ]
+    rows = [(c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns]
     return _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
 
 

@@ -159,7 +159,9 @@ def _create_as(statement: CreateTable, engine: Engine) -> Result:
         with catalog.lock, catalog.write() as unit:
             unit.set_state(apply.drop_table(catalog.state, DropTable(statement.name)))
         raise
-    return Result(message=f"table {statement.name} created with {count} rows", rowcount=count, commit_version=version)
+    return Result(
+        message=f"table {statement.name} created with {count} rows", rowcount=count, commit_version=version
+    )
 
 
 @execute.register(DropTable)

@@ -72,8 +72,12 @@ class Tail:
                     picked.append(i)
                     starts.append(BEFORE)
                     ends.append(v)
-        rows = self.net.take(pa.array(picked, pa.int64())).select([c.name for c in self.table.physical_columns])
-        return rows.append_column(FROM, pa.array(starts, pa.int64())).append_column(TO, pa.array(ends, pa.int64()))
+        rows = self.net.take(pa.array(picked, pa.int64())).select(
+            [c.name for c in self.table.physical_columns]
+        )
+        return rows.append_column(FROM, pa.array(starts, pa.int64())).append_column(
+            TO, pa.array(ends, pa.int64())
+        )
 
     def untouched(self, base: pa.Table) -> pa.Table:
         """The rows of `base` whose identity has no change."""

@@ -40,7 +40,7 @@ def test_core_shapes(spark: SparkSession) -> None:
 
 def test_nested_shapes(spark: SparkSession) -> None:
     @budget("CQ_ORACLE_EXAMPLES", 3)
-    @given(history=nested_histories(queries=3, transactions=(3, 4)))
+    @given(history=nested_histories(queries=2, transactions=(3, 4)))
     def check(history: History) -> None:
         _check(history, spark)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from cq_engine.planner.compiled import Compiled
 from tests.oracle.budget import budget
-from tests.oracle.generate import History, core_histories, nested_histories
+from tests.oracle.generate import History, TableSpec, core_histories, nested_histories
 from tests.oracle.law import Broken, Change, difference, replay
 from tests.oracle.plans import PlannedQuery, Plans
 from tests.oracle.recorded import Recorded, record
@@ -83,13 +83,26 @@ def run(history: History) -> dict[str, int]:
     return verdicts
 
 
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 30)
 @given(history=core_histories(queries=4))
 def test_core_shapes(history: History) -> None:
     assert "FULL" not in run(history), "a core shape is recomputed in full"
 
 
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 30)
 @given(history=nested_histories(queries=3))
 def test_nested_shapes(history: History) -> None:
     run(history)
+
+
+def test_union_of_two_types() -> None:
+    """Found with a look at the rules: the delta of one input was computed in that input's own type."""
+    whole = TableSpec("t1", (("k", "INT"),), ("k",))
+    broken = TableSpec("t2", (("k", "DECIMAL(10,2)"),), ())
+    query = "SELECT CAST(x AS STRING) AS s FROM (SELECT k AS x FROM t1 UNION ALL SELECT k FROM t2) u"
+    steps = (
+        ("INSERT INTO t1 VALUES (2)",),
+        ("INSERT INTO t2 VALUES (0.50)",),
+        ("DELETE FROM t1 WHERE k = 1",),
+    )
+    run(History((whole, broken), ("INSERT INTO t1 VALUES (1)",), steps, (query,), 0))

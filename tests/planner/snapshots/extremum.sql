@@ -1,6 +1,7 @@
 -- SELECT cust, max(amt) AS top FROM orders GROUP BY cust
 -- AFFECTED KEYS, key ('cust',)
 -- aggregate by cust: affected groups are recomputed (max)
+-- the delta
 WITH shared_1 AS (
   SELECT DISTINCT
     `pk_10`,

@@ -1,6 +1,7 @@
 -- SELECT o, amt + 1 AS more FROM orders WHERE amt > 5
 -- INCREMENTAL, key ('o',)
 -- joins, filters, projections and UNION ALL only
+-- the delta
 SELECT
   `o_4` AS `o`,
   `more_5` AS `more`,

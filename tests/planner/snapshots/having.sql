@@ -1,6 +1,7 @@
 -- SELECT cust, sum(amt) AS total FROM orders GROUP BY cust HAVING sum(amt) < 0
 -- INCREMENTAL, key ('cust',)
 -- aggregate by cust: carried in its state (any change)
+-- block_block_1: k0, _n, a0, a1, _from, _to
 WITH shared_1 AS (
   SELECT
     cust_2 AS `cust_4`,
@@ -18,7 +19,15 @@ WITH shared_1 AS (
       _w
     FROM changes_of_orders
   )
-), shared_2 AS (
+)
+SELECT
+  `cust_4` AS `k0`,
+  `cust_4_n` AS `_n`,
+  `cust_4_a0` AS `a0`,
+  `cust_4_a1` AS `a1`,
+  `_from` AS `_from`,
+  `_to` AS `_to`
+FROM (
   SELECT
     `cust_4`,
     CAST((
@@ -159,6 +168,7 @@ WITH shared_1 AS (
     )
   )
 )
+-- the delta
 SELECT
   `cust_6` AS `cust`,
   `total_7` AS `total`,
@@ -210,7 +220,7 @@ FROM (
               CASE WHEN cust_4_a0 > 0 THEN CAST(cust_4_a1 AS DECIMAL(38, 2)) END AS `sum_5`,
               `_from`,
               `_to`
-            FROM shared_2
+            FROM block_block_1
             WHERE
               cust_4_n > 0
           )

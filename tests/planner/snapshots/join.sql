@@ -1,6 +1,7 @@
 -- SELECT o, city FROM orders JOIN customers ON cust = c
 -- INCREMENTAL, key ('o',)
 -- joins, filters, projections and UNION ALL only
+-- the delta
 SELECT
   `o_6` AS `o`,
   `city_7` AS `city`,

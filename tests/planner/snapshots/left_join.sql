@@ -1,6 +1,7 @@
 -- SELECT o, city FROM orders LEFT JOIN customers ON cust = c
 -- AFFECTED KEYS, key ('o',)
 -- OuterJoin: affected partitions are recomputed
+-- the delta
 WITH shared_1 AS (
   SELECT DISTINCT
     `pk_8`,

@@ -1,7 +1,13 @@
 -- SELECT count(*) AS n FROM orders
 -- INCREMENTAL, key ()
 -- aggregate by nothing (one row): carried in its state (any change)
-WITH shared_1 AS (
+-- block_block_1: _n, a0, _from, _to
+SELECT
+  `count_4_n` AS `_n`,
+  `count_4_a0` AS `a0`,
+  `_from` AS `_from`,
+  `_to` AS `_to`
+FROM (
   SELECT
     CAST((
       count_4_n_6
@@ -83,6 +89,7 @@ WITH shared_1 AS (
     )
   )
 )
+-- the delta
 SELECT
   `n_5` AS `n`,
   _change_type,
@@ -128,7 +135,7 @@ FROM (
               count_4_a0 AS `count_4`,
               `_from`,
               `_to`
-            FROM shared_1
+            FROM block_block_1
           )
           LATERAL VIEW
           EXPLODE(ARRAY(STRUCT(_from AS v, 1 AS w), STRUCT(_to AS v, -1 AS w))) t1 AS e

@@ -1,6 +1,7 @@
 -- SELECT o, amt FROM orders ORDER BY amt DESC, o LIMIT 3
 -- AFFECTED KEYS, key ('o',)
 -- Limit: affected partitions are recomputed
+-- the delta
 SELECT
   `o_4` AS `o`,
   `amt_5` AS `amt`,

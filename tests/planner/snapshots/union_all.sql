@@ -1,6 +1,7 @@
 -- SELECT cust FROM orders UNION ALL SELECT c FROM customers
 -- INCREMENTAL, key None
 -- joins, filters, projections and UNION ALL only
+-- the delta
 SELECT
   `cust_8` AS `cust`,
   _change_type,
