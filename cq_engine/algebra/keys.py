@@ -6,7 +6,7 @@ are constant. UNION ALL has no key; joining a table on its full unique key adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -28,13 +28,42 @@ from cq_engine.algebra.nodes import (
     UnionAll,
     Values,
     Window,
+    children,
 )
 
-__all__ = ["Facts", "facts", "result_key"]
+__all__ = ["Facts", "TableKeys", "column_types", "covers", "facts", "result_key"]
 
 Keys = frozenset[frozenset[str]]
-TableKey = Callable[[str], tuple[str, ...] | None]
+TableKey = Callable[[str], "tuple[str, ...] | None"]
 """Table name → its primary key's columns, or None."""
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """A TableKey that also knows the Spark types of the plan's columns; without it all compared columns are of one."""
+
+    key: TableKey
+    types: Mapping[str, str]
+
+    def __call__(self, table: str) -> tuple[str, ...] | None:
+        return self.key(table)
+
+
+def column_types(node: Node, of_table: Callable[[str, str], str]) -> dict[str, str]:
+    """The types of the columns of a plan that come from tables unchanged, by their names in the plan."""
+    if isinstance(node, Scan):
+        return {name: of_table(node.table, source) for name, source in node.fields}
+    found: dict[str, str] = {}
+    for child in children(node):
+        found.update(column_types(child, of_table))
+    named = node.items if isinstance(node, Project) else node.keys if isinstance(node, Aggregate) else ()
+    for name, expression in named:
+        bare = expression.unnest()
+        if isinstance(bare, exp.Column) and bare.name in found:
+            found[name] = found[bare.name]
+    return found
+
+
 _MOST_KEYS = 16
 
 
@@ -111,7 +140,7 @@ def _values(node: Values, table_key: TableKey) -> Facts:
 
 @facts.register
 def _filter(node: Filter, table_key: TableKey) -> Facts:
-    return _equated(facts(node.input, table_key), [node.condition])
+    return _equated(facts(node.input, table_key), [node.condition], table_key)
 
 
 @facts.register
@@ -154,7 +183,7 @@ def _join(node: Join, table_key: TableKey) -> Facts:
         same.update(each.same)
         constant |= each.constant
     present = frozenset[str]().union(*(each.present for each in inner))
-    merged = _equated(Facts(frozenset(), same, frozenset(constant), present), node.conditions)
+    merged = _equated(Facts(frozenset(), same, frozenset(constant), present), node.conditions, table_key)
     per_input = [
         [frozenset(map(merged.class_of, key)) - merged.constant for key in each.keys] for each in inner
     ]
@@ -209,8 +238,12 @@ def _determines(
     return owned[candidate] <= fixed
 
 
-def _equated(inner: Facts, conditions: Iterable[exp.Expr]) -> Facts:
-    """`inner` after `conditions` hold: column = column makes one class, column = literal a constant."""
+def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) -> Facts:
+    """`inner` after `conditions` hold: column = column makes one class, column = literal a constant.
+
+    Only where no conversion stands between the sides: '1' and '01' are both equal to the number 1.
+    """
+    types = table_key.types if isinstance(table_key, TableKeys) else None
     merged = Facts(inner.keys, dict(inner.same), inner.constant)
     constant = set(inner.constant)
     present = set(inner.present)
@@ -223,17 +256,35 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr]) -> Facts:
             present |= {side.name for side in (left, right) if isinstance(side, exp.Column)}
             if isinstance(left, exp.Column) and isinstance(right, exp.Column):
                 a, b = merged.class_of(left.name), merged.class_of(right.name)
-                if a != b:
+                if a != b and _one_type(left.name, right.name, types):
                     merged.same[b] = a
                     if b in constant:
                         constant.add(a)
             elif isinstance(left, exp.Column) and isinstance(right, exp.Literal):
-                constant.add(merged.class_of(left.name))
+                if _fixes(left.name, right, types):
+                    constant.add(merged.class_of(left.name))
             elif isinstance(right, exp.Column) and isinstance(left, exp.Literal):
-                constant.add(merged.class_of(right.name))
+                if _fixes(right.name, left, types):
+                    constant.add(merged.class_of(right.name))
     known = frozenset(map(merged.class_of, constant))
     keys = _minimal(frozenset(map(merged.class_of, key)) - known for key in inner.keys)
     return Facts(keys, merged.same, known, frozenset(present))
+
+
+def _one_type(left: str, right: str, types: Mapping[str, str] | None) -> bool:
+    """Does = between the columns mean that they hold one value?"""
+    if types is None:
+        return True
+    kind = types.get(left)
+    return kind is not None and kind == types.get(right) and "collate" not in kind
+
+
+def _fixes(name: str, literal: exp.Literal, types: Mapping[str, str] | None) -> bool:
+    """Does = between a column and a literal leave the column one value?"""
+    if types is None:
+        return True
+    kind = types.get(name)
+    return kind is not None and "collate" not in kind and (kind != "string" or literal.is_string)
 
 
 @facts.register
@@ -307,7 +358,7 @@ def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
     left, right = facts(node.left, table_key), facts(node.right, table_key)
     if not left.keys or not right.keys:
         return Facts(frozenset(), {})
-    pairs = _equated(Facts(frozenset(), {}), node.conditions)
+    pairs = _equated(Facts(frozenset(), {}), node.conditions, table_key)
     on = {pairs.class_of(c) for c in pairs.same} | set(pairs.same.values())
     pairs_of_keys = [(a, b) for a in left.keys for b in right.keys]
     if node.kind == "FULL":

@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.functions import nondeterministic_call
-from cq_engine.algebra.keys import covers, result_key
+from cq_engine.algebra.keys import TableKeys, column_types, covers, result_key
 from cq_engine.algebra.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
@@ -110,7 +110,7 @@ def compile_query(
             text, tuple(columns), shown, declared is not None, sources, names, None,
             tuple(c.name for c in columns), (), "FULL", (f"recomputed in full: {said}",),
         )  # fmt: skip
-    lowered = Lowered(union_types(lowered.node, types), lowered.outputs)
+    lowered = replace(lowered, node=union_types(lowered.node, types))
     return _assemble(text, columns, sources, shown, types, names, lowered)
 
 
@@ -131,9 +131,10 @@ def _assemble(
     names: Names,
     lowered: Lowered,
 ) -> Compiled:
-    def table_key(name: str) -> tuple[str, ...] | None:
-        return sources[name].primary_key
+    def type_of(table: str, name: str) -> str:
+        return next(c.type for c in sources[table].columns if c.name == name)
 
+    table_key = TableKeys(lambda name: sources[name].primary_key, column_types(lowered.node, type_of))
     visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
     back = {o: c.name for c, o in zip(columns, lowered.outputs)}
     checked = False

@@ -77,7 +77,7 @@ def plan_delta(compiled: Compiled, changed: frozenset[str], insert_only: bool) -
     context = Context(compiled.names, changed, stored, insert_only)
     stages = [_stage(each, context) for each in compiled.stored if touched(each.node, context)]
     root = delta(compiled.node, context)
-    if isinstance(root, Empty):
+    if isinstance(root, Empty) and not stages:
         return None
     if compiled.key_count is not None:
         stages.append(_stage(compiled.key_count, context))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from cq_engine.algebra.keys import covers, result_key
+from cq_engine.algebra.keys import TableKeys, column_types, covers, result_key
 from cq_engine.algebra.lower import lower
 from cq_engine.algebra.names import Names
 
@@ -88,3 +88,28 @@ def test_declared_key_covers_a_derived_one(declared: tuple[str, ...], expected: 
     lowered = lower(sqlglot.parse_one("SELECT o, qty FROM orders", dialect="spark"), TABLES, Names())
     by_name = dict(zip(("o", "qty"), lowered.outputs))
     assert covers(lowered.node, [by_name[d] for d in declared], lowered.outputs, table_key) is expected
+
+
+TYPES = {("orders", "o"): "int", ("orders", "item"): "string", ("items", "i"): "int"}
+CONVERSIONS = (
+    # '1' and '01' are both equal to 1: the join with items does not make `item` one value.
+    ("SELECT i.i FROM orders o JOIN items i ON o.item = i.i", None),
+    ("SELECT qty FROM orders WHERE item = 1", None),
+    ("SELECT a.o FROM orders a JOIN items b ON a.o = b.i", ("o",)),
+    ("SELECT qty FROM orders WHERE o = 1", ()),
+)
+
+
+@pytest.mark.parametrize(("query", "expected"), CONVERSIONS)
+def test_an_equality_with_a_conversion_derives_nothing(query: str, expected: tuple[str, ...] | None) -> None:
+    tree = sqlglot.parse_one(query, dialect="spark")
+    lowered = lower(tree, TABLES, Names())
+    keys = {**KEYS, "orders": ("o",), "items": ("i",)}
+    if "item = " in query and "JOIN" not in query:
+        keys["orders"] = ("item",)
+    if "o.item" in query:
+        keys["orders"] = ("item",)
+    types = column_types(lowered.node, lambda table, name: TYPES.get((table, name), "bigint"))
+    shown = dict(zip(lowered.outputs, (s.alias_or_name for s in tree.selects)))
+    found = result_key(lowered.node, lowered.outputs, TableKeys(keys.__getitem__, types))
+    assert (None if found is None else tuple(shown[name] for name in found)) == expected

@@ -31,9 +31,8 @@ def check_all(engine: Engine, warehouse: Path, calls: Path, *, look_at: int) -> 
     steps = [step for (step,) in engine.execute("SELECT step FROM progress").fetchall()]
     assert sorted(steps) == [0, 2, 3, 5, 6, 8, 10, 12]
     assert max(steps) == len(STEPS) - 1
-    logs = {
-        name: published(engine, warehouse, name) for name in ("account", "entry", "rich_log", "owned_log")
-    }
+    tables = ("progress", "account", "entry", "rich_log", "owned_log")
+    logs = {name: published(engine, warehouse, name) for name in tables}
     check_images(engine, logs, look_at)
     for name in QUERIES:
         deltas = list(engine.deltas(name))
