@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cq_engine.clock import Clock, ManualClock, SystemClock
     from cq_engine.destinations import Delta, DeltaBatch
-    from cq_engine.engine import Engine, QueryDescription, TransactionHandle, connect
+    from cq_engine.engine import Engine, connect
     from cq_engine.errors import (
         AnalysisError,
         CatalogError,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StorageError,
         TransactionError,
     )
+    from cq_engine.handles import QueryDescription, TransactionHandle
     from cq_engine.result import Result
     from cq_engine.runtime.refresh import Refresh
     from cq_engine.session import spark_session
@@ -63,8 +64,8 @@ _HOME = {
     "Delta": "cq_engine.destinations",
     "DeltaBatch": "cq_engine.destinations",
     "Engine": "cq_engine.engine",
-    "QueryDescription": "cq_engine.engine",
-    "TransactionHandle": "cq_engine.engine",
+    "QueryDescription": "cq_engine.handles",
+    "TransactionHandle": "cq_engine.handles",
     "connect": "cq_engine.engine",
     "AnalysisError": "cq_engine.errors",
     "CatalogError": "cq_engine.errors",

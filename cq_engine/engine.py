@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
-from cq_engine.catalog.model import Column, ContinuousQuery, Cursor
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.errors import CatalogError, CQError, RefreshError, TransactionError
-from cq_engine.grammar import OnCommit, OnDml, ScriptItem, When, parse, split
+from cq_engine.grammar import OnCommit, OnDml, ScriptItem, parse, split
+from cq_engine.handles import QueryDescription, TransactionHandle
 from cq_engine.repl.ports import Overview
 from cq_engine.result import Result
 from cq_engine.runtime import statements
@@ -35,58 +35,12 @@ from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.refresh import Refresh
 from cq_engine.runtime.scheduler import Scheduler
 from cq_engine.runtime.services import Services
-from cq_engine.runtime.transaction import Rows, Transaction
+from cq_engine.runtime.transaction import Transaction
 from cq_engine.session import spark_session
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class QueryDescription:
-    """What `describe` says of a query. `verdict` is INCREMENTAL, AFFECTED KEYS or FULL; `state` ACTIVE, PAUSED or FAILED."""
-
-    name: str
-    state: str
-    error: str
-    verdict: str
-    reasons: tuple[str, ...]
-    key: tuple[str, ...] | None
-    columns: tuple[str, ...]
-    schema: tuple[Column, ...]
-    position: int
-    schedule: When
-    destinations: tuple[Cursor, ...]
-    statement: str
-
-
-class TransactionHandle:
-    """A transaction of `engine.transaction()`. After it has ended `commit_version` is its version, None if nothing changed."""
-
-    def __init__(self, engine: Engine, transaction: Transaction) -> None:
-        self._engine = engine
-        self.transaction = transaction
-
-    @property
-    def commit_version(self) -> int | None:
-        return self.transaction.commit_version
-
-    def execute(self, sql: str) -> Result:
-        """Runs one statement: DML, COPY INTO or a query."""
-        return self._engine.execute_in(self.transaction, sql)
-
-    def insert(self, table: str, rows: Rows) -> Result:
-        """Inserts Arrow rows, a DataFrame, mappings or sequences."""
-        return self.transaction.insert(table, rows)
-
-    def update(self, table: str, changes: Mapping[str, str], where: str | None = None) -> Result:
-        """Sets columns to SQL expressions where `where` holds."""
-        return self.transaction.update(table, changes, where)
-
-    def delete(self, table: str, where: str | None = None) -> Result:
-        """Deletes where `where` holds."""
-        return self.transaction.delete(table, where)
 
 
 class Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-__all__ = ["aggregate_calls", "is_aggregate", "nondeterministic_call", "only_where"]
+__all__ = ["aggregate_calls", "conjuncts", "is_aggregate", "nondeterministic_call", "only_where"]
 
 _AGGREGATES = frozenset(
     [
@@ -191,3 +191,11 @@ def only_where(call: exp.Expr, condition: exp.Expr) -> exp.Expr:
         result.set("this", only_where(call.this, condition))
         return result
     return exp.Filter(this=call.copy(), expression=exp.Where(this=condition.copy()))
+
+
+def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+    """The parts of a conjunction."""
+    bare = condition.unnest()
+    if isinstance(bare, exp.And):
+        return [part for side in (bare.left, bare.right) for part in conjuncts(side)]
+    return [bare]

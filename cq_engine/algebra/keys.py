@@ -260,12 +260,10 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) 
                     merged.same[b] = a
                     if b in constant:
                         constant.add(a)
-            elif isinstance(left, exp.Column) and isinstance(right, exp.Literal):
-                if _fixes(left.name, right, types):
-                    constant.add(merged.class_of(left.name))
-            elif isinstance(right, exp.Column) and isinstance(left, exp.Literal):
-                if _fixes(right.name, left, types):
-                    constant.add(merged.class_of(right.name))
+            else:
+                for one, other in ((left, right), (right, left)):
+                    if _fixes(one, other, types):
+                        constant.add(merged.class_of(one.name))
     known = frozenset(map(merged.class_of, constant))
     keys = _minimal(frozenset(map(merged.class_of, key)) - known for key in inner.keys)
     return Facts(keys, merged.same, known, frozenset(present))
@@ -279,11 +277,13 @@ def _one_type(left: str, right: str, types: Mapping[str, str] | None) -> bool:
     return kind is not None and kind == types.get(right) and "collate" not in kind
 
 
-def _fixes(name: str, literal: exp.Literal, types: Mapping[str, str] | None) -> bool:
-    """Does = between a column and a literal leave the column one value?"""
+def _fixes(one: exp.Expr, literal: exp.Expr, types: Mapping[str, str] | None) -> bool:
+    """Is `one` a column that = with the literal leaves one value?"""
+    if not (isinstance(one, exp.Column) and isinstance(literal, exp.Literal)):
+        return False
     if types is None:
         return True
-    kind = types.get(name)
+    kind = types.get(one.name)
     return kind is not None and "collate" not in kind and (kind != "string" or literal.is_string)
 
 

@@ -14,82 +14,26 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
-from cq_engine.algebra.functions import aggregate_calls
+from cq_engine.algebra.functions import aggregate_calls, conjuncts
 from cq_engine.algebra.grouping import Grouping, GroupingSets, grouping_sets
+from cq_engine.algebra.lower_from import FromClause
+from cq_engine.algebra.lowered import Closure, Ctes, Fields, From, Lowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Distinct,
-    Filter,
-    Generate,
-    Join,
     Limit,
     Node,
-    OuterJoin,
     Project,
-    Scan,
     SetOperation,
     UnionAll,
-    Values,
     Window,
     column,
     references,
 )
 from cq_engine.algebra.subqueries import Domain, Pending, as_pending, reads
-from cq_engine.algebra.unnest import NotLowered, Unnesting, conjuncts
+from cq_engine.algebra.unnest import NotLowered, Unnesting
 
 __all__ = ["Lowered", "NotLowered", "lower"]
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A lowered query: the plan, and for each result column its name in the plan.
-
-    A subquery that reads outer columns also has the columns of their `domain`; with `one_row` it has exactly one row
-    for each of the domain's values.
-    """
-
-    node: Node
-    outputs: tuple[str, ...]
-    domain: tuple[str, ...] = ()
-    one_row: bool = False
-
-
-@dataclass(frozen=True)
-class _Closure:
-    """A CTE's body, the CTEs that it sees, and the names of its column list."""
-
-    body: exp.Expr
-    scope: Mapping[str, _Closure]
-    renamed: tuple[str, ...]
-
-
-Ctes = Mapping[str, _Closure]
-Fields = dict[str, exp.Expr]
-"""Column name (lower case) → expression over the plan's columns."""
-
-
-@dataclass
-class _From:
-    """The FROM clause so far: inputs of one inner join, its conditions, and what each alias's columns are."""
-
-    inputs: list[Node]
-    conditions: list[exp.Expr]
-    sources: dict[str, Fields]
-
-    def node(self) -> Node:
-        """The join of all inputs; predicates on one input become filters on it."""
-        inputs = list(self.inputs)
-        joined = []
-        for condition in self.conditions:
-            used = references(condition)
-            owner = [i for i, each in enumerate(inputs) if used and used <= set(each.columns)]
-            if owner:
-                inputs[owner[0]] = Filter(inputs[owner[0]], condition)
-            else:
-                joined.append(condition)
-        if len(inputs) == 1:
-            return Filter(inputs[0], exp.and_(*joined)) if joined else inputs[0]
-        return Join(tuple(inputs), tuple(joined))
 
 
 def lower(query: exp.Expr, tables: Mapping[str, Sequence[str]], names: Names) -> Lowered:
@@ -113,7 +57,7 @@ def lower(query: exp.Expr, tables: Mapping[str, Sequence[str]], names: Names) ->
     return _Lowering(tables, names).query(qualified, {})
 
 
-class _Lowering(Unnesting):
+class _Lowering(FromClause, Unnesting):
     def __init__(self, tables: Mapping[str, Sequence[str]], names: Names) -> None:
         self.tables = tables
         self.names = names
@@ -142,7 +86,7 @@ class _Lowering(Unnesting):
         for cte in clause.expressions:
             outer = dict(known)
             body = cte.this
-            known[cte.alias.lower()] = _Closure(body, outer, tuple(c.name for c in cte.args["alias"].columns))
+            known[cte.alias.lower()] = Closure(body, outer, tuple(c.name for c in cte.args["alias"].columns))
         return known
 
     def set_operation(self, query: exp.SetOperation, ctes: Ctes, domain: Domain | None) -> Lowered:
@@ -171,7 +115,7 @@ class _Lowering(Unnesting):
                 raise NotLowered(f"{clause.upper()} is not maintained incrementally yet")
         source = self.from_clause(select, ctes)
         if domain is not None:
-            source = _From(
+            source = From(
                 [*source.inputs, domain.node], source.conditions, {**domain.sources, **source.sources}
             )
         subqueries: list[exp.Expr] = []
@@ -269,116 +213,6 @@ class _Lowering(Unnesting):
             node = Limit(node, keys, order, *_limit_numbers(select))
         return Lowered(node, output, keys, one_row)
 
-    # ---------------------------------------------------------------- FROM
-
-    def from_clause(self, select: exp.Select, ctes: Ctes) -> _From:
-        clause = select.args.get("from_")
-        if clause is None:
-            one = self.names.fresh("one")
-            return _From([Values((one,), ((exp.Literal.number(1),),))], [], {})
-        result = self.source(clause.this, ctes)
-        for join in (*(clause.this.args.get("joins") or []), *(select.args.get("joins") or [])):
-            result = self.join(result, join, ctes)
-        for lateral in select.args.get("laterals") or []:
-            result = self._lateral_join(result, lateral, "", ctes)
-        return result
-
-    def join(self, left: _From, join: exp.Join, ctes: Ctes) -> _From:
-        side, kind, method = (
-            str(join.args.get(each, "") or "").upper() for each in ("side", "kind", "method")
-        )
-        if isinstance(join.this, exp.Lateral):
-            return self._lateral_join(left, join.this, side, ctes)
-        right = self.source(join.this, ctes)
-        for nested in join.this.args.get("joins") or []:
-            right = self.join(right, nested, ctes)
-        if method == "ASOF" or join.args.get("using"):
-            raise NotLowered(f"{method or 'USING'} joins are recomputed")
-        sources = {**left.sources, **right.sources}
-        on = join.args.get("on")
-        conditions = conjuncts(self.expression(on, sources, ctes)) if on is not None else []
-        if any(references(c) & set(self.pending) for c in conditions):
-            raise NotLowered("a subquery in ON is recomputed")
-        if not side and kind in ("", "INNER", "CROSS"):
-            return _From(left.inputs + right.inputs, left.conditions + right.conditions + conditions, sources)
-        if side in ("LEFT", "RIGHT", "FULL") and kind in ("", "OUTER"):
-            node = OuterJoin(self._fixed(left), self._fixed(right), side, tuple(conditions))
-            return _From([node], [], sources)
-        raise NotLowered(f"a {side} {kind} JOIN is not maintained incrementally yet".replace("  ", " "))
-
-    def _lateral_join(self, left: _From, lateral: exp.Lateral, side: str, ctes: Ctes) -> _From:
-        """LATERAL (SELECT ...), which reads the columns of what stands before it; or a generator."""
-        inner = lateral.this
-        if not isinstance(inner, exp.Subquery):
-            return self._generated(left, lateral, ctes)
-        node = self._fixed(left)
-        joined, lowered = self.lateral(node, left.sources, inner.this, ctes, side == "LEFT")
-        alias = lateral.alias_or_name.lower()
-        renamed = [c.name for c in lateral.args["alias"].columns] if lateral.args.get("alias") else []
-        visible = renamed or _visible_names(inner)
-        fields: Fields = {v.lower(): column(o) for v, o in zip(visible, lowered.outputs)}
-        return _From([joined], [], {**left.sources, alias: fields})
-
-    def _generated(self, left: _From, lateral: exp.Lateral, ctes: Ctes) -> _From:
-        """LATERAL VIEW explode(...) and its kin: rows made from each row."""
-        alias = lateral.args.get("alias")
-        names = [c.name for c in alias.columns] if alias is not None else []
-        if alias is None or not names:
-            raise NotLowered("a generator without column names is recomputed")
-        outputs = tuple(self.names.fresh(n) for n in names)
-        call = self.expression(lateral.this, left.sources, ctes)
-        node = Generate(left.node(), call, outputs, bool(lateral.args.get("outer")))
-        fields: Fields = {n.lower(): column(o) for n, o in zip(names, outputs)}
-        return _From([node], [], {**left.sources, alias.name.lower(): fields})
-
-    def _fixed(self, part: _From) -> Node:
-        """One side of an outer join. Expressions of a derived table become columns, so that they turn NULL with it."""
-        node = part.node()
-        items: list[tuple[str, exp.Expr]] = [(name, column(name)) for name in node.columns]
-        for fields in part.sources.values():
-            for name, expression in list(fields.items()):
-                if not isinstance(expression, exp.Column):
-                    fresh = self.names.fresh(name)
-                    items.append((fresh, expression))
-                    fields[name] = column(fresh)
-        return Project(node, tuple(items)) if len(items) > len(node.columns) else node
-
-    def source(self, source: exp.Expr, ctes: Ctes) -> _From:
-        if source.args.get("pivots") or source.args.get("sample"):
-            raise NotLowered("PIVOT and TABLESAMPLE are not maintained incrementally yet")
-        alias = source.alias_or_name.lower()
-        if isinstance(source, exp.Table):
-            return self.table(source, alias, ctes)
-        if isinstance(source, exp.Subquery) and isinstance(source.this, (exp.Query, exp.Subquery)):
-            inner = source.this
-            scope = self._with(source, ctes)
-            renamed = [c.name for c in source.args["alias"].columns] if source.args.get("alias") else []
-            visible = renamed or _visible_names(inner)
-            return self.opened(self.query(inner, scope), alias, visible)
-        raise NotLowered(f"{type(source).__name__.upper()} in FROM is not maintained incrementally yet")
-
-    def table(self, table: exp.Table, alias: str, ctes: Ctes) -> _From:
-        name = table.name.lower()
-        if not table.args.get("db") and name in ctes:
-            closure = ctes[name]
-            visible = closure.renamed or _visible_names(closure.body)
-            return self.opened(self.query(closure.body, closure.scope), alias, visible)
-        if name not in self.tables:
-            raise NotLowered(f"{table.sql(dialect='spark')} is not a table of this warehouse")
-        fields = tuple((self.names.fresh(each), each) for each in self.tables[name])
-        scan = Scan(name, fields)
-        return _From([scan], [], {alias: {each.lower(): column(unique) for unique, each in fields}})
-
-    def opened(self, lowered: Lowered, alias: str, visible: Sequence[str]) -> _From:
-        """A derived table as part of the FROM clause: a join inside it is merged with the one around it."""
-        node = lowered.node
-        if isinstance(node, Project) and isinstance(node.input, (Join, Scan, Filter)):
-            items = dict(node.items)
-            fields = {name.lower(): items[out] for name, out in zip(visible, lowered.outputs)}
-            inputs, conditions = _unjoined(node.input)
-            return _From(inputs, conditions, {alias: fields})
-        return _From([node], [], {alias: {v.lower(): column(o) for v, o in zip(visible, lowered.outputs)}})
-
     # ---------------------------------------------------------------- expressions
 
     def expression(self, expression: exp.Expr, sources: Mapping[str, Fields], ctes: Ctes) -> exp.Expr:
@@ -470,11 +304,6 @@ class _Lowering(Unnesting):
         return Lowered(limit, lowered.outputs, lowered.domain)
 
 
-def _visible_names(query: exp.Expr) -> list[str]:
-    assert isinstance(query, (exp.Query, exp.Subquery))
-    return [name or f"c{i}" for i, name in enumerate(query.named_selects)]
-
-
 @dataclass
 class _Parts:
     """The expressions of a SELECT above its FROM and WHERE, which go the same way through GROUP BY and windows."""
@@ -515,16 +344,6 @@ def _narrow(lowered: Lowered) -> Node:
     if lowered.node.columns == wanted:
         return lowered.node
     return Project(lowered.node, tuple((name, column(name)) for name in wanted))
-
-
-def _unjoined(node: Node) -> tuple[list[Node], list[exp.Expr]]:
-    """The inputs and conditions of a join (or of a filter over one), to be merged into another join."""
-    if isinstance(node, Join):
-        return list(node.inputs), list(node.conditions)
-    if isinstance(node, Filter):
-        inputs, conditions = _unjoined(node.input)
-        return inputs, [*conditions, *conjuncts(node.condition)]
-    return [node], []
 
 
 def _reordered(ordered: exp.Expr, key: exp.Expr) -> exp.Expr:

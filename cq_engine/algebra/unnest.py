@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from cq_engine.algebra.functions import aggregate_calls
+from cq_engine.algebra.functions import aggregate_calls, conjuncts
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Filter, Join, Node, OuterJoin, Project, column, references
 from cq_engine.algebra.subqueries import (
@@ -27,7 +27,7 @@ from cq_engine.algebra.subqueries import (
 )
 
 if TYPE_CHECKING:
-    from cq_engine.algebra.lower import Ctes, Lowered, _From
+    from cq_engine.algebra.lowered import Ctes, From, Lowered
 
 __all__ = ["NotLowered", "Unnesting"]
 
@@ -47,7 +47,7 @@ class Unnesting:
 
         def query(self, query: exp.Expr, ctes: Ctes, domain: Domain | None = None) -> Lowered: ...
 
-        def from_clause(self, select: exp.Select, ctes: Ctes) -> _From: ...
+        def from_clause(self, select: exp.Select, ctes: Ctes) -> From: ...
 
         def expression(self, expression: exp.Expr, sources: Sources, ctes: Ctes) -> exp.Expr: ...
 
@@ -208,11 +208,3 @@ def _is_plain(select: exp.Select) -> bool:
     if any(select.args.get(clause) for clause in clauses):
         return False
     return not any(aggregate_calls(each) or each.find(exp.Window) for each in select.selects)
-
-
-def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """The parts of a conjunction."""
-    bare = condition.unnest()
-    if isinstance(bare, exp.And):
-        return [part for side in (bare.left, bare.right) for part in conjuncts(side)]
-    return [bare]

@@ -205,7 +205,9 @@ def _destination_row(query: ContinuousQuery, ref: DestinationRef, overview: Over
 
 
 def _cursor(cursors: Iterable[Cursor], query: str, destination: str) -> Cursor | None:
-    found = (c for c in cursors if c.query.lower() == query.lower() and c.destination == destination)
+    # The catalog names a cursor by kind and name: table:alerts.
+    wanted = (query.lower(), destination.lower())
+    found = (c for c in cursors if (c.query.lower(), c.destination.rpartition(":")[2].lower()) == wanted)
     return next(found, None)
 
 
