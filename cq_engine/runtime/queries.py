@@ -28,6 +28,7 @@ from cq_engine.runtime.definition import compile_definition, define, shape_of
 from cq_engine.runtime.delivery import Delivery
 from cq_engine.runtime.refresh import Refresh, Refresher
 from cq_engine.runtime.services import Services
+from cq_engine.runtime.settings import meaning
 
 __all__ = ["Queries"]
 
@@ -182,7 +183,7 @@ class Queries:
                 hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME tries again",
             )  # fmt: skip
         try:
-            with self._session(query):
+            with meaning(self.services.spark(), dict(query.session)):
                 return self.refresher.refresh(query, self.compiled(query))
         except RefreshError as error:
             text = error.message if not error.detail else f"{error.message} ({error.detail})"
@@ -194,23 +195,6 @@ class Queries:
     def deliver(self, query: ContinuousQuery) -> None:
         """Serves every destination from the delta log; a failing one delays only itself."""
         self.delivery.deliver(query)
-
-    @contextmanager
-    def _session(self, query: ContinuousQuery) -> Iterator[None]:
-        """Spark's settings as they were at CREATE."""
-        spark = self.services.spark()
-        changed = {n: spark.conf.get(n, None) for n, v in query.session if spark.conf.get(n, None) != v}
-        for name, value in query.session:
-            if name in changed:
-                spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, before in changed.items():
-                if before is None:
-                    spark.conf.unset(name)
-                else:
-                    spark.conf.set(name, before)
 
     # ------------------------------------------------------------ ALTER and DROP
 

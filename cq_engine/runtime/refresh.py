@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from cq_engine import faults
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
@@ -31,6 +29,7 @@ from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.recompute import recompute
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
+from cq_engine.runtime.settings import small_settings
 from cq_engine.runtime.sql import run_sql, translate_spark_error
 
 __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
@@ -38,7 +37,6 @@ __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
 SMALL_CHANGES = 50_000
 """Up to so many change rows a refresh leaves through Arrow, capped by SMALL_RESULT."""
 SMALL_RESULT = 200_000
-SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
 @dataclass(frozen=True)
@@ -240,22 +238,6 @@ class Refresher:
                 )
             )
             faults.point("refresh.before_catalog")
-
-
-@contextmanager
-def small_settings(spark: SparkSession) -> Iterator[None]:
-    """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
-    before = {name: spark.conf.get(name, None) for name in SMALL_SETTINGS}
-    for name, value in SMALL_SETTINGS.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, kept in before.items():
-            if kept is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, kept)
 
 
 def _counts(rows: pa.Table) -> tuple[int, int, int]:

@@ -1,0 +1,92 @@
+"""Spark settings that a refresh runs under, where several refreshes share one session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import SparkSession
+
+__all__ = ["SMALL_SETTINGS", "meaning", "small_settings"]
+
+SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+
+
+class _Session:
+    """What is known of one session: how many run in it as it is, and how many want it for small queries."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.shared = 0
+        self.exclusive = False
+        self.small = 0
+        self.before: dict[str, str | None] = {}
+
+
+_sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def _of(spark: SparkSession) -> _Session:
+    with _guard:
+        return _sessions.setdefault(spark, _Session())
+
+
+def _put(spark: SparkSession, settings: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets the settings (None: unset) and gives what they were."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        elif before[name] != value:
+            spark.conf.set(name, value)
+    return before
+
+
+@contextmanager
+def small_settings(spark: SparkSession) -> Iterator[None]:
+    """Runs the block with SMALL_SETTINGS; the last block to end puts back what the first one found."""
+    session = _of(spark)
+    with session.changed:
+        if session.small == 0:
+            session.before = _put(spark, SMALL_SETTINGS)
+        session.small += 1
+    try:
+        yield
+    finally:
+        with session.changed:
+            session.small -= 1
+            if session.small == 0:
+                _put(spark, session.before)
+
+
+@contextmanager
+def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Runs the block with settings that change what a query means (time zone, ANSI mode, ...).
+
+    Blocks that find them as they are run side by side; one that has to change them runs alone.
+    """
+    session = _of(spark)
+    with session.changed:
+        session.changed.wait_for(lambda: not session.exclusive)
+        different = {n: v for n, v in wanted.items() if spark.conf.get(n, None) != v}
+        if different:
+            session.changed.wait_for(lambda: not session.exclusive and session.shared == 0)
+            session.exclusive = True
+        else:
+            session.shared += 1
+    before: dict[str, str | None] = {}
+    try:
+        before = _put(spark, different)
+        yield
+    finally:
+        _put(spark, before)
+        with session.changed:
+            if different:
+                session.exclusive = False
+            else:
+                session.shared -= 1
+            session.changed.notify_all()

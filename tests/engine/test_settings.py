@@ -1,0 +1,45 @@
+"""Refreshes that share a session: each runs under its own settings, and the session is left as it was."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark.sql import SparkSession
+
+from cq_engine.runtime.settings import SMALL_SETTINGS, meaning, small_settings
+
+ZONE = "spark.sql.session.timeZone"
+
+
+def test_small_settings_are_put_back_by_the_last_block(spark: SparkSession) -> None:
+    before = {name: spark.conf.get(name) for name in SMALL_SETTINGS}
+    first, second = small_settings(spark), small_settings(spark)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
+    second.__exit__(None, None, None)
+    assert {name: spark.conf.get(name) for name in SMALL_SETTINGS} == before
+
+
+def test_a_block_that_changes_the_meaning_runs_alone(spark: SparkSession) -> None:
+    before = spark.conf.get(ZONE)
+    running: list[str] = []
+    together = threading.Barrier(2)
+
+    def one(zone: str, *, wait: bool) -> str:
+        with meaning(spark, {ZONE: zone}):
+            if wait:
+                together.wait(timeout=30)  # two blocks with the session's own settings meet here
+            running.append(zone)
+            alone = len(set(running)) == 1 or zone == before
+            running.remove(zone)
+            return spark.conf.get(ZONE) if alone else "not alone"
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(one, before, wait=True) for _ in range(2)]
+        found += [pool.submit(one, "Asia/Tokyo", wait=False) for _ in range(4)]
+        zones = [each.result(timeout=60) for each in found]
+    assert zones == [before] * 2 + ["Asia/Tokyo"] * 4
+    assert spark.conf.get(ZONE) == before
