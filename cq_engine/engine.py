@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.errors import CatalogError, CQError, RefreshError, TransactionError
 from cq_engine.grammar import OnCommit, OnDml, ScriptItem, parse, split
 from cq_engine.handles import QueryDescription, TransactionHandle
-from cq_engine.repl.ports import Overview
 from cq_engine.result import Result
 from cq_engine.runtime import statements
 from cq_engine.runtime.apply_changes import apply_changes

@@ -35,6 +35,7 @@ __all__ = [
     "ResultKeyError",
     "StorageError",
     "TransactionError",
+    "location_at",
 ]
 
 
@@ -54,6 +55,15 @@ class Location:
             return ""
         shown = self.text.expandtabs(1)
         return f"  {shown}\n  {' ' * (self.column - 1)}^"
+
+
+def location_at(text: str, offset: int, source: str = "<input>") -> Location:
+    """The place of `offset` (from 0) in `text`."""
+    offset = max(0, min(offset, len(text)))
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
+    line = text[start : end if end >= 0 else len(text)].rstrip("\r")
+    return Location(source, text.count("\n", 0, offset) + 1, offset - start + 1, line)
 
 
 class CQError(Exception):

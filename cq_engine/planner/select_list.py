@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
-from cq_engine.errors import AnalysisError, Location
-from cq_engine.runtime.references import scan
-from cq_engine.runtime.sql import location_at
+from cq_engine.errors import AnalysisError, Location, location_at
+from cq_engine.planner.tokens import scan
 
 __all__ = ["DELTA_FUNCTIONS", "Item", "SelectList", "safe_name", "select_list"]
 

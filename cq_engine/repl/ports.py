@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cq_engine.catalog.model import CatalogState, Cursor, QueryStatus, RefreshRecord
+from cq_engine.catalog.overview import CatalogLike, Overview
 
 if TYPE_CHECKING:  # imports Spark
     from cq_engine.result import Result
 
 __all__ = ["CatalogLike", "EngineLike", "Overview"]
-
-
-class CatalogLike(Protocol):
-    """The part of `cq_engine.catalog.store.Catalog` that the prompt reads."""
-
-    @property
-    def state(self) -> CatalogState: ...
-
-    @property
-    def newest_version(self) -> int: ...
-
-    def status(self, query: str) -> QueryStatus: ...
-
-    def cursors(self, query: str) -> list[Cursor]: ...
-
-    def refreshes(self, query: str | None = None, limit: int = ...) -> list[RefreshRecord]:
-        """The last `limit` refreshes, newest first."""
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The catalog at one moment, as `\\d` shows it. `newest` is the newest commit version."""
-
-    state: CatalogState
-    status: Mapping[str, QueryStatus]
-    cursors: tuple[Cursor, ...]
-    newest: int
-
-    @classmethod
-    def of(cls, catalog: CatalogLike) -> Overview:
-        """What the catalog says now."""
-        state = catalog.state
-        names = [query.name for query in state.queries.values()]
-        cursors = tuple(cursor for name in names for cursor in catalog.cursors(name))
-        return cls(state, {name: catalog.status(name) for name in names}, cursors, catalog.newest_version)
 
 
 class EngineLike(Protocol):

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from sqlglot.tokenizer_core import TokenType
 
-from cq_engine.errors import CQSyntaxError
-from cq_engine.runtime.references import scan
-from cq_engine.runtime.sql import location_at
+from cq_engine.errors import CQSyntaxError, location_at
+from cq_engine.planner.tokens import scan
 
 __all__ = ["Clauses", "Span"]
 

@@ -18,11 +18,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.catalog.model import CatalogState, Column, Table
-from cq_engine.errors import AnalysisError, CQSyntaxError
+from cq_engine.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.runtime.clauses import Clauses, Span
 from cq_engine.runtime.literals import literal_rows
 from cq_engine.runtime.query import Resolver, unknown_table
-from cq_engine.runtime.sql import Composed, fresh_name, location_at, quote
+from cq_engine.runtime.sql import Composed, fresh_name, quote
 from cq_engine.runtime.store_assignment import assign, select
 from cq_engine.types import arrow_type
 

@@ -1,4 +1,4 @@
-"""Physical reading of versioned tables: change rows, snapshots, images.
+"""Images of versioned tables: the rows after a commit, from snapshots and the change rows since.
 
 Everything is read from the file lists and inline rows that the catalog pins, never by listing a directory. Identity
 is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce, wraps
-from typing import Any, TypeVar, cast
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,18 +22,16 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
-    INSERT,
     UPDATE_PREIMAGE,
-    ChangeSet,
     Column,
     DataFile,
     Layout,
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
-from cq_engine.errors import StorageError
-from cq_engine.runtime.rows import Arena, change_columns, conform, empty, identity_keys, open_dataset
-from cq_engine.types import spark_schema
+from cq_engine.runtime.change_rows import TAIL_ROWS, ChangeReader, reading_again
+from cq_engine.runtime.rows import Arena, conform, empty, identity_keys, open_dataset
+from cq_engine.runtime.sql import quote
 
 __all__ = ["Reader"]
 
@@ -45,160 +42,25 @@ SMALL_ROWS = 50_000
 """A table with at most this many rows has an image in memory."""
 SMALL_BYTES = 64 * 2**20
 """All images in memory together."""
-TAIL_ROWS = 200_000
-"""Change rows that the driver is willing to apply to build one image in memory."""
 RESTRICT_FILES = 64
 """Files, after pruning, that the driver reads itself."""
 RESTRICT_ROWS = 200_000
 """Rows that the driver takes out of them."""
 IN_LIST = 1_000
 """Literals in one pushed-down IN; more become a broadcast semi-join."""
-CHANGE_FILES = 16
-"""Change files that the driver reads itself."""
 FRAMES = 64
 """DataFrames of images in memory that are kept for the next statement."""
 
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def _again(method: _Method) -> _Method:
-    """Reads again where inline rows were flushed to a file between the layout and the reading of it."""
-
-    @wraps(method)
-    def reading(*args: Any, **keywords: Any) -> Any:
-        for _ in range(3):
-            try:
-                return method(*args, **keywords)
-            except StorageError as error:
-                if "layout again" not in error.hint:
-                    raise
-        return method(*args, **keywords)
-
-    return cast("_Method", reading)
-
-
-class Reader:
+class Reader(ChangeReader):
     """Reads versioned tables through Arrow where they are small and through Spark where not. Thread-safe."""
 
     def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
-        self.catalog = catalog
-        self.spark = spark
+        super().__init__(catalog, spark)
         self._lock = threading.RLock()
         self._arenas: OrderedDict[int, Arena] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
-
-    # ------------------------------------------------------------ Arrow and files as DataFrames
-
-    def frame(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
-        """Arrow rows as a DataFrame with exactly `columns`."""
-        # An empty chunk between others would end Spark's reading there: combine them first.
-        whole = conform(rows, columns).combine_chunks()
-        return self.spark().createDataFrame(whole, schema=spark_schema(columns))
-
-    def files(self, files: Sequence[DataFile], columns: Sequence[Column]) -> DataFrame:
-        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
-        if not files:
-            return self.frame(empty(columns), columns)
-        return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
-
-    def paths(self, files: Sequence[DataFile]) -> list[str]:
-        """The absolute paths of data files."""
-        root = self.catalog.warehouse.rstrip("/")
-        return [f"{root}/{file.path}" for file in files]
-
-    # ------------------------------------------------------------ changes
-
-    @_again
-    def changes(self, table: VersionedTable, a: int, b: int) -> DataFrame:
-        """The change rows of (a, b]: physical columns, `_change_type`, `_commit_version` (delta logs: also
-        `_sequence`, `_refresh_time`), in no order.
-
-        Raises StorageError where `a` lies below what is kept.
-        """
-        return self._changes_frame(table, self._change_sets(table, a, b), a, b)
-
-    @_again
-    def changes_arrow(
-        self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
-    ) -> pa.Table | None:
-        """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
-        return self._changes_arrow(table, self._change_sets(table, a, b), a, b, limit_rows)
-
-    def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
-        if b <= a:
-            return []
-        layout = self.catalog.layout(table.id, a)
-        return [s for s in layout.changes if s.high > a and s.low <= b]
-
-    def _changes_frame(self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int) -> DataFrame:
-        columns = change_columns(table)
-        parts: list[DataFrame] = []
-        inlined = [self._inline(table, s, a, b) for s in sets if s.inline_id is not None]
-        if inlined:
-            parts.append(self.frame(pa.concat_tables(inlined), columns))
-        stored = [s for s in sets if s.inline_id is None]
-        whole = [s for s in stored if not s.insert_only and s.low != s.high]
-        if whole:
-            rows = self.files([file for s in whole for file in s.files], columns)
-            if any(s.low <= a or s.high > b for s in whole):
-                rows = rows.where(f.col(COMMIT_VERSION).between(a + 1, b))
-            parts.append(rows)
-        parts += [self._one_version(table, s) for s in stored if s.insert_only or s.low == s.high]
-        if not parts:
-            return self.frame(empty(columns), columns)
-        return reduce(DataFrame.unionAll, parts)
-
-    def _one_version(self, table: VersionedTable, change_set: ChangeSet) -> DataFrame:
-        """The rows of files that belong to one version, which is a constant of the files."""
-        columns = change_columns(table)
-        constants: dict[str, SparkColumn] = {COMMIT_VERSION: f.lit(change_set.low).cast("bigint")}
-        if change_set.insert_only:
-            constants[CHANGE_TYPE] = f.lit(INSERT)
-        stored = [c for c in columns if c.name not in constants]
-        rows = self.files(change_set.files, stored)
-        return rows.select(
-            *(constants[c.name].alias(c.name) if c.name in constants else _column(c.name) for c in columns)
-        )
-
-    def _changes_arrow(
-        self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int, limit_rows: int
-    ) -> pa.Table | None:
-        if sum(s.rows for s in sets) > limit_rows:
-            return None
-        in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
-        stored = {s.id for s in sets} - {s.id for s in in_memory}
-        if sum(len(s.files) for s in sets if s.id in stored) > CHANGE_FILES:
-            return None
-        columns = change_columns(table)
-        parts = [
-            self._stored(table, s, a, b) if s.id in stored else self._inline(table, s, a, b) for s in sets
-        ]
-        return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
-
-    def _inline(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
-        kept = self.catalog.cached(change_set)
-        rows = conform(self.catalog.inline(change_set) if kept is None else kept, change_columns(table))
-        return _between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
-
-    def _stored(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
-        columns = change_columns(table)
-        if not change_set.files:
-            return empty(columns)
-        one = change_set.insert_only or change_set.low == change_set.high
-        constant = {COMMIT_VERSION} if one else set()
-        if change_set.insert_only:
-            constant.add(CHANGE_TYPE)
-        rows = open_dataset(
-            self.paths(change_set.files), [c for c in columns if c.name not in constant]
-        ).to_table()
-        if one:
-            rows = rows.append_column(COMMIT_VERSION, pa.array([change_set.low] * rows.num_rows, pa.int64()))
-        if change_set.insert_only:
-            rows = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * rows.num_rows, pa.string()))
-        rows = conform(rows, columns)
-        return rows if one else _between(rows, a, b)
 
     # ------------------------------------------------------------ snapshots
 
@@ -245,7 +107,7 @@ class Reader:
 
     # ------------------------------------------------------------ images
 
-    @_again
+    @reading_again
     def image(self, table: VersionedTable, version: int, restrict: Restrict | None = None) -> DataFrame:
         """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values.
 
@@ -262,7 +124,7 @@ class Reader:
         tail = self._changes_frame(table, sets, layout.base, version)
         return _overlay(table, base, tail, all(s.kinds <= {"INSERT"} for s in sets))
 
-    @_again
+    @reading_again
     def small_image(self, table: VersionedTable, version: int) -> pa.Table | None:
         """The rows after commit `version` as Arrow, or None where the table is not small."""
         key = (table.id, version, table.physical_columns)
@@ -281,7 +143,7 @@ class Reader:
                 self._images.popitem(last=False)
             return rows
 
-    @_again
+    @reading_again
     def lookup(self, table: VersionedTable, version: int, keys: pa.Table) -> pa.Table:
         """The rows after commit `version` whose identity stands in `keys` (the identity columns), as Arrow.
 
@@ -299,7 +161,7 @@ class Reader:
         hits = [n for n, key in enumerate(identity_keys(found, table.identity)) if key in wanted]
         return found.take(pa.array(hits, pa.int64()))
 
-    @_again
+    @reading_again
     def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         """At least the rows after commit `version` with wanted values, as Arrow; None where they are many."""
         small = self.small_image(table, version)
@@ -408,11 +270,6 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     return base.join(touched, on, "left_anti").unionAll(after)
 
 
-def _between(rows: pa.Table, a: int, b: int) -> pa.Table:
-    version = pc.field(COMMIT_VERSION)
-    return rows.filter((version > a) & (version <= b))
-
-
 def _pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
     kept = list(files)
     for name, values in restrict.items():
@@ -430,4 +287,4 @@ def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression | No
 
 
 def _column(name: str) -> SparkColumn:
-    return f.col("`" + name.replace("`", "``") + "`")
+    return f.col(quote(name))

@@ -13,10 +13,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from cq_engine.errors import AnalysisError, CQSyntaxError
-from cq_engine.runtime.sql import location_at, quote
+from cq_engine.errors import AnalysisError, CQSyntaxError, location_at
+from cq_engine.planner.tokens import scan
+from cq_engine.runtime.sql import quote
 
-__all__ = ["AsOf", "Changes", "Reference", "find_references", "scan", "substitute"]
+__all__ = ["AsOf", "Changes", "Reference", "find_references", "substitute"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,6 @@ class Reference:
     name: str
     clause: AsOf | Changes | None = None
     aliased: bool = False
-
-
-def scan(text: str) -> list[Token]:
-    """The tokens of `text` in Spark's dialect. Raises CQSyntaxError."""
-    try:
-        return sqlglot.tokenize(text, dialect="spark")
-    except SqlglotError as error:
-        raise CQSyntaxError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def find_references(text: str) -> list[Reference]:

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Table
+from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.grammar import Describe, Show
-from cq_engine.repl.describe import when_text
-from cq_engine.repl.ports import Overview
+from cq_engine.grammar.format import format_when
 from cq_engine.result import Result
 
 __all__ = ["describe", "show"]
@@ -78,7 +78,7 @@ def _query(query: ContinuousQuery, overview: Overview) -> tuple[object, ...]:
     status = overview.status.get(query.name, QueryStatus(0))
     return (
         query.name, status.state, status.position, query.verdict, "; ".join(query.reasons), query.mode,
-        when_text(query.when), _names(query.key), status.error,
+        format_when(query.when), _names(query.key), status.error,
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _describe_query(query: ContinuousQuery, overview: Overview) -> Result:
         ("result key", key),
         ("mode", query.mode),
         ("markers", ", ".join(query.markers)),
-        ("when", when_text(query.when)),
+        ("when", format_when(query.when)),
         ("position", str(status.position)),
         ("sources", ", ".join(query.sources)),
         ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),

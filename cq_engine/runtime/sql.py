@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cq_engine.errors import AnalysisError, CQError, CQSyntaxError, Location
+from cq_engine.algebra.emit import quote
+from cq_engine.errors import AnalysisError, CQError, CQSyntaxError, Location, location_at
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -49,11 +50,6 @@ def fresh_name(prefix: str) -> str:
     """
     plain = re.sub(r"[^a-z0-9]+", "_", prefix.lower()).strip("_") or "t"
     return f"cq_{plain}_{_token}_{next(_counter)}"
-
-
-def quote(name: str) -> str:
-    """`name` as a quoted Spark identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -152,15 +148,6 @@ class Composed:
         """The place of `text[offset]` in the user's text, if it came from there."""
         found = trace(self.origin, offset)
         return None if found is None else location_at(self.user, found)
-
-
-def location_at(text: str, offset: int, source: str = "<input>") -> Location:
-    """The place of `offset` (from 0) in `text`."""
-    offset = max(0, min(offset, len(text)))
-    start = text.rfind("\n", 0, offset) + 1
-    end = text.find("\n", offset)
-    line = text[start : end if end >= 0 else len(text)].rstrip("\r")
-    return Location(source, text.count("\n", 0, offset) + 1, offset - start + 1, line)
 
 
 def _condition(error: BaseException) -> str:
