@@ -41,7 +41,7 @@ __all__ = ["ImageBinder", "IntervalBinder"]
 
 HINT_VALUES = 20_000
 """More distinct keys than this are not worth a look-up by key; the table is scanned."""
-DRIVER_CHANGES = 50_000
+DRIVER_CHANGES = 100_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
 DRIVER_ROWS = 20_000
 """More rows than this of one table are read by Spark."""
