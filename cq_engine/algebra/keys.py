@@ -12,6 +12,7 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra.closure import reduced
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
@@ -287,6 +288,11 @@ def _fixes(one: exp.Expr, literal: exp.Expr, types: Mapping[str, str] | None) ->
     return kind is not None and "collate" not in kind and (kind != "string" or literal.is_string)
 
 
+def _comparable(table_key: TableKey) -> Callable[[str, str], bool]:
+    types = table_key.types if isinstance(table_key, TableKeys) else None
+    return lambda left, right: _one_type(left, right, types)
+
+
 @facts.register
 def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
@@ -302,6 +308,10 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     keys = [frozenset(set(classes.values()) - constant)]
     known = [key for key in inner.keys if key <= set(classes)]
     keys += [frozenset(classes[part] for part in key) - constant for key in known]
+    sources = [e.name for _, e in node.keys if isinstance(e, exp.Column)]
+    if len(sources) == len(node.keys):
+        kept = reduced(node.input, sources, table_key, _comparable(table_key))
+        keys.append(frozenset(classes[inner.class_of(name)] for name in kept) - constant)
     present = frozenset(name for name, e in node.keys if _is_present(e.unnest(), inner))
     return Facts(_minimal(keys), same, constant, present)
 

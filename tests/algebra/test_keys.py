@@ -46,6 +46,17 @@ CASES = (
     ("SELECT count(*) AS c FROM orders GROUP BY cust", None),
     ("SELECT count(*) AS c FROM orders", ()),
     ("SELECT o, cust, count(*) AS c FROM orders GROUP BY o, cust", ("o",)),
+    # Group keys that another one fixes, over joins and derived tables.
+    ("SELECT l.o, r.cust, count(*) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY l.o, r.cust", ("o",)),
+    ("SELECT r.cust, l.o, sum(n) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY r.cust, l.o", ("o",)),
+    ("SELECT r.cust, l.n, sum(r.o) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY r.cust, l.n", ("cust", "n")),
+    ("SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.item = i.i GROUP BY i.name, r.o", ("o",)),
+    ("SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.qty < i.i GROUP BY i.name, r.o", ("name", "o")),
+    (
+        "SELECT l.o, k, count(*) AS c FROM lines l JOIN (SELECT o, upper(cust) AS k FROM orders) r ON l.o = r.o"  # noqa: ISC004
+        " GROUP BY l.o, k",
+        ("o",),
+    ),
     ("SELECT cust, c FROM (SELECT cust, count(*) AS c FROM orders GROUP BY cust) WHERE c > 1", ("cust",)),
     ("SELECT o FROM orders UNION ALL SELECT i FROM items", None),
     ("SELECT o FROM orders UNION SELECT i FROM items", ("o",)),
