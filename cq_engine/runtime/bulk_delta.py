@@ -18,6 +18,7 @@ from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote, run_sql
+from cq_engine.runtime.staging import ROW_GROUPS
 
 if TYPE_CHECKING:
     from cq_engine.runtime.binding import IntervalBinder
@@ -134,5 +135,5 @@ def _write_state(
         keys = [f.col(quote(k)) for k in table.identity]
         shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
     directory = attempt.directory(table, "log") + f"/{table.id}"
-    shown.write.parquet(directory)
+    shown.write.options(**ROW_GROUPS).parquet(directory)
     return tables.data_files(directory, services.catalog.warehouse, table.identity)

@@ -24,6 +24,7 @@ from cq_engine.runtime.refresh import duplicate_key, log_rows_in_order
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import fresh_name, run_sql, translate_spark_error
+from cq_engine.runtime.staging import ROW_GROUPS
 
 __all__ = ["Start", "prepare_start"]
 
@@ -109,7 +110,7 @@ def _keep(services: Services, start: Start, table: VersionedTable, frame: DataFr
     shown = frame.select(*(quote(c.name) for c in table.columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    shown.write.parquet(directory)
+    shown.write.options(**ROW_GROUPS).parquet(directory)
     start.files.append((table, tables.data_files(directory, services.catalog.warehouse, table.identity)))
 
 
