@@ -8,7 +8,6 @@ from functools import lru_cache
 import pyarrow as pa
 import sqlglot
 from pyspark.sql import types as t
-from sqlglot import exp
 
 from cq_engine.catalog.model import Column
 from cq_engine.errors import AnalysisError
@@ -217,8 +216,3 @@ class _TypeParser:
                 self.next()
         self.expect(">")
         return t.StructType(fields)
-
-
-def type_expression(text: str) -> exp.DataType:
-    """The type as a sqlglot expression of the Spark dialect."""
-    return exp.DataType.build(text, dialect="spark")

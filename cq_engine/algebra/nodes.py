@@ -10,7 +10,7 @@ Two families of leaves: a `Scan` stands for a base table in a defining query; th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -412,7 +412,6 @@ class Edges(Node):
     """Turns row versions (`_from`, `_to`) into signed rows: +1 where one begins, −1 where one ends in the interval."""
 
     input: Node
-    kept: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         _require({FROM, TO} <= set(self.input.columns), "Edges needs _from and _to")

@@ -17,7 +17,6 @@ from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
-    Filter,
     Join,
     Node,
     OuterJoin,
@@ -186,10 +185,6 @@ def only_row(rows: Node, keys: Sequence[str], value: str, names: Names) -> tuple
     if not keys:
         return Aggregate(rows, (), ((result, checked),), scalar=True), result
     return Aggregate(rows, group, ((result, checked),)), result
-
-
-def filtered(node: Node, condition: exp.Expr) -> Node:
-    return Filter(node, condition)
 
 
 def reads(expressions: Sequence[exp.Expr], pending: Mapping[str, Pending]) -> list[Pending]:

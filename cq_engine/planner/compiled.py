@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -18,7 +18,6 @@ from cq_engine.algebra.nodes import (
     Limit,
     Node,
     OuterJoin,
-    Scan,
     SemiJoin,
     SetOperation,
     Window,
@@ -70,7 +69,6 @@ class Compiled:
     verdict: str
     reasons: tuple[str, ...]
     key_count: StoredAggregate | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key_outputs(self) -> tuple[str, ...] | None:
@@ -240,8 +238,3 @@ def _keys(node: Aggregate) -> str:
 
 def _walk(node: Node) -> list[Node]:
     return [*(each for child in children(node) for each in _walk(child)), node]
-
-
-def scans(node: Node) -> list[Scan]:
-    """All scans in `node`."""
-    return [each for each in _walk(node) if isinstance(each, Scan)]

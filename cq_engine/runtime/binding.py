@@ -97,8 +97,6 @@ class IntervalBinder:
         self.compressed = compressed
         self.relations: dict[str, DataFrame] = {}
         self.emitter: Emitter | None = None
-        self.reads: list[str] = []
-        """What is read of each table, for EXPLAIN."""
         self._tails: dict[str, Tail | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
@@ -199,8 +197,6 @@ class IntervalBinder:
         key = ("history", leaf.scan.table, *sorted((n, id(v)) for n, v in restrict.items()))
         if key in self._names:
             return self._names[key]
-        wanted = ", ".join(f"{len(v)} values of {n}" for n, v in restrict.items())
-        self.reads.append(f"{leaf.scan.table}: {'rows by ' + wanted if wanted else 'all rows'}")
         tail = self._tail(leaf.scan.table)
         base = self._base_rows(table, restrict) if tail is not None else None
         if tail is not None and base is not None:

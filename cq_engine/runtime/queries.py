@@ -12,7 +12,7 @@ from cq_engine.catalog import apply
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Table
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.destinations import check, columns_for
-from cq_engine.errors import AnalysisError, CatalogError, CQError, RefreshError
+from cq_engine.errors import AnalysisError, CatalogError, RefreshError
 from cq_engine.grammar import (
     AlterContinuousQuery,
     ColumnSpec,
@@ -302,8 +302,3 @@ def _no_cycle(query: ContinuousQuery, table: Table) -> None:
             f"{query.name} would deliver into {table.name}, which it reads",
             hint="choose another destination; every delivery would cause another",
         )
-
-
-def failed(error: CQError) -> str:
-    """One line of an error, for a log."""
-    return error.message
