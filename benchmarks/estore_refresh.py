@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         with tempfile.TemporaryDirectory(prefix="cq-bench-") as directory:
             for figure in measure(Path(directory), scale, options, spark):
                 report(figure)
-    for figure in growth(figures):
+    for figure in growth(figures, NAME):
         report(figure)
     if options.plot is not None:
         plot(figures, options.plot)
@@ -108,7 +108,7 @@ def measure(
             "generate_seconds": round(loaded.generate_seconds, 2),
             "load_seconds": round(loaded.load_seconds, 2),
         }
-        create_queries(engine, options.queries)
+        create_queries(engine, {query: QUERIES[query] for query in options.queries})
         watched = {query: _Watched(engine, query, directory / query) for query in options.queries}
         stream = transactions(options.seed, scale)
         commits = [
@@ -126,7 +126,7 @@ def measure(
             yield one.timings.figure(scale, query, str(engine.describe(query).verdict))
 
 
-def growth(figures: Sequence[Figure]) -> Iterator[Figure]:
+def growth(figures: Sequence[Figure], benchmark: str) -> Iterator[Figure]:
     """How much longer a refresh takes at the largest scale than at the smallest."""
     seconds: dict[str, dict[float, float]] = {}
     for figure in figures:
@@ -136,7 +136,7 @@ def growth(figures: Sequence[Figure]) -> Iterator[Figure]:
         small, large = min(by_scale), max(by_scale)
         if small < large:
             yield {
-                "benchmark": NAME,
+                "benchmark": benchmark,
                 "figure": "growth",
                 "query": query,
                 "scales": [small, large],
@@ -153,11 +153,13 @@ def plot(figures: Sequence[Figure], path: str) -> None:
         return
     measured = [figure for figure in figures if "refresh_seconds" in figure]
     queries = list(dict.fromkeys(figure["query"] for figure in measured))
-    canvas = canvas_type(figsize=(4 * len(queries), 3.5), layout="constrained")
-    panels = canvas.subplots(1, len(queries), sharey=True, squeeze=False)[0]
+    across = min(4, len(queries))
+    down = -(-len(queries) // across)
+    canvas = canvas_type(figsize=(4 * across, 3.5 * down), layout="constrained")
+    panels = canvas.subplots(down, across, sharey=True, squeeze=False).flat
     for panel, query in zip(panels, queries):
         points = sorted((f for f in measured if f["query"] == query), key=lambda figure: figure["scale"])
-        for column in ("refresh_seconds", "recompute_seconds", "recompute_diff_seconds"):
+        for column in [name for name in points[0] if name.endswith("_seconds")]:
             label = column.removesuffix("_seconds").replace("_", " + ")
             panel.plot([f["scale"] for f in points], [f[column] for f in points], marker="o", label=label)
         panel.set(title=query, xlabel="scale", xscale="log", yscale="log")
@@ -183,9 +185,9 @@ class _Watched:
 
     def round(self, *, counted: bool) -> None:
         """Refreshes, recomputes and compares."""
-        refresh, _ = _timed(lambda: self._engine.refresh(self._query))
-        recompute, _ = _timed(lambda: _discard(self._recomputed()))
-        recompute_diff, (removed, added) = _timed(self._difference)
+        refresh, _ = timed(lambda: self._engine.refresh(self._query))
+        recompute, _ = timed(lambda: discard(self._recomputed()))
+        recompute_diff, (removed, added) = timed(self._difference)
         deltas = list(self._engine.deltas(self._query, after_version=self._position))
         self._position = self._engine.describe(self._query).position
         if net(deltas) != (removed, added):
@@ -212,11 +214,16 @@ class _Watched:
     def _difference(self) -> tuple[Rows, Rows]:
         before, after = self._before, self._written()
         self._before = after
-        changed = before.exceptAll(after).withColumn("weight", F.lit(-1))
-        changed = changed.unionAll(after.exceptAll(before).withColumn("weight", F.lit(1)))
-        rows = [tuple(row) for row in changed.collect()]
-        removed = Counter(row[:-1] for row in rows if row[-1] < 0)
-        return removed, Counter(row[:-1] for row in rows if row[-1] > 0)
+        return difference(before, after)
+
+
+def difference(before: DataFrame, after: DataFrame) -> tuple[Rows, Rows]:
+    """The rows that are gone and those that are new."""
+    changed = before.exceptAll(after).withColumn("weight", F.lit(-1))
+    changed = changed.unionAll(after.exceptAll(before).withColumn("weight", F.lit(1)))
+    rows = [tuple(row) for row in changed.collect()]
+    removed = Counter(row[:-1] for row in rows if row[-1] < 0)
+    return removed, Counter(row[:-1] for row in rows if row[-1] > 0)
 
 
 def net(deltas: Sequence[cq_engine.Delta]) -> tuple[Rows, Rows]:
@@ -240,19 +247,19 @@ def _round(
 ) -> float:
     """One round; gives the seconds that the commits took."""
     changes = change_tables(batch)
-    seconds, _ = _timed(lambda: engine.apply_changes(changes, op="op", transaction="txn", order="seq"))
+    seconds, _ = timed(lambda: engine.apply_changes(changes, op="op", transaction="txn", order="seq"))
     for one in watched.values():
         one.round(counted=counted)
     return seconds
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
 
 
-def _discard(frame: DataFrame) -> None:
+def discard(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 

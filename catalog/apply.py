@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
+from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -27,7 +28,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.errors import CatalogError
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
-from cq_engine.types import canonical_type
+from cq_engine.types import canonical_type, key_problem
 
 __all__ = [
     "add_query",
@@ -40,13 +41,12 @@ __all__ = [
     "find_query",
     "find_table",
     "replace_query",
+    "with_relation",
+    "without_unread",
 ]
 
 RESERVED = frozenset({ROW_ID, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQUENCE, REFRESH_TIME})
 """Column names that the engine adds to change rows."""
-
-_UNORDERED = ("map", "array", "struct", "variant", "void")
-"""Types that are not used to identify or to order rows: some have no order, none has statistics."""
 
 
 def find_table(state: CatalogState, name: str) -> Table:
@@ -151,7 +151,7 @@ def alter_table(state: CatalogState, statement: AlterTable) -> CatalogState:
 
 def add_query(state: CatalogState, query: ContinuousQuery) -> CatalogState:
     """CREATE CONTINUOUS QUERY, with its id and those of its versioned tables from `allocate_id`."""
-    _check_free(state, query.name)
+    _check_no_query(state, query.name)
     return replace(state, queries={**state.queries, query.name.lower(): query})
 
 
@@ -162,9 +162,13 @@ def replace_query(state: CatalogState, query: ContinuousQuery) -> CatalogState:
 
 
 def drop_query(state: CatalogState, name: str, cascade: bool = False) -> CatalogState:
-    """DROP CONTINUOUS QUERY; with CASCADE the queries over it go too. A table that it created stays as a table."""
+    """DROP CONTINUOUS QUERY; with CASCADE the queries over it go too. A table that it created stays as a table.
+
+    What only the dropped queries read of other queries is no longer kept.
+    """
     query = find_query(state, name)
-    users = [user for user in dependents(state, query.name) if not _same(user, query.name)]
+    shadowed = query.name.lower() in state.tables  # whose readers these would be
+    users = [] if shadowed else [u for u in dependents(state, query.name) if not _same(u, query.name)]
     if users and not cascade:
         raise _in_use(f"continuous query {query.name}", users, [])
     for user in users:
@@ -176,7 +180,27 @@ def drop_query(state: CatalogState, name: str, cascade: bool = False) -> Catalog
         else t
         for key, t in state.tables.items()
     }
-    return replace(state, queries=queries, tables=tables)
+    return without_unread(replace(state, queries=queries, tables=tables))
+
+
+def with_relation(state: CatalogState, query: ContinuousQuery, version: int) -> CatalogState:
+    """Gives `query` a table of its result from `version` on, for queries that read it by name."""
+    state, number = allocate_id(state)
+    columns = tuple(replace(c, nullable=True) for c in query.result.columns[: query.width])
+    identity = (ROW_ID,) if query.key is None else query.key
+    storage = VersionedTable(number, "result", query.name, columns, identity)
+    relation = Table(query.name, storage, query.key, created_version=version)
+    return replace_query(state, replace(query, relation=relation))
+
+
+def without_unread(state: CatalogState) -> CatalogState:
+    """Takes the tables of results away that no query reads any more."""
+    unread = {
+        key: replace(q, relation=None)
+        for key, q in state.queries.items()
+        if q.relation is not None and not readers(state, q.name)
+    }
+    return replace(state, queries={**state.queries, **unread}) if unread else state
 
 
 def dependents(state: CatalogState, name: str) -> list[str]:
@@ -224,9 +248,11 @@ def _named(table: str, columns: Sequence[Column], names: Sequence[str], what: st
                 f"{what}: table {table} has no column {name}",
                 hint=_did_you_mean(name, (c.name for c in columns)),
             )
-        if column.type.startswith(_UNORDERED):
+        problem = key_problem(column.type)
+        if problem:
             raise CatalogError(
-                f"{what}: column {column.name} of table {table} is {column.type}, which no key can be"
+                f"{what}: column {column.name} of table {table} is {column.type}, which no key can be",
+                detail=problem,
             )
         if column.name in found:
             raise CatalogError(f"{what}: column {column.name} of table {table} is named twice")
@@ -307,6 +333,10 @@ def _put(state: CatalogState, table: Table) -> CatalogState:
 def _check_free(state: CatalogState, name: str) -> None:
     if name.lower() in state.tables:
         raise CatalogError(f"table {name} exists already", hint="choose another name, or drop it first")
+    _check_no_query(state, name)
+
+
+def _check_no_query(state: CatalogState, name: str) -> None:
     if name.lower() in state.queries:
         raise CatalogError(
             f"continuous query {name} exists already", hint="choose another name, or drop it first"

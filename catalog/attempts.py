@@ -9,6 +9,7 @@ garbage. Where files lie, below the warehouse:
 | base, log | `changes/<name>/<attempt>` |
 | delta, log | `deltas/<name>/<attempt>` |
 | state | `data/state-<id>/<attempt>` |
+| result | `data/result-<id>/<attempt>` |
 
 `<name>` is the table's, or `<name>-<id>` where that is taken or not plain ASCII.
 """
@@ -34,6 +35,8 @@ _ROOTS: dict[tuple[str, str], str] = {
     ("delta", "snapshot"): "data",
     ("state", "log"): "data",
     ("state", "snapshot"): "data",
+    ("result", "log"): "data",
+    ("result", "snapshot"): "data",
 }
 
 

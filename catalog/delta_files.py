@@ -41,7 +41,8 @@ _SKIPPING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"}
 
 
 def delta_schema(columns: Iterable[Column]) -> Schema | None:
-    """The columns as a Delta schema, all nullable; None where Delta Lake has no such type (intervals, VOID)."""
+    """The columns as a Delta schema, all nullable; None where Delta Lake has no such type (day-time
+    intervals, TIME, VOID)."""
     try:
         arrow = arrow_schema(columns)
     except AnalysisError:
@@ -50,7 +51,7 @@ def delta_schema(columns: Iterable[Column]) -> Schema | None:
 
 
 def _foreign(kind: pa.DataType) -> bool:
-    if pa.types.is_duration(kind) or pa.types.is_null(kind):
+    if pa.types.is_duration(kind) or pa.types.is_time(kind) or pa.types.is_null(kind):
         return True
     return any(_foreign(kind.field(i).type) for i in range(kind.num_fields))
 

@@ -13,6 +13,7 @@ from cq_engine.catalog.model import (
     DataFile,
     ForeignKey,
     OutputColumn,
+    SqlFunction,
     Table,
     VersionedTable,
 )
@@ -31,6 +32,8 @@ from cq_engine.grammar.statements import (
 __all__ = [
     "files_from_text",
     "files_to_text",
+    "function_from_text",
+    "function_to_text",
     "query_from_text",
     "query_to_text",
     "table_from_text",
@@ -42,22 +45,27 @@ Document = dict[str, Any]
 
 def table_to_text(table: Table) -> str:
     """A base table's definition as JSON text."""
-    return _text(
-        {
-            "name": table.name,
-            "storage": _versioned(table.storage),
-            "primary_key": None if table.primary_key is None else list(table.primary_key),
-            "primary_key_enforced": table.primary_key_enforced,
-            "foreign_keys": [_foreign_key(key) for key in table.foreign_keys],
-            "options": _pairs(table.options),
-            "created_version": table.created_version,
-            "created_by": table.created_by,
-        }
-    )
+    return _text(_table(table))
 
 
 def table_from_text(text: str) -> Table:
-    found = json.loads(text)
+    return _read_table(json.loads(text))
+
+
+def _table(table: Table) -> Document:
+    return {
+        "name": table.name,
+        "storage": _versioned(table.storage),
+        "primary_key": None if table.primary_key is None else list(table.primary_key),
+        "primary_key_enforced": table.primary_key_enforced,
+        "foreign_keys": [_foreign_key(key) for key in table.foreign_keys],
+        "options": _pairs(table.options),
+        "created_version": table.created_version,
+        "created_by": table.created_by,
+    }
+
+
+def _read_table(found: Document) -> Table:
     return Table(
         name=found["name"],
         storage=_read_versioned(found["storage"]),
@@ -98,6 +106,8 @@ def query_to_text(query: ContinuousQuery) -> str:
             "source_columns": [[name, list(columns)] for name, columns in query.source_columns],
             "declared": query.declared,
             "key_checked": query.key_checked,
+            "functions": list(query.functions),
+            "relation": None if query.relation is None else _table(query.relation),
         }
     )
 
@@ -129,7 +139,26 @@ def query_from_text(text: str) -> ContinuousQuery:
         source_columns=tuple((name, tuple(columns)) for name, columns in found["source_columns"]),
         declared=found["declared"],
         key_checked=found["key_checked"],
+        functions=tuple(found["functions"]),
+        relation=None if found["relation"] is None else _read_table(found["relation"]),
     )
+
+
+def function_to_text(function: SqlFunction) -> str:
+    """A SQL function's definition as JSON text."""
+    return _text(
+        {
+            "name": function.name,
+            "definition": function.definition,
+            "deterministic": function.deterministic,
+            "uses": list(function.uses),
+        }
+    )
+
+
+def function_from_text(text: str) -> SqlFunction:
+    found = json.loads(text)
+    return SqlFunction(found["name"], found["definition"], found["deterministic"], tuple(found["uses"]))
 
 
 def files_to_text(files: Iterable[DataFile]) -> str:

@@ -58,8 +58,8 @@ class ForeignKey:
 class VersionedTable:
     """The physical face of a base table, of a query's delta log, or of a stored block's state.
 
-    `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a state of one row.
-    `kind` is base, delta or state.
+    `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a table of one row.
+    `kind` is base, delta, state, or result (of a continuous query, for those that read it).
     """
 
     id: int
@@ -149,6 +149,13 @@ class ContinuousQuery:
     """True where PRIMARY KEY was written."""
     key_checked: bool = False
     """True where the key was declared and not derived, so that every touched key is checked."""
+    functions: tuple[str, ...] = ()
+    """The functions of the user that it calls, also inside of SQL functions, lower case."""
+    relation: Table | None = None
+    """The result as a table of the query's name, for the queries that read it; None where none does.
+
+    Its rows are the result at `created_version` and the changes of every refresh since. Its primary key is the result
+    key (whose columns may be NULL, other than a base table's); without one, rows have a hidden identity."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +244,22 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class SqlFunction:
+    """A function of CREATE FUNCTION. `definition` is its text after the name, as written: Spark reads it."""
+
+    name: str
+    definition: str
+    deterministic: bool = True
+    """False where its expression has another value on every call, or on every day."""
+    uses: tuple[str, ...] = ()
+    """The registered and stored functions that it calls, lower case."""
+
+
+@dataclass(frozen=True)
 class CatalogState:
     """All definitions; DDL is a pure function from one state to the next."""
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     queries: Mapping[str, ContinuousQuery] = field(default_factory=dict)
     next_id: int = 1
+    functions: Mapping[str, SqlFunction] = field(default_factory=dict)

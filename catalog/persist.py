@@ -19,6 +19,7 @@ from cq_engine.catalog.model import (
     Cursor,
     QueryStatus,
     RefreshRecord,
+    SqlFunction,
     Table,
 )
 from cq_engine.catalog.view import Facts, Storage, View
@@ -59,7 +60,14 @@ def _write_state(connection: Connection, facts: Facts, state: CatalogState) -> N
         _put_definition(connection, "table", table.name, documents.table_to_text(table))
     for query in diff.put_queries:
         _put_definition(connection, "query", query.name, documents.query_to_text(query))
-    for kind, names in (("table", diff.removed_tables), ("query", diff.removed_queries)):
+    for function in diff.put_functions:
+        _put_definition(connection, "function", function.name, documents.function_to_text(function))
+    removed = {
+        "table": diff.removed_tables,
+        "query": diff.removed_queries,
+        "function": diff.removed_functions,
+    }
+    for kind, names in removed.items():
         for name in names:
             _delete(connection, schema.definitions, kind=kind, name=name.lower())
     for query_name in diff.forgotten_queries:
@@ -218,17 +226,21 @@ def load(connection: Connection) -> View:
 def _load_state(connection: Connection) -> CatalogState:
     tables: dict[str, Table] = {}
     queries: dict[str, ContinuousQuery] = {}
+    functions: dict[str, SqlFunction] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
             tables[row.name] = documents.table_from_text(row.document)
-        else:
+        elif row.kind == "query":
             queries[row.name] = documents.query_from_text(row.document)
+        else:
+            functions[row.name] = documents.function_from_text(row.document)
     found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == "next_id")).scalar()
     in_order_of_id = sorted(tables.items(), key=lambda item: item[1].storage.id)
     return CatalogState(
         dict(in_order_of_id),
         dict(sorted(queries.items(), key=lambda item: item[1].id)),
         int(found) if found else 1,
+        functions,
     )
 
 

@@ -23,6 +23,7 @@ from cq_engine.catalog.model import (
     DataFile,
     QueryStatus,
     RefreshRecord,
+    SqlFunction,
     Table,
     VersionedTable,
 )
@@ -117,6 +118,8 @@ class StateDiff:
     forgotten_queries: tuple[str, ...]
     """Removed, or replaced by another query of the same name: status, cursors and refreshes go."""
     gone: frozenset[int]
+    put_functions: tuple[SqlFunction, ...] = ()
+    removed_functions: tuple[str, ...] = ()
 
 
 @dataclass
@@ -162,8 +165,8 @@ class View:
         """A directory name for a new table: its own if that is plain ASCII and free, else with its id."""
         taken = {s.directory.lower() for s in (*self.storage.values(), *others) if s.kind == table.kind}
         plain = re.sub(r"[^A-Za-z0-9_]", "_", table.name).lstrip("_")
-        if table.kind == "state":
-            return f"state-{table.id}"
+        if table.kind in ("state", "result"):
+            return f"{table.kind}-{table.id}"
         free = plain == table.name and plain.lower() not in taken
         return plain if free else f"{plain[:80] or 'table'}-{table.id}"
 
@@ -183,6 +186,8 @@ class View:
             tuple(name for name in old.queries if name not in state.queries),
             tuple(replaced),
             frozenset(before.keys() - after.keys()),
+            tuple(f for name, f in state.functions.items() if old.functions.get(name) != f),
+            tuple(name for name in old.functions if name not in state.functions),
         )
 
     def apply(self, facts: Facts) -> None:
@@ -230,7 +235,7 @@ class View:
 
 
 def versioned_tables(state: CatalogState) -> Mapping[int, VersionedTable]:
-    """Every versioned table of a state by id: base tables, results of queries, stored blocks."""
+    """Every versioned table of a state by id: base tables; delta logs, stored blocks and results of queries."""
     return {table.id: table for table in _versioned(state)}
 
 
@@ -241,3 +246,5 @@ def _versioned(state: CatalogState) -> Iterator[VersionedTable]:
         yield query.result
         for _, stored in query.states:
             yield stored
+        if query.relation is not None:
+            yield query.relation.storage

@@ -9,38 +9,42 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.graph import readers
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
-from cq_engine.errors import CatalogError, CQError, RefreshError, TransactionError
-from cq_engine.grammar import OnCommit, OnDml, ScriptItem, parse, split
+from cq_engine.errors import CatalogError, CQError, TransactionError
+from cq_engine.grammar import parse
 from cq_engine.handles import QueryDescription, TransactionHandle
 from cq_engine.result import Result
 from cq_engine.runtime import statements
-from cq_engine.runtime.apply_changes import apply_changes
+from cq_engine.runtime.apply_changes import apply_all
 from cq_engine.runtime.compaction import Compactor
 from cq_engine.runtime.delivery import Changed, Delivery
+from cq_engine.runtime.draining import drain, has_news
 from cq_engine.runtime.errors import located
+from cq_engine.runtime.functions import PythonFunction
 from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.refresh import Refresh
 from cq_engine.runtime.scheduler import Scheduler
+from cq_engine.runtime.scripts import read_script
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.transaction import Transaction
-from cq_engine.session import spark_session
+from cq_engine.session import interrupt, spark_session
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
 _log = logging.getLogger(__name__)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Engine:
@@ -67,7 +71,7 @@ class Engine:
         self.services = Services(catalog, self.reader, lambda: self.spark, clock)
         self.callbacks = Callbacks()
         self.delivery = Delivery(self.services, self.callbacks, self.committed)
-        self.queries = Queries(self.services, self.delivery)
+        self.queries = Queries(self.services, self.delivery, self._after)
         self.compactor = Compactor(self.services)
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
@@ -77,6 +81,7 @@ class Engine:
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
+            self.queries.tidy()
             for query in catalog.state.queries.values():
                 self._schedule_known(query.name)
         if self._scheduled:
@@ -94,6 +99,7 @@ class Engine:
                 if self._spark is None:
                     settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
                     self._spark = spark_session(settings)
+        self.services.functions.install(self._spark, self.catalog.state)
         return self._spark
 
     @property
@@ -126,20 +132,8 @@ class Engine:
 
     def run_script(self, path_or_text: str | Path) -> list[Result]:
         """Runs the statements of a script file, or of a text, in order; stops at the first error."""
-        items = self._script(path_or_text)
+        items = read_script(path_or_text)
         return [self.execute(i.text, source=i.source, line=i.line, column=i.column) for i in items]
-
-    @staticmethod
-    def _script(path_or_text: str | Path) -> list[ScriptItem]:
-        path = Path(path_or_text) if isinstance(path_or_text, Path) or "\n" not in path_or_text else None
-        if path is not None and (
-            isinstance(path_or_text, Path) or path.suffix in (".cql", ".sql") or path.is_file()
-        ):
-            try:
-                return split(path.read_text(encoding="utf-8"), source=str(path_or_text))
-            except OSError as error:
-                raise CatalogError(f"script {path_or_text} cannot be read: {error.strerror}") from error
-        return split(str(path_or_text))
 
     # ------------------------------------------------------------ transactions
 
@@ -175,23 +169,13 @@ class Engine:
     ) -> list[int]:
         """Applies a stream of changes over one or several tables: see `cq_engine.runtime.apply_changes`."""
         self._check_writable()
-        before = self.catalog.newest_version
-        versions = apply_changes(
+        applied = apply_all(
             self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
             commit_time=commit_time,
         )  # fmt: skip
-        if versions:
-            changed: dict[str, frozenset[str]] = {}
-            for name in tables:
-                table = apply.find_table(self.catalog.state, name)
-                sets = self.catalog.layout(table.storage.id, before).changes
-                kinds = (
-                    frozenset().union(*(s.kinds for s in sets if s.high > before)) if sets else frozenset()
-                )
-                if kinds:
-                    changed[table.name] = kinds
-            self.committed(versions[-1], changed)
-        return versions
+        if applied.versions:
+            self.committed(applied.versions[-1], applied.tables)
+        return applied.versions
 
     def committed(self, version: int, changed: Changed) -> None:
         """Tells the scheduler of a commit, and lets maintenance follow."""
@@ -216,23 +200,33 @@ class Engine:
         self.scheduler.add(query.name, query.when, last, sources=sources)
 
     def refresh(self, query: str) -> Refresh:
-        """Processes everything committed; the query's table destinations are up to date on return.
+        """Processes everything committed, in the queries that it reads first; its table destinations are up to date
+        on return. Where one of those queries is paused or has failed, it gets as far as they are.
 
         Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
         """
         self._check_writable()
-        return self._after(self.queries.refresh(query))
+        return self.queries.bring_up_to_date(query)
 
-    def _after(self, result: Refresh) -> Refresh:
-        self.compactor.after_refresh(self.queries.find(result.query))
+    def _after(self, result: Refresh) -> None:
+        query = self.catalog.state.queries.get(result.query.lower())
+        if query is not None:
+            self.compactor.after_refresh(query)
+        if result.to_version > result.from_version:
+            self.cascade(result.query)
         if self._scheduled and time.monotonic() - self._published > 5.0:
             self.publish()
-        return result
+
+    def cascade(self, query: str) -> None:
+        """Wakes the queries that read `query` and have something to process now."""
+        for reader in readers(self.catalog.state, query):
+            if has_news(self.catalog, reader):
+                self.scheduler.wake(reader.name)
 
     def _run_query(self, name: str) -> None:
         state = self.catalog.status(name).state
         if state == "ACTIVE":
-            self._after(self.queries.refresh(name))
+            self.queries.refresh(name)
         else:
             self.queries.deliver(self.queries.find(name))
 
@@ -243,7 +237,7 @@ class Engine:
     def _wake_behind(self) -> None:
         """After a restart: queries that commits should have moved, and destinations that have not had everything."""
         for query in self.catalog.state.queries.values():
-            if self._has_news(query):
+            if has_news(self.catalog, query):
                 self.scheduler.wake(query.name)
             self.delivery.wake(query)
 
@@ -253,49 +247,7 @@ class Engine:
         Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
         DestinationError where a destination cannot be served.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self.scheduler.drain(left):
-                raise RefreshError(f"not drained within {timeout} seconds")
-            active, late = self._to_drain()
-            if not late and not any(map(self.delivery.waiting, active)):
-                return
-            if deadline is not None and time.monotonic() >= deadline:
-                names = ", ".join(q.name for q in late or active if late or self.delivery.waiting(q))
-                raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
-            for query in late:
-                self._after(self.queries.refresh(query.name))
-            if not late and not self.delivery.drain(active, deadline):
-                raise RefreshError(
-                    f"not drained within {timeout} seconds", detail="a destination is still being served"
-                )
-
-    def _to_drain(self) -> tuple[list[ContinuousQuery], list[ContinuousQuery]]:
-        """The queries that are not paused, and those of them that have commits to process."""
-        active, late = [], []
-        for query in self.catalog.state.queries.values():
-            status = self.catalog.status(query.name)
-            if status.state == "FAILED" and isinstance(query.when, OnCommit):
-                raise RefreshError(f"{query.name} has failed", detail=status.error)
-            if status.state != "PAUSED":
-                active.append(query)
-            if status.state == "ACTIVE" and isinstance(query.when, OnCommit) and self._has_news(query):
-                late.append(query)
-        return active, late
-
-    def _has_news(self, query: ContinuousQuery) -> bool:
-        """Whether a commit after the query's position is one that its WHEN waits for."""
-        when, tables = query.when, self.catalog.state.tables
-        if not isinstance(when, OnCommit | OnDml):
-            return False
-        events = (
-            frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
-        )
-        watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
-        low, high = self.catalog.status(query.name).position + 1, self.catalog.newest_version
-        stored = [tables[name].storage.id for name in watched if name in tables]
-        return any(c.kinds & events for number in stored for c in self.catalog.changes(number, low, high))
+        drain(self.queries, self.scheduler, timeout)
 
     def deltas(self, query: str, after_version: int = 0, to_version: int | None = None) -> Iterator[Delta]:
         """The delta log of a query in commit order, of the versions (after_version, to_version]."""
@@ -306,13 +258,7 @@ class Engine:
     def describe(self, query: str) -> QueryDescription:
         """What is known of a continuous query."""
         found = self.queries.find(query)
-        status = self.catalog.status(found.name)
-        shown = found.result.columns[: found.width]
-        return QueryDescription(
-            found.name, status.state, status.error, found.verdict, found.reasons, found.key,
-            tuple(c.name for c in shown), shown, status.position, found.when,
-            tuple(self.catalog.cursors(found.name)), found.statement,
-        )  # fmt: skip
+        return QueryDescription.of(found, self.catalog.status(found.name), self.catalog.cursors(found.name))
 
     def callback(self, name: str) -> Callable[[Callback], Callback]:
         """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
@@ -325,6 +271,54 @@ class Engine:
             return function
 
         return register
+
+    @overload
+    def function(
+        self, name: str, function: _Function, *, returns: str, deterministic: bool = ..., arrow: bool = ...
+    ) -> _Function: ...
+
+    @overload
+    def function(
+        self, name: str, *, returns: str, deterministic: bool = ..., arrow: bool = ...
+    ) -> Callable[[_Function], _Function]: ...
+
+    def function(
+        self,
+        name: str,
+        function: _Function | None = None,
+        *,
+        returns: str,
+        deterministic: bool = True,
+        arrow: bool = False,
+    ) -> _Function | Callable[[_Function], _Function]:
+        """Registers a Python function for SQL under `name`: `function`, or the one that this decorates.
+
+        It gets one row's arguments and gives one value. Queries that wait for it go on.
+
+        Args:
+            name: the name in SQL; it takes the place of an earlier Python function of that name.
+            function: the function. Executors get a copy of it.
+            returns: its type in Spark SQL, such as `DECIMAL(10,2)` or `ARRAY<STRING>`.
+            deterministic: False where equal arguments can give different values; no continuous query may call it then.
+            arrow: hand values over in Arrow batches.
+
+        Raises:
+            CatalogError: the name is that of a SQL function, or of one that Spark has.
+            AnalysisError: `returns` is no type.
+        """
+
+        def register(each: _Function) -> _Function:
+            self._check_open()
+            made = PythonFunction(name, each, returns, deterministic, arrow)
+            self.services.functions.register(made, self.catalog.state)
+            if self._spark is not None:
+                self.services.functions.install(self._spark, self.catalog.state)
+            for query in self.catalog.state.queries.values():
+                if name.lower() in query.functions and has_news(self.catalog, query):
+                    self.scheduler.wake(query.name)
+            return each
+
+        return register if function is None else register(function)
 
     # ------------------------------------------------------------ the warehouse
 
@@ -346,13 +340,8 @@ class Engine:
 
     def interrupt(self) -> None:
         """Cancels the Spark work that other threads of this engine wait for."""
-        spark = self._spark
-        if spark is None:
-            return
-        if hasattr(spark, "sparkContext"):
-            spark.sparkContext.cancelAllJobs()
-        else:
-            spark.interruptAll()
+        if self._spark is not None:
+            interrupt(self._spark)
 
     def close(self) -> None:
         """Rolls back an open transaction, publishes, stops the scheduler and gives the warehouse back."""
@@ -369,6 +358,8 @@ class Engine:
             if self.publisher is not None:
                 self.publisher.close()
         finally:
+            if self._spark is not None:
+                self.services.functions.release(self._spark)
             self.catalog.close()
 
     def __enter__(self) -> Engine:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cq_engine.catalog.model import Column, Cursor
+from cq_engine.catalog.model import Column, ContinuousQuery, Cursor, QueryStatus
 from cq_engine.grammar import When
 from cq_engine.result import Result
 from cq_engine.runtime.transaction import Rows, Transaction
@@ -33,6 +33,15 @@ class QueryDescription:
     schedule: When
     destinations: tuple[Cursor, ...]
     statement: str
+
+    @classmethod
+    def of(cls, query: ContinuousQuery, status: QueryStatus, cursors: Iterable[Cursor]) -> QueryDescription:
+        """From the catalog's records."""
+        shown = query.result.columns[: query.width]
+        return cls(
+            query.name, status.state, status.error, query.verdict, query.reasons, query.key,
+            tuple(c.name for c in shown), shown, status.position, query.when, tuple(cursors), query.statement,
+        )  # fmt: skip
 
 
 class TransactionHandle:

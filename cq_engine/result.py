@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from cq_engine.runtime.exchange import to_arrow
+from cq_engine.values import python_values
+
 __all__ = ["Result"]
 
 
@@ -54,7 +57,7 @@ class Result:
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table (collects to the driver)."""
         if self._arrow is None:
-            self._arrow = self._frame.toArrow() if self._frame is not None else pa.table({})
+            self._arrow = to_arrow(self._frame) if self._frame is not None else pa.table({})
         return self._arrow
 
     def to_df(self) -> DataFrame:
@@ -81,5 +84,5 @@ class Result:
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of an Arrow table as tuples."""
-    columns: Sequence[list[Any]] = [column.to_pylist() for column in table.columns]
+    columns: Sequence[list[Any]] = [python_values(column) for column in table.columns]
     return list(zip(*columns)) if columns else []

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from cq_engine.errors import CQError
 from cq_engine.java import launch_environment
 
-__all__ = ["spark_session", "spark_session_in_background", "warm"]
+__all__ = ["interrupt", "spark_session", "spark_session_in_background", "warm"]
 
 SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.ansi.enabled": "true",
@@ -39,6 +39,10 @@ SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.files.openCostInBytes": "65536",
     # Key lists of up to 1 000 literals reach Parquet's row-group filter.
     "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # TIME is behind a switch.
+    "spark.sql.timeType.enabled": "true",
+    # The driver reads variants from Parquet as their two binary parts, as Delta readers without VARIANT do.
+    "spark.sql.variant.writeShredding.enabled": "false",
 }
 """What every session of ours has; each can be changed while Spark runs."""
 
@@ -158,6 +162,14 @@ def _start_settings(directory: Path, master: str) -> dict[str, str]:
         # The loopback address works without a network, and where the host's own name does not resolve.
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "localhost"}
     return settings
+
+
+def interrupt(spark: SparkSession) -> None:
+    """Cancels the work of the session that other threads wait for."""
+    if hasattr(spark, "sparkContext"):
+        spark.sparkContext.cancelAllJobs()
+    else:
+        spark.interruptAll()
 
 
 def _driver_memory_mib() -> int:

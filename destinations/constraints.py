@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, Table
 from cq_engine.errors import DestinationError
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.rows import conform, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
@@ -30,8 +31,9 @@ def check_rows(
     if key is None:
         return
     keys = rows.select(list(key))
-    counted = Counter(identity_keys(keys, key))
-    for place, value in enumerate(identity_keys(keys, key) if len(counted) < rows.num_rows else ()):
+    values = identity_keys(keys, [c for c in table.columns if c.name in key])
+    counted = Counter(values)
+    for place, value in enumerate(values if len(counted) < rows.num_rows else ()):
         if counted[value] > 1:
             raise _duplicate(query, table, key, _values(keys.slice(place, 1)))
     found = services.reader.lookup(table.storage, version, keys)
@@ -63,7 +65,7 @@ def check_files(
     on = [f.col(name).eqNullSafe(f.col(f"_k{n}")) for n, name in enumerate(names)]
     taken = rows.select(*names).join(there, on, "left_semi")
     for clash in (twice, taken):
-        found = conform(clash.limit(1).toArrow(), columns)
+        found = conform(to_arrow(clash.limit(1)), columns)
         if found.num_rows:
             raise _duplicate(query, table, tuple(c.name for c in columns), _values(found))
 

@@ -14,6 +14,7 @@ from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
 from cq_engine.runtime.services import Services
+from cq_engine.values import python_values
 
 __all__ = ["Delta", "DeltaBatch", "deltas_of", "read_deltas", "result_columns"]
 
@@ -141,7 +142,7 @@ def result_columns(query: ContinuousQuery) -> tuple[str, ...]:
 def _rows(part: pa.Table, query: ContinuousQuery, name: Any) -> Iterator[Row]:
     if query.width == 0:
         return iter([()] * part.num_rows)
-    return zip(*(part.column(name(n)).to_pylist() for n in range(query.width)))
+    return zip(*(python_values(part.column(name(n))) for n in range(query.width)))
 
 
 def _key_places(query: ContinuousQuery) -> tuple[int, ...] | None:

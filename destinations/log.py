@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE, ContinuousQuery, Cursor
 from cq_engine.destinations.pairs import CHANGE_TYPES, MARKERS, pair, select_markers
 from cq_engine.errors import StorageError
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
@@ -111,7 +112,7 @@ def _large_blocks(
     rows = rows.persist()
     try:
         for condition in _slices(rows):
-            found = conform(rows.where(condition).toArrow(), change_columns(query.result))
+            found = conform(to_arrow(rows.where(condition)), change_columns(query.result))
             yield pair(found, query.result.columns)
     finally:
         rows.unpersist()

@@ -20,8 +20,10 @@ from cq_engine.grammar.statements import (
     Begin,
     Commit,
     CopyInto,
+    CreateFunction,
     Describe,
     Dml,
+    DropFunction,
     Explain,
     Options,
     Query,
@@ -86,6 +88,18 @@ class _Builder(QueryRules, TableRules):
 
     def start(self, statement: Statement) -> Statement:
         return statement
+
+    # ------------------------------------------------------------ functions
+
+    def create_function(
+        self, or_replace: bool | None, if_not_exists: bool | None, name: Token, rest: Token
+    ) -> CreateFunction:
+        if or_replace and if_not_exists:
+            self.fail("replace_and_exists", name.start_pos)
+        return CreateFunction(str(name), self.slice(rest), bool(or_replace), bool(if_not_exists))
+
+    def drop_function(self, if_exists: bool | None, name: Token) -> DropFunction:
+        return DropFunction(str(name), bool(if_exists))
 
     # ------------------------------------------------------------ data and transactions
 
@@ -155,6 +169,9 @@ class _Builder(QueryRules, TableRules):
 
     def show_destinations(self) -> Show:
         return Show("DESTINATIONS")
+
+    def show_functions(self) -> Show:
+        return Show("FUNCTIONS")
 
     def show_refreshes(self, name: Token | None) -> Show:
         return Show("REFRESHES", None if name is None else str(name))

@@ -214,6 +214,9 @@ class QueryRules(Rules):
             "options": found.get("WITH", ()),
         }
 
+    def redefine(self, text: Token) -> dict[str, Any]:
+        return {"action": "AS", "query": self.slice(text), "query_offset": text.start_pos or 0}
+
     def alter_query(self, name: Token, change: dict[str, Any]) -> AlterContinuousQuery:
         return AlterContinuousQuery(str(name), **change)
 

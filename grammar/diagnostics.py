@@ -34,6 +34,7 @@ _SHOWN = {
     "UNIT": "a unit such as DAYS",
     "QUERY": "a query (SELECT, WITH, VALUES or FROM)",
     "PAREN_QUERY": "",
+    "FUNCTION_REST": "(parameters) RETURN expression",
     "EXPLAINED": "a statement",
     "SET_VALUE": "a value",
     "UPDATE_REST": "a table",

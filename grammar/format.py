@@ -17,12 +17,14 @@ from cq_engine.grammar.statements import (
     CompactTable,
     CopyInto,
     CreateContinuousQuery,
+    CreateFunction,
     CreateTable,
     Cron,
     Describe,
     DestinationRef,
     Dml,
     DropContinuousQuery,
+    DropFunction,
     DropTable,
     EveryInterval,
     Explain,
@@ -99,7 +101,7 @@ def _alter_query(statement: AlterContinuousQuery) -> str:
         text += " NO DESTINATION"
     if statement.options:
         text += f" WITH {_options(statement.options)}"
-    return text
+    return text if statement.query is None else f"{text}\n{statement.query}"
 
 
 @format_statement.register
@@ -189,6 +191,18 @@ def _compact_table(statement: CompactTable) -> str:
 @format_statement.register
 def _check_constraints(statement: CheckConstraints) -> str:
     return "CHECK CONSTRAINTS" + ("" if statement.table is None else f" ON {quote_name(statement.table)}")
+
+
+@format_statement.register
+def _create_function(statement: CreateFunction) -> str:
+    head = "CREATE OR REPLACE" if statement.or_replace else "CREATE"
+    exists = "IF NOT EXISTS " if statement.if_not_exists else ""
+    return f"{head} FUNCTION {exists}{quote_name(statement.name)}{statement.definition}"
+
+
+@format_statement.register
+def _drop_function(statement: DropFunction) -> str:
+    return f"DROP FUNCTION {'IF EXISTS ' if statement.if_exists else ''}{quote_name(statement.name)}"
 
 
 # ---------------------------------------------------------------- data and transactions

@@ -201,14 +201,14 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "show_what",
         "SHOW cannot show {found}",
-        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS or SHOW REFRESHES [FOR query]",
+        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS, SHOW FUNCTIONS or SHOW REFRESHES [FOR query]",
         ("SHOW ‸VIEWS", "SHOW‸", "SHOW CONTINUOUS ‸QUERY"),
         r"^SHOW( CONTINUOUS)? \^",
     ),
     Message(
         "drop_what",
         "DROP cannot drop {found}",
-        "write DROP TABLE or DROP CONTINUOUS QUERY",
+        "write DROP TABLE, DROP CONTINUOUS QUERY or DROP FUNCTION",
         ("DROP ‸VIEW v", "DROP‸"),
         r"^DROP \^",
     ),

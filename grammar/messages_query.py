@@ -47,7 +47,7 @@ CREATE_MESSAGES: tuple[Message, ...] = (
     Message(
         "create_what",
         "CREATE cannot create {found}",
-        "CREATE TABLE or CREATE CONTINUOUS QUERY; a continuous query with DESTINATION TABLE keeps a view",
+        "CREATE TABLE, CREATE FUNCTION or CREATE CONTINUOUS QUERY; a continuous query with DESTINATION TABLE keeps a view",
         ("CREATE ‸MATERIALIZED VIEW v AS SELECT 1", "CREATE ‸INDEX i ON t (a)", "CREATE‸"),
         r"^CREATE \^",
     ),
@@ -55,7 +55,10 @@ CREATE_MESSAGES: tuple[Message, ...] = (
         "replace_and_exists",
         "OR REPLACE and IF NOT EXISTS contradict each other",
         "keep one of the two",
-        ("CREATE OR REPLACE CONTINUOUS QUERY IF NOT EXISTS ‸q AS SELECT 1",),
+        (
+            "CREATE OR REPLACE CONTINUOUS QUERY IF NOT EXISTS ‸q AS SELECT 1",
+            "CREATE OR REPLACE FUNCTION IF NOT EXISTS ‸f(a INT) RETURN a",
+        ),
     ),
     Message(
         "as_without_query",
@@ -276,11 +279,11 @@ ALTER_MESSAGES: tuple[Message, ...] = (
     Message(
         "alter_query_what",
         "{found} is not a change of a continuous query",
-        "write PAUSE, RESUME [FROM ...] or SET ...; for a new defining query CREATE OR REPLACE CONTINUOUS QUERY",
+        "write PAUSE, RESUME [FROM ...], SET ..., or AS with another defining query",
         (
             "ALTER CONTINUOUS QUERY q ‸STOP",
             "ALTER CONTINUOUS QUERY q‸",
-            "ALTER CONTINUOUS QUERY q ‸AS SELECT 1",
+            "ALTER CONTINUOUS QUERY q ‸SELECT 1",
         ),
         r"^ALTER CONTINUOUS QUERY name \^",
     ),

@@ -134,7 +134,7 @@ class CreateContinuousQuery(Statement):
 
 @dataclass(frozen=True)
 class AlterContinuousQuery(Statement):
-    """`action`: PAUSE, RESUME or SET. SET carries what is to change; None leaves a property alone."""
+    """`action`: PAUSE, RESUME, SET or AS. SET carries what is to change; None leaves a property alone."""
 
     name: str
     action: str
@@ -143,6 +143,10 @@ class AlterContinuousQuery(Statement):
     markers: tuple[str, ...] | None = None
     destinations: tuple[DestinationRef, ...] | None = None
     options: Options = ()
+    query: str | None = None
+    """The new defining query of AS."""
+    query_offset: int = field(default=0, compare=False)
+    """Where `query` starts in the statement's text; 0 without a query."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,23 @@ class CheckConstraints(Statement):
 
 
 @dataclass(frozen=True)
+class CreateFunction(Statement):
+    """CREATE FUNCTION name(parameters) [RETURNS type] ... RETURN expression; Spark reads `definition`, from the bracket
+    on."""
+
+    name: str
+    definition: str
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropFunction(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
 class Dml(Statement):
     """INSERT, UPDATE, DELETE, MERGE or TRUNCATE, as written; sqlglot reads `text`."""
 
@@ -247,7 +268,7 @@ class Query(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]."""
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | FUNCTIONS | REFRESHES [FOR query]."""
 
     what: str
     name: str | None = None

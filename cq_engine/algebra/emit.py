@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import singledispatchmethod
 
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import (
     BEFORE,
     FOREVER,
@@ -26,6 +28,7 @@ from cq_engine.algebra.nodes import (
     History,
     Join,
     Limit,
+    Mark,
     Node,
     OuterJoin,
     PlanError,
@@ -43,6 +46,7 @@ from cq_engine.algebra.nodes import (
 
 __all__ = ["Emitter", "quote"]
 
+_COLUMN_LIST = re.compile(r"\(\s*(`[^`]*`|\w+)\s*\)")
 LeafNames = Callable[[Node], str]
 """Gives the relation (a view or a CTE) that a leaf reads; its columns are the leaf's columns."""
 
@@ -54,7 +58,7 @@ def quote(name: str) -> str:
 
 def sql_of(expression: exp.Expr) -> str:
     """An expression as Spark SQL text."""
-    return expression.sql(dialect="spark")
+    return write(expression)
 
 
 class Emitter:
@@ -143,14 +147,14 @@ class Emitter:
     @select.register
     def _filter(self, node: Filter) -> str:
         source = self.relation(node.input)
-        return f"SELECT {_list(node.columns)} FROM {source} WHERE {sql_of(node.condition)}"
+        return f"SELECT {_list(node.columns)} FROM {source} {_where(sql_of(node.condition))}"
 
     @select.register
     def _project(self, node: Project) -> str:
         items = ", ".join(_item(name, expression) for name, expression in node.items)
         if isinstance(node.input, Filter) and self.uses[id(node.input)] == 1:
             inner = node.input
-            return f"SELECT {items} FROM {self.relation(inner.input)} WHERE {sql_of(inner.condition)}"
+            return f"SELECT {items} FROM {self.relation(inner.input)} {_where(sql_of(inner.condition))}"
         return f"SELECT {items} FROM {self.relation(node.input)}"
 
     @select.register
@@ -188,7 +192,7 @@ class Emitter:
                 text += f"\nJOIN {self.relation(each)} ON {_and(ready)}"
             else:
                 text += f"\nCROSS JOIN {self.relation(each)}"
-        return f"{text} WHERE {_and(first)}" if first else text
+        return f"{text} {_where(_and(first))}" if first else text
 
     @select.register
     def _outer(self, node: OuterJoin) -> str:
@@ -202,6 +206,21 @@ class Emitter:
         kind = "ANTI" if node.anti else "SEMI"
         left, right = self.relation(node.left), self.relation(node.right)
         return f"SELECT {_list(node.columns)} FROM {left}\nLEFT {kind} JOIN {right} ON {on}"
+
+    @select.register
+    def _mark(self, node: Mark) -> str:
+        """The rows with a match and those without.
+
+        EXISTS in a SELECT list says it in one pass, but Spark moves such an expression through a UNION ALL, as a
+        projection or a constraint, and loses its outer columns there ("key not found", PushProjectionThroughUnion).
+        """
+        on = _and(node.conditions) if node.conditions else "true"
+        left, right = self.relation(node.left), self.relation(node.right)
+        shown, flag = _list(node.left.columns), quote(node.name)
+        return (
+            f"SELECT {shown}, true AS {flag} FROM {left}\nLEFT SEMI JOIN {right} ON {on}\nUNION ALL\n"
+            f"SELECT {shown}, false AS {flag} FROM {left}\nLEFT ANTI JOIN {right} ON {on}"
+        )
 
     @select.register
     def _aggregate(self, node: Aggregate) -> str:
@@ -246,6 +265,11 @@ class Emitter:
             f" FROM {self.relation(node.input)} LATERAL VIEW explode(array({pair})) {alias} AS e"
             f" WHERE {alias}.e.v > {BEFORE} AND {alias}.e.v < {FOREVER}"
         )
+
+
+def _where(condition: str) -> str:
+    """WHERE behind a relation. Spark reads `WHERE (c)` as an alias with a column list."""
+    return f"WHERE {'true AND ' if _COLUMN_LIST.match(condition) else ''}{condition}"
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -1,10 +1,12 @@
-"""Which functions are aggregates, which are not deterministic: Spark's, as sqlglot reads them."""
+"""Which functions are aggregates, which are not deterministic: Spark's, as our dialect reads them."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-__all__ = ["aggregate_calls", "conjuncts", "is_aggregate", "nondeterministic_call", "only_where"]
+from cq_engine.algebra.calls import SPARK_NAMES
+
+__all__ = ["aggregate_calls", "call_name", "conjuncts", "is_aggregate", "nondeterministic_call", "only_where"]
 
 _AGGREGATES = frozenset(
     [
@@ -12,17 +14,22 @@ _AGGREGATES = frozenset(
         "any_value",
         "approx_count_distinct",
         "approx_percentile",
+        "approx_top_k",
+        "approx_top_k_accumulate",
+        "approx_top_k_combine",
         "array_agg",
         "avg",
         "bit_and",
         "bit_or",
         "bit_xor",
+        "bitmap_and_agg",
         "bitmap_construct_agg",
         "bitmap_or_agg",
         "bool_and",
         "bool_or",
         "collect_list",
         "collect_set",
+        "collect_union",
         "corr",
         "count",
         "count_if",
@@ -37,6 +44,12 @@ _AGGREGATES = frozenset(
         "histogram_numeric",
         "hll_sketch_agg",
         "hll_union_agg",
+        "kll_merge_agg_bigint",
+        "kll_merge_agg_double",
+        "kll_merge_agg_float",
+        "kll_sketch_agg_bigint",
+        "kll_sketch_agg_double",
+        "kll_sketch_agg_float",
         "kurtosis",
         "last",
         "last_value",
@@ -44,6 +57,7 @@ _AGGREGATES = frozenset(
         "max",
         "max_by",
         "mean",
+        "measure",
         "median",
         "min",
         "min_by",
@@ -61,6 +75,7 @@ _AGGREGATES = frozenset(
         "regr_sxx",
         "regr_sxy",
         "regr_syy",
+        "schema_of_variant_agg",
         "skewness",
         "some",
         "std",
@@ -69,11 +84,22 @@ _AGGREGATES = frozenset(
         "stddev_samp",
         "string_agg",
         "sum",
+        "theta_intersection_agg",
+        "theta_sketch_agg",
+        "theta_union_agg",
         "try_avg",
         "try_sum",
+        "tuple_intersection_agg_double",
+        "tuple_intersection_agg_integer",
+        "tuple_sketch_agg_double",
+        "tuple_sketch_agg_integer",
+        "tuple_union_agg_double",
+        "tuple_union_agg_integer",
         "var_pop",
         "var_samp",
         "variance",
+        "vector_avg",
+        "vector_sum",
     ]
 )
 _NONDETERMINISTIC = frozenset(
@@ -81,6 +107,7 @@ _NONDETERMINISTIC = frozenset(
         "current_catalog",
         "current_database",
         "current_date",
+        "current_path",
         "current_schema",
         "current_time",
         "current_timestamp",
@@ -90,6 +117,8 @@ _NONDETERMINISTIC = frozenset(
         "input_file_block_length",
         "input_file_block_start",
         "input_file_name",
+        "java_method",
+        "localtime",
         "localtimestamp",
         "monotonically_increasing_id",
         "now",
@@ -97,9 +126,12 @@ _NONDETERMINISTIC = frozenset(
         "randn",
         "random",
         "randstr",
+        "reflect",
         "session_user",
         "shuffle",
         "spark_partition_id",
+        "try_reflect",
+        "uniform",
         "unix_timestamp",
         "user",
         "uuid",
@@ -111,9 +143,9 @@ _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 def call_name(node: exp.Expr) -> str:
     """The Spark name of a function call, lower case; empty for other expressions."""
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
+        return node.name.lower()
     if isinstance(node, exp.Func):
-        return str(node.sql_name()).lower()
+        return SPARK_NAMES.get(type(node)) or str(node.sql_name()).lower()
     return ""
 
 
@@ -123,7 +155,7 @@ def is_aggregate(node: exp.Expr) -> bool:
         return is_aggregate(node.this)
     if isinstance(node, exp.AggFunc):
         return True
-    return isinstance(node, exp.Anonymous) and str(node.this).lower() in _AGGREGATES
+    return isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES
 
 
 def aggregate_calls(root: exp.Expr) -> list[exp.Expr]:
@@ -163,14 +195,14 @@ def _arguments(node: exp.Expr) -> list[tuple[str, exp.Expr]]:
 def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
     """The first call in `root` whose value is not a function of the tables' rows, or None."""
     for node in root.walk():
+        if isinstance(node, exp.TableSample):
+            return node
         if isinstance(
-            node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
+            node, (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentUser, exp.SessionUser)
         ):
             return node
         name = call_name(node)
-        if name in _NONDETERMINISTIC and not (name == "unix_timestamp" and node.args.get("this") is not None):
-            if name == "unix_timestamp" and node.expressions:
-                continue
+        if name in _NONDETERMINISTIC and not (name == "unix_timestamp" and node.expressions):
             return node
         if (
             isinstance(node, exp.Column)
@@ -182,7 +214,9 @@ def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
 
 
 def only_where(call: exp.Expr, condition: exp.Expr) -> exp.Expr:
-    """The aggregate call over just the rows for which `condition` holds."""
+    """The aggregate call over just the rows for which `condition` holds; IGNORE NULLS stays outside of FILTER."""
+    if isinstance(call, (exp.IgnoreNulls, exp.RespectNulls)):
+        return type(call)(this=only_where(call.this, condition))
     if isinstance(call, exp.Filter):
         both = exp.and_(call.expression.this.copy(), condition.copy())
         return exp.Filter(this=call.this.copy(), expression=exp.Where(this=both))

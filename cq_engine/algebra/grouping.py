@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 
 from sqlglot import exp
 
 from cq_engine.algebra.functions import is_aggregate, only_where
+from cq_engine.algebra.lowered import Domain
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Aggregate, Node, OuterJoin, Project, UnionAll, column
-from cq_engine.algebra.subqueries import Domain
+from cq_engine.algebra.scope import placed
 
 __all__ = ["Grouping", "GroupingSets", "grouping_sets"]
+
+
+Values = Mapping[str, exp.Expr]
 
 
 class Grouping:
@@ -81,8 +85,10 @@ class Grouping:
                     place.set(key, value.transform(self._replaced))
         return result
 
-    def node(self) -> Node:
-        """The Aggregate."""
+    def node(self, values: Values) -> Node:
+        """The Aggregate; `values` are subqueries in keys and functions, joined to the input."""
+        self.keys = [(placed(e, values), name) for e, name in self.keys]
+        self.functions = [(placed(e, values), name) for e, name in self.functions]
         named = {name for _, name in self.keys}
         kept = tuple((name, column(name)) for name in self.input.columns if name not in named)
         rows: Node = Project(self.input, (*((name, e) for e, name in self.keys), *kept))
@@ -127,6 +133,7 @@ class GroupingSets:
         self.inner = Grouping(names, node, [(key, "key") for key in self.all], extra)
         self.bits = {name: names.fresh("grouping") for _, name in self.inner.keys}
         self.input = node
+        self.values: Values = {}
 
     def rewritten(self, expressions: Sequence[exp.Expr]) -> list[exp.Expr]:
         return [self.rewrite(e) for e in expressions]
@@ -153,7 +160,10 @@ class GroupingSets:
         found = next(name for key, name in self.inner.keys if key == argument)
         return self.bits[found]
 
-    def node(self) -> Node:
+    def node(self, values: Values) -> Node:
+        """The union of the aggregates; `values` as of `Grouping.node`."""
+        self.inner.functions = [(placed(e, values), name) for e, name in self.inner.functions]
+        self.values = values
         names = [name for _, name in self.inner.keys]
         functions = tuple((name, e) for e, name in self.inner.functions)
         columns = (*names, *self.bits.values(), *self.extra, *(name for name, _ in functions))
@@ -161,7 +171,11 @@ class GroupingSets:
         return UnionAll(tuple(parts), columns) if len(parts) > 1 else parts[0]
 
     def _one(self, chosen: Sequence[exp.Expr], functions: tuple[tuple[str, exp.Expr], ...]) -> Node:
-        own = [(self.names.fresh("key"), key, name) for key, name in self.inner.keys if key in chosen]
+        own = [
+            (self.names.fresh("key"), placed(key, self.values), name)
+            for key, name in self.inner.keys
+            if key in chosen
+        ]
         always = self.names.fresh("all")
         kept = tuple((name, column(name)) for name in self.input.columns)
         rows = Project(self.input, (*kept, *((n, key) for n, key, _ in own), (always, exp.Literal.number(1))))
@@ -192,6 +206,9 @@ def grouping_sets(group: exp.Group) -> list[list[exp.Expr]] | None:
             if isinstance(each, kind) and not each.expressions:  # GROUP BY a, b WITH ROLLUP
                 factors.append(_sets(kind(expressions=[p.copy() for p in plain])) or [])
                 plain = []
+            elif key == "grouping_sets":  # GROUP BY a, b GROUPING SETS (...): the list says nothing more
+                plain = []
+                factors.append(_sets(each) or [])
             else:
                 factors.append(_sets(each) or [])
     if not factors:

@@ -20,6 +20,7 @@ from cq_engine.algebra.nodes import (
     Generate,
     Join,
     Limit,
+    Mark,
     Node,
     OuterJoin,
     Project,
@@ -41,10 +42,14 @@ TableKey = Callable[[str], "tuple[str, ...] | None"]
 
 @dataclass(frozen=True)
 class TableKeys:
-    """A TableKey that also knows the Spark types of the plan's columns; without it all compared columns are of one."""
+    """A TableKey that also knows the Spark types of the plan's columns; without it all compared columns are of one.
+
+    `nullable` names the tables whose key may hold NULL, which is one value then: results of continuous queries.
+    """
 
     key: TableKey
     types: Mapping[str, str]
+    nullable: frozenset[str] = frozenset()
 
     def __call__(self, table: str) -> tuple[str, ...] | None:
         return self.key(table)
@@ -131,7 +136,8 @@ def _scan(node: Scan, table_key: TableKey) -> Facts:
         return Facts(frozenset(), {})
     names = {source.lower(): name for name, source in node.fields}
     columns = frozenset(names[part.lower()] for part in key)
-    return Facts(frozenset({columns}), {}, present=columns)
+    nullable = isinstance(table_key, TableKeys) and node.table in table_key.nullable
+    return Facts(frozenset({columns}), {}, present=frozenset() if nullable else columns)
 
 
 @facts.register
@@ -251,10 +257,11 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) 
     for condition in conditions:
         for part in condition.unnest().flatten() if isinstance(condition.unnest(), exp.And) else [condition]:
             bare = part.unnest()
-            if not isinstance(bare, exp.EQ):
+            if not isinstance(bare, (exp.EQ, exp.NullSafeEQ)):
                 continue
             left, right = bare.left.unnest(), bare.right.unnest()
-            present |= {side.name for side in (left, right) if isinstance(side, exp.Column)}
+            if isinstance(bare, exp.EQ):
+                present |= {side.name for side in (left, right) if isinstance(side, exp.Column)}
             if isinstance(left, exp.Column) and isinstance(right, exp.Column):
                 a, b = merged.class_of(left.name), merged.class_of(right.name)
                 if a != b and _one_type(left.name, right.name, types):
@@ -346,6 +353,11 @@ def _generate(node: Generate, table_key: TableKey) -> Facts:
 @facts.register
 def _window(node: Window, table_key: TableKey) -> Facts:
     return facts(node.input, table_key)
+
+
+@facts.register
+def _mark(node: Mark, table_key: TableKey) -> Facts:
+    return facts(node.left, table_key)
 
 
 @facts.register

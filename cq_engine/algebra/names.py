@@ -17,4 +17,4 @@ class Names:
         """A name that this object has not given before, made of `stem` and a number."""
         self._count += 1
         safe = re.sub(r"\W", "_", stem, flags=re.ASCII).lower()[:40].strip("_") or "c"
-        return f"{safe}_{self._count}"
+        return f"{'c_' if safe[0].isdigit() else ''}{safe}_{self._count}"

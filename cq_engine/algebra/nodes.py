@@ -4,8 +4,7 @@ Every column of a plan has a name of its own (`acct_3`), unique in the whole pla
 clash and an expression needs no qualifier: a column reference is a sqlglot `Column` without a table. Nodes compare by
 identity, so that a node used twice is one subplan.
 
-Two families of leaves: a `Scan` stands for a base table in a defining query; the others stand for what a refresh of
-(a, b] reads, and appear only in delta plans.
+The leaves are in `leaves`; all nodes can be imported from here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,37 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from cq_engine.algebra.leaves import (
+    BEFORE,
+    FOREVER,
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Changes,
+    Empty,
+    Given,
+    History,
+    KeyHint,
+    Named,
+    Node,
+    PlanError,
+    Scan,
+    StateRows,
+    Values,
+    column,
+    references,
+    require,
+    require_columns,
+)
+
 __all__ = [
+    "BEFORE",
+    "FOREVER",
+    "FROM",
+    "TO",
+    "VERSION",
+    "WEIGHT",
     "Aggregate",
     "Changes",
     "Distinct",
@@ -25,7 +54,9 @@ __all__ = [
     "Given",
     "History",
     "Join",
+    "KeyHint",
     "Limit",
+    "Mark",
     "Named",
     "Node",
     "OuterJoin",
@@ -40,159 +71,8 @@ __all__ = [
     "Window",
     "children",
     "column",
+    "references",
 ]
-
-FROM = "_from"
-TO = "_to"
-VERSION = "_v"
-WEIGHT = "_w"
-BEFORE = -1
-"""The version that stands for "before the interval"."""
-FOREVER = 9_223_372_036_854_775_807
-"""The version that stands for "still there at the end of the interval"."""
-
-
-class PlanError(ValueError):
-    """A node was put together wrongly: a defect of the planner, never of the user's query."""
-
-
-def column(name: str) -> exp.Column:
-    """A reference to the plan's column `name`."""
-    return exp.Column(this=exp.Identifier(this=name, quoted=False))
-
-
-def references(expression: exp.Expr) -> frozenset[str]:
-    """The names of the columns that `expression` reads."""
-    return frozenset(found.name for found in expression.find_all(exp.Column))
-
-
-Named = tuple[tuple[str, exp.Expr], ...]
-"""Named expressions, in column order."""
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """Base of all nodes."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise PlanError(problem)
-
-
-def _require_columns(known: tuple[str, ...], used: frozenset[str], where: str) -> None:
-    missing = sorted(used - set(known))
-    _require(not missing, f"{where} reads {missing}, its input has {list(known)}")
-
-
-# ------------------------------------------------------------------------------------------------ leaves
-
-
-@dataclass(frozen=True, eq=False)
-class Scan(Node):
-    """One occurrence of a table. `fields` maps each of the plan's columns to the table's."""
-
-    table: str
-    fields: tuple[tuple[str, str], ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.fields)
-
-    def source_of(self, name: str) -> str:
-        """The table's own name of the plan's column `name`."""
-        return dict(self.fields)[name]
-
-
-@dataclass(frozen=True, eq=False)
-class Changes(Node):
-    """Net change rows of a scan's table in the interval, with `_v` and `_w` (−1 before-image, +1 after-image)."""
-
-    scan: Scan
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self.scan.columns, VERSION, WEIGHT)
-
-
-@dataclass(frozen=True, eq=False)
-class KeyHint:
-    """Says that of a leaf only rows are needed whose `column` has a value that `of_column` of `leaf` has.
-
-    `leaf` may be any node of the delta plan whose column leads down to leaves.
-    """
-
-    column: str
-    leaf: Node
-    of_column: str
-
-
-@dataclass(frozen=True, eq=False)
-class History(Node):
-    """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end."""
-
-    scan: Scan
-    hints: tuple[KeyHint, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self.scan.columns, FROM, TO)
-
-
-@dataclass(frozen=True, eq=False)
-class StateRows(Node):
-    """The stored state `label` as it was at the start of the interval."""
-
-    label: str
-    names: tuple[str, ...]
-    hints: tuple[KeyHint, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
-
-@dataclass(frozen=True, eq=False)
-class Given(Node):
-    """Rows that were computed before, under the name `name`."""
-
-    name: str
-    names: tuple[str, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
-
-@dataclass(frozen=True, eq=False)
-class Empty(Node):
-    """No rows."""
-
-    names: tuple[str, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
-
-@dataclass(frozen=True, eq=False)
-class Values(Node):
-    """Literal rows."""
-
-    names: tuple[str, ...]
-    rows: tuple[tuple[exp.Expr, ...], ...]
-
-    def __post_init__(self) -> None:
-        _require(all(len(row) == len(self.names) for row in self.rows), "VALUES rows differ in width")
-        _require(len(self.rows) > 0, "VALUES without rows")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
 
 
 # ------------------------------------------------------------------------------------------------ linear
@@ -204,7 +84,7 @@ class Filter(Node):
     condition: exp.Expr
 
     def __post_init__(self) -> None:
-        _require_columns(self.input.columns, references(self.condition), "Filter")
+        require_columns(self.input.columns, references(self.condition), "Filter")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -218,8 +98,8 @@ class Project(Node):
 
     def __post_init__(self) -> None:
         for _, expression in self.items:
-            _require_columns(self.input.columns, references(expression), "Project")
-        _require(len(set(self.columns)) == len(self.columns), f"Project repeats a name: {self.columns}")
+            require_columns(self.input.columns, references(expression), "Project")
+        require(len(set(self.columns)) == len(self.columns), f"Project repeats a name: {self.columns}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -234,8 +114,8 @@ class UnionAll(Node):
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require(bool(self.inputs), "UnionAll without inputs")
-        _require(
+        require(bool(self.inputs), "UnionAll without inputs")
+        require(
             all(len(i.columns) == len(self.names) for i in self.inputs), "UnionAll inputs differ in width"
         )
 
@@ -254,7 +134,7 @@ class Generate(Node):
     outer: bool = False
 
     def __post_init__(self) -> None:
-        _require_columns(self.input.columns, references(self.call), "Generate")
+        require_columns(self.input.columns, references(self.call), "Generate")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -272,10 +152,10 @@ class Join(Node):
     conditions: tuple[exp.Expr, ...]
 
     def __post_init__(self) -> None:
-        _require(len(self.inputs) >= 2, "Join needs two inputs")
-        _require(len(set(self.columns)) == len(self.columns), "Join inputs share a column name")
+        require(len(self.inputs) >= 2, "Join needs two inputs")
+        require(len(set(self.columns)) == len(self.columns), "Join inputs share a column name")
         for condition in self.conditions:
-            _require_columns(self.columns, references(condition), "Join")
+            require_columns(self.columns, references(condition), "Join")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -292,10 +172,10 @@ class OuterJoin(Node):
     conditions: tuple[exp.Expr, ...]
 
     def __post_init__(self) -> None:
-        _require(self.kind in ("LEFT", "RIGHT", "FULL"), f"no outer join {self.kind}")
-        _require(not set(self.left.columns) & set(self.right.columns), "OuterJoin inputs share a column name")
+        require(self.kind in ("LEFT", "RIGHT", "FULL"), f"no outer join {self.kind}")
+        require(not set(self.left.columns) & set(self.right.columns), "OuterJoin inputs share a column name")
         for condition in self.conditions:
-            _require_columns(self.columns, references(condition), "OuterJoin")
+            require_columns(self.columns, references(condition), "OuterJoin")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -313,13 +193,36 @@ class SemiJoin(Node):
 
     def __post_init__(self) -> None:
         both = self.left.columns + self.right.columns
-        _require(not set(self.left.columns) & set(self.right.columns), "SemiJoin inputs share a column name")
+        require(not set(self.left.columns) & set(self.right.columns), "SemiJoin inputs share a column name")
         for condition in self.conditions:
-            _require_columns(both, references(condition), "SemiJoin")
+            require_columns(both, references(condition), "SemiJoin")
 
     @property
     def columns(self) -> tuple[str, ...]:
         return self.left.columns
+
+
+@dataclass(frozen=True, eq=False)
+class Mark(Node):
+    """Rows of `left`, each with the BOOLEAN column `name`: is there a row of `right` for which all `conditions` are true?
+
+    Never NULL (an existence join; Neumann & Kemper, BTW 2015, call it mark join).
+    """
+
+    left: Node
+    right: Node
+    conditions: tuple[exp.Expr, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        both = self.left.columns + self.right.columns
+        require(not set(self.left.columns) & set(self.right.columns), "Mark inputs share a column name")
+        for condition in self.conditions:
+            require_columns(both, references(condition), "Mark")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.left.columns, self.name)
 
 
 # ------------------------------------------------------------------------------------------------ stateful
@@ -327,17 +230,21 @@ class SemiJoin(Node):
 
 @dataclass(frozen=True, eq=False)
 class Aggregate(Node):
-    """GROUP BY `keys` with aggregate `functions`; without keys a scalar aggregate of exactly one row."""
+    """GROUP BY `keys` with aggregate `functions`; without keys a scalar aggregate of exactly one row.
+
+    `of` names the operator that it stands for, where the query has another one.
+    """
 
     input: Node
     keys: Named
     functions: Named
     scalar: bool = False
+    of: str = ""
 
     def __post_init__(self) -> None:
-        _require(self.scalar == (not self.keys), "Aggregate: scalar means without keys")
+        require(self.scalar == (not self.keys), "Aggregate: scalar means without keys")
         for _, expression in self.keys + self.functions:
-            _require_columns(self.input.columns, references(expression), "Aggregate")
+            require_columns(self.input.columns, references(expression), "Aggregate")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -346,7 +253,10 @@ class Aggregate(Node):
 
 @dataclass(frozen=True, eq=False)
 class Distinct(Node):
+    """Each row once. `internal`: not the query's own DISTINCT, but a part of how something else is computed."""
+
     input: Node
+    internal: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -364,8 +274,8 @@ class SetOperation(Node):
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require(self.kind in ("EXCEPT", "INTERSECT"), f"no set operation {self.kind}")
-        _require(
+        require(self.kind in ("EXCEPT", "INTERSECT"), f"no set operation {self.kind}")
+        require(
             len(self.left.columns) == len(self.right.columns) == len(self.names),
             "set operands differ in width",
         )
@@ -385,7 +295,7 @@ class Window(Node):
 
     def __post_init__(self) -> None:
         for _, expression in self.functions:
-            _require_columns(self.input.columns, references(expression), "Window")
+            require_columns(self.input.columns, references(expression), "Window")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -414,7 +324,7 @@ class Edges(Node):
     input: Node
 
     def __post_init__(self) -> None:
-        _require({FROM, TO} <= set(self.input.columns), "Edges needs _from and _to")
+        require({FROM, TO} <= set(self.input.columns), "Edges needs _from and _to")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -425,7 +335,7 @@ def children(node: Node) -> tuple[Node, ...]:
     """The inputs of `node`, in order."""
     if isinstance(node, (Join, UnionAll)):
         return node.inputs
-    if isinstance(node, (OuterJoin, SemiJoin, SetOperation)):
+    if isinstance(node, (OuterJoin, SemiJoin, Mark, SetOperation)):
         return (node.left, node.right)
     if isinstance(node, (Filter, Project, Generate, Aggregate, Distinct, Window, Limit, Edges)):
         return (node.input,)

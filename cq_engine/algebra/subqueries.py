@@ -1,105 +1,70 @@
 """Subqueries in expressions, without correlation: as semi, anti and outer joins.
 
-EXISTS and IN as a condition of their own are semi joins, their negations anti joins. Everything else goes through the
-*domain*: the distinct values D of the outer columns that the subquery reads. The subquery is evaluated once for D,
-with D as one more input of its FROM and as a key of its aggregates, and joined back by D's columns (Neumann & Kemper,
-"Unnesting Arbitrary Queries", BTW 2015). So a change of an inner row touches only the outer rows with its values.
+EXISTS and IN as a condition of their own are semi joins, their negations anti joins. Where outer columns are only
+compared for equality (`u.k = t.k`), the subquery is evaluated without them, with the inner side as one more column
+(and as a key of its aggregates), and joined by it. Everything else goes through the *domain*: the distinct values D of
+the outer columns that the subquery reads. The subquery is evaluated once for D, with D as one more input of its FROM
+and as a key of its aggregates, and joined back by D's columns (Neumann & Kemper, "Unnesting Arbitrary Queries",
+BTW 2015). Either way a change of an inner row touches only the outer rows with its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from cq_engine.algebra.lowered import Domain, Environment, Lowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
-    Join,
+    Mark,
     Node,
-    OuterJoin,
     Project,
     SemiJoin,
     column,
     references,
 )
+from cq_engine.algebra.scope import Scope
 
-__all__ = ["Domain", "Pending", "is_condition", "outer_columns"]
-
-Fields = dict[str, exp.Expr]
-Sources = Mapping[str, Fields]
+__all__ = [
+    "Pending",
+    "domain_of",
+    "in_conditions",
+    "is_condition",
+    "marked",
+    "null_safe",
+    "only_row",
+    "reads",
+]
 
 
 @dataclass(frozen=True)
 class Pending:
     """A subquery that stands in an expression as the column `name` until it is joined.
 
-    `kind` is EXISTS, IN or SCALAR; `left` are the outer operands of IN; `sources` what the outer names mean.
+    `kind` is EXISTS, IN, NOT IN or SCALAR; `left` are the outer operands of IN. `outer` are the outer expressions that
+    it reads, by what they were when it was read: a GROUP BY changes them. `lowered` is its plan where it reads none.
     """
 
     name: str
     kind: str
     query: exp.Expr
     left: tuple[exp.Expr, ...]
-    sources: Sources
-    negated: bool = False
+    scope: Scope
+    environment: Environment
+    outer: Mapping[str, exp.Expr]
+    lowered: Lowered | None = None
 
-
-@dataclass(frozen=True)
-class Domain:
-    """The values of the outer columns: `node` has `columns`, and `sources` resolve the outer names to them."""
-
-    node: Node
-    columns: tuple[str, ...]
-    sources: Sources
-
-
-def as_pending(
-    node: exp.Expr, name: str, resolve: Callable[[exp.Expr], exp.Expr], sources: Sources
-) -> Pending | None:
-    """The pending subquery that `node` is, or None where `node` is something else."""
-    if isinstance(node, exp.Exists):
-        return Pending(name, "EXISTS", _query(node.this), (), sources)
-    if isinstance(node, exp.In) and node.args.get("query") is not None:
-        operands = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
-        left = tuple(resolve(each) for each in operands)
-        return Pending(name, "IN", _query(node.args["query"]), left, sources)
-    if isinstance(node, (exp.Subquery, exp.Select, exp.SetOperation)):
-        return Pending(name, "SCALAR", _query(node), (), sources)
-    return None
-
-
-def _query(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Subquery) and not node.args.get("with_"):
-        node = node.this
-    return node
-
-
-def outer_columns(query: exp.Expr, sources: Sources) -> list[tuple[str, str]]:
-    """(alias, column) of the outer columns that `query` reads, in lower case, each once."""
-    inner = {
-        t.alias_or_name.lower()
-        for t in query.find_all(exp.Table, exp.Subquery, exp.Lateral)
-        if t.alias_or_name
-    }
-    found: list[tuple[str, str]] = []
-    for each in query.find_all(exp.Column):
-        alias, name = each.table.lower(), each.name.lower()
-        if (
-            alias
-            and alias not in inner
-            and alias in sources
-            and name in sources[alias]
-            and (alias, name) not in found
-        ):
-            found.append((alias, name))
-    return found
+    def references(self) -> frozenset[str]:
+        """The columns of the query around that it reads."""
+        return frozenset[str]().union(*(references(e) for e in (*self.left, *self.outer.values())))
 
 
 def is_condition(condition: exp.Expr, pending: Mapping[str, Pending]) -> tuple[Pending, bool] | None:
-    """(the subquery, is it negated) where `condition` is nothing but EXISTS, IN or the negation of one."""
+    """(the subquery, is it an anti join) where `condition` is nothing but EXISTS, IN or the negation of one."""
     bare, negated = condition.unnest(), False
     while isinstance(bare, exp.Not):
         bare, negated = bare.this.unnest(), not negated
@@ -108,27 +73,23 @@ def is_condition(condition: exp.Expr, pending: Mapping[str, Pending]) -> tuple[P
     return None
 
 
-def domain_of(
-    node: Node, outer: Sequence[tuple[str, str]], sources: Sources, names: Names
-) -> tuple[Domain, tuple[exp.Expr, ...]]:
-    """The domain of the outer columns over `node`, and the outer expressions that its columns stand for."""
-    columns, values = [], []
-    inner: dict[str, Fields] = {}
-    for alias, name in outer:
-        fresh = names.fresh(name)
-        columns.append(fresh)
-        values.append(sources[alias][name])
-        inner.setdefault(alias, {})[name] = column(fresh)
-    rows = Distinct(Project(node, tuple(zip(columns, (v.copy() for v in values)))))
-    return Domain(rows, tuple(columns), inner), tuple(values)
+def domain_of(node: Node, values: Sequence[exp.Expr], names: Names) -> Domain:
+    """The domain of outer expressions over `node`."""
+    columns = tuple(names.fresh(v.name if isinstance(v, exp.Column) else "outer") for v in values)
+    rows = Project(node, tuple(zip(columns, (v.copy() for v in values))))
+    return Domain(Distinct(rows, internal=True), columns)
 
 
 def null_safe(values: Sequence[exp.Expr], columns: Sequence[str]) -> tuple[exp.Expr, ...]:
-    return tuple(exp.NullSafeEQ(this=_paren(v), expression=column(c)) for v, c in zip(values, columns))
+    return tuple(exp.NullSafeEQ(this=bracketed(v), expression=column(c)) for v, c in zip(values, columns))
 
 
-def _paren(value: exp.Expr) -> exp.Expr:
-    return value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy())
+def equal(values: Sequence[exp.Expr], columns: Sequence[str]) -> tuple[exp.Expr, ...]:
+    return tuple(exp.EQ(this=bracketed(v), expression=column(c)) for v, c in zip(values, columns))
+
+
+def bracketed(value: exp.Expr) -> exp.Expr:
+    return value.copy() if isinstance(value, (exp.Column, exp.Paren)) else exp.Paren(this=value.copy())
 
 
 def semi(node: Node, rows: Node, conditions: Sequence[exp.Expr], anti: bool) -> Node:
@@ -136,42 +97,42 @@ def semi(node: Node, rows: Node, conditions: Sequence[exp.Expr], anti: bool) -> 
     return SemiJoin(node, rows, anti, tuple(conditions))
 
 
-def in_conditions(left: Sequence[exp.Expr], right: Sequence[str], anti: bool) -> list[exp.Expr]:
-    """The match of IN; of NOT IN a match is whatever is not surely different: NULLs match everything."""
+def in_conditions(left: Sequence[exp.Expr], right: Sequence[str], unknown: bool) -> list[exp.Expr]:
+    """The match of IN; of NOT IN (`unknown`) a match is whatever is not surely different: NULLs match everything."""
     found: list[exp.Expr] = []
     for value, name in zip(left, right):
-        equal: exp.Expr = exp.EQ(this=_paren(value), expression=column(name))
-        if anti:
+        same: exp.Expr = exp.EQ(this=bracketed(value), expression=column(name))
+        if unknown:
             null = exp.Or(
-                this=exp.Is(this=_paren(value), expression=exp.Null()),
+                this=exp.Is(this=bracketed(value), expression=exp.Null()),
                 expression=exp.Is(this=column(name), expression=exp.Null()),
             )
-            equal = exp.Paren(this=exp.Or(this=equal, expression=null))
-        found.append(equal)
+            same = exp.Paren(this=exp.Or(this=same, expression=null))
+        found.append(same)
     return found
 
 
 def marked(
-    node: Node, values: Sequence[exp.Expr], rows: Node, keys: Sequence[str], names: Names
-) -> tuple[Node, str]:
-    """`node` with a column that is 1 where `rows` has a row with its values, else NULL."""
+    node: Node, rows: Node, pairs: Sequence[tuple[exp.Expr, str, bool]], names: Names
+) -> tuple[Node, exp.Expr]:
+    """`node` with a test that is true where `rows` has a match, else false; never NULL, as in Spark.
+
+    `pairs` are (a value over `node`, the column of `rows` that it must equal, do NULLs match NULLs).
+    """
+    conditions: list[exp.Expr] = []
+    for value, theirs, safe in pairs:
+        conditions += null_safe([value], [theirs]) if safe else equal([value], [theirs])
+    return marked_by(node, rows, conditions, names)
+
+
+def marked_by(node: Node, rows: Node, conditions: Sequence[exp.Expr], names: Names) -> tuple[Node, exp.Expr]:
+    """Likewise, where a match is any condition over both."""
     flag = names.fresh("mark")
-    own = tuple(names.fresh("k") for _ in keys)
-    if keys:
-        items = tuple((mine, column(theirs)) for mine, theirs in zip(own, keys))
-        once = Distinct(Project(rows, items))
-        there = Project(once, (*((k, column(k)) for k in own), (flag, exp.Literal.number(1))))
-        return OuterJoin(node, there, "LEFT", null_safe(values, own)), flag
-    count = names.fresh("n")
-    counted = Aggregate(rows, (), ((count, exp.Count(this=exp.Star())),), scalar=True)
-    some = exp.Case(
-        ifs=[
-            exp.If(
-                this=exp.GT(this=column(count), expression=exp.Literal.number(0)), true=exp.Literal.number(1)
-            )
-        ]
-    )
-    return Join((node, Project(counted, ((flag, some),))), ()), flag
+    return Mark(node, rows, tuple(conditions), flag), column(flag)
+
+
+def is_there(flag: str) -> exp.Expr:
+    return exp.Not(this=exp.Is(this=column(flag), expression=exp.Null()))
 
 
 def only_row(rows: Node, keys: Sequence[str], value: str, names: Names) -> tuple[Node, str]:

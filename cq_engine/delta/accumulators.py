@@ -1,9 +1,10 @@
 """How an aggregate function is kept as running sums: its accumulators, and the expression that gives its value.
 
-Only functions whose accumulators form a group under + are here (differential dataflow's requirement for retraction):
-counts, and sums that are exact. SUM and AVG of integers and decimals are exact in a widened decimal; the variance
-family is, over integers, from the exact sums of x and x². FLOAT and DOUBLE sums are marked `inexact`: they may only be
-carried on while rows are inserted; once a row leaves, its group is recomputed, so that no residue is ever carried.
+Counts and exact sums form a group under + (differential dataflow's requirement for retraction), so that rows can be
+taken back. SUM and AVG of integers and decimals are exact in a widened decimal; the variance
+family is, over integers, from the exact sums of x and x². FLOAT and DOUBLE sums are marked inexact: once a
+row leaves, its group is read again, so that no residue is ever carried. MIN and MAX are merged with what comes, and the
+group is read again where what leaves is not surely less than the extremum.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ __all__ = ["Accumulator", "Kept", "kept_function"]
 
 @dataclass(frozen=True)
 class Accumulator:
-    """`term` is summed over the rows, each with its weight; NULL terms count as nothing. `type` is its Spark type."""
+    """`term` is summed over the rows, each with its weight; NULL terms count as nothing. `type` is its Spark type.
+
+    `kind` is "sum", or "min" or "max", which take no row back: a group that loses its extremum has to be read again.
+    """
 
     term: exp.Expr
     type: str
     exact: bool = True
+    kind: str = "sum"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Kept:
 
     @property
     def exact(self) -> bool:
-        return all(each.exact for each in self.accumulators)
+        return all(each.exact and each.kind == "sum" for each in self.accumulators)
 
 
 _SMALL = {"tinyint": 3, "smallint": 5, "int": 10}
@@ -78,6 +83,8 @@ _CLASSES: dict[str, tuple[type[exp.Expr], ...]] = {
     "stddev_pop": (exp.StddevPop,),
     "var_samp": (exp.Variance,),
     "var_pop": (exp.VariancePop,),
+    "min": (exp.Min,),
+    "max": (exp.Max,),
 }
 
 
@@ -207,6 +214,20 @@ def _variance(
     return Kept((count, total, squares), result)
 
 
+_ORDERED = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "date", "binary", "string")
+_ORDERED_FAMILIES = ("decimal(", "timestamp", "interval", "time(")
+
+
+def _extremum(
+    call: exp.Expr, condition: exp.Expr | None, type_of: TypeOf, result: str, kind: str
+) -> Kept | None:
+    """MIN and MAX of what has one order; strings that a collation holds equal have none."""
+    if "collate" in result or not (result in _ORDERED or result.startswith(_ORDERED_FAMILIES)):
+        return None
+    term = _where(exp.Paren(this=_argument(call).copy()), condition)
+    return Kept((Accumulator(term, result, kind=kind),), lambda a: a[0])
+
+
 _Rule = Callable[[exp.Expr, "exp.Expr | None", TypeOf, str], "Kept | None"]
 _RULES: dict[str, _Rule] = {
     "count": _count,
@@ -219,4 +240,6 @@ _RULES: dict[str, _Rule] = {
     "stddev_pop": lambda c, w, t, r: _variance(c, w, t, sample=False, root=True),
     "var_samp": lambda c, w, t, r: _variance(c, w, t, sample=True, root=False),
     "var_pop": lambda c, w, t, r: _variance(c, w, t, sample=False, root=False),
+    "min": lambda c, w, t, r: _extremum(c, w, t, r, "min"),
+    "max": lambda c, w, t, r: _extremum(c, w, t, r, "max"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ from cq_engine.algebra.nodes import (
 )
 
 if TYPE_CHECKING:
-    from cq_engine.delta.aggregate import State
     from cq_engine.delta.partition import Points
+    from cq_engine.delta.stored import State
 
 __all__ = ["Context", "delta", "history", "register_delta", "register_history", "touched"]
 
@@ -46,7 +46,7 @@ class Context:
     histories: dict[int, Node] = field(default_factory=dict)
     versions: dict[int, Node] = field(default_factory=dict)
     accumulated: dict[int, Node] = field(default_factory=dict)
-    points: dict[int, Points] = field(default_factory=dict)
+    points: dict[Hashable, Points | None] = field(default_factory=dict)
     rewritten: dict[int, Node] = field(default_factory=dict)
     """Nodes that a rule expresses by other nodes."""
     kept: list[Node] = field(default_factory=list)
@@ -104,6 +104,14 @@ def history(node: Node, context: Context) -> Node:
 
 
 def aggregates(node: Node) -> list[Aggregate]:
-    """The aggregates in `node`, inner ones first."""
-    found = [each for child in children(node) for each in aggregates(child)]
-    return [*found, node] if isinstance(node, Aggregate) else found
+    """The aggregates in `node`, inner ones first, each once."""
+    found: dict[int, Node] = {}
+
+    def walk(each: Node) -> None:
+        if id(each) not in found:
+            for child in children(each):
+                walk(child)
+            found[id(each)] = each
+
+    walk(node)
+    return [each for each in found.values() if isinstance(each, Aggregate)]

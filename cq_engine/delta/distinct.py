@@ -1,8 +1,29 @@
-"""DISTINCT is a GROUP BY of all columns without functions: a row is there while its multiplicity is above 0."""
+"""DISTINCT is a GROUP BY of all columns without functions: a row is there while its multiplicity is above 0.
+
+    Δδ(R) at commit s  =  δ(R)@s − δ(R)@s⁻   on the rows in Δ(R)ₛ
+
+The query's own DISTINCTs are aggregates with a state before (`algebra.normal`); here are those that the lowering makes,
+whose rows are looked up in their input.
+
+>>> from cq_engine.algebra.names import Names
+>>> from cq_engine.algebra.nodes import Distinct, Scan
+>>> from cq_engine.algebra.show import explain
+>>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta import aggregate
+>>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
+>>> once = Distinct(orders, internal=True)
+>>> context = Context(Names(), frozenset({"orders"}))
+>>> print(explain(as_aggregate(once, context)))
+Aggregate BY (o, cust)
+  Scan orders (o, cust)
+>>> print(explain(delta(once, context)).splitlines()[0])
+Edges
+"""
 
 from __future__ import annotations
 
-from cq_engine.algebra.nodes import Aggregate, Distinct, Node, column
+from cq_engine.algebra.nodes import Aggregate, Distinct, Node
+from cq_engine.algebra.normal import grouped
 from cq_engine.delta.context import Context, delta, history, register_delta, register_history
 
 __all__ = ["as_aggregate"]
@@ -12,7 +33,7 @@ def as_aggregate(node: Distinct, context: Context) -> Aggregate:
     """`node` as an aggregate with its columns as keys; the same object for every call in one planning run."""
     if id(node) not in context.rewritten:
         context.kept.append(node)
-        context.rewritten[id(node)] = Aggregate(node.input, tuple((n, column(n)) for n in node.columns), ())
+        context.rewritten[id(node)] = grouped(node)
     result = context.rewritten[id(node)]
     assert isinstance(result, Aggregate)
     return result

@@ -3,6 +3,11 @@
 `tail` are the change rows of (base, b], where the image at `base` <= a is given too. Netting a table's changes over
 the interval (compressed deltas) happens here, so that no rule above knows of modes. This is the pre-image by "undo" of
 the paper's slide 19 without a scan of the changed rows: what a key was before comes from its own before-images.
+
+>>> print(changes_sql("net", ["o", "cust"], 3))
+SELECT `o`, `cust`, _v, _w FROM net WHERE _v > 3
+>>> print(history_sql("base", None, ["o"], ["o"], 3, insert_only=False))
+SELECT `o`, CAST(-1 AS bigint) AS _from, CAST(9223372036854775807 AS bigint) AS _to FROM base b
 """
 
 from __future__ import annotations

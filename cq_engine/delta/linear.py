@@ -1,6 +1,18 @@
 """Filter, projection and UNION ALL: applied to the delta rows and to the row versions alike.
 
 Δσ(R) = σ(ΔR)    Δπ(R) = π(ΔR)    Δ(R ⊎ S) = ΔR ⊎ ΔS
+
+>>> from cq_engine.algebra.names import Names
+>>> from cq_engine.algebra.nodes import Filter, Scan
+>>> from cq_engine.algebra.show import explain
+>>> from cq_engine.delta.context import Context, delta
+>>> from sqlglot import parse_one
+>>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
+>>> big = Filter(orders, parse_one("cust > 1"))
+>>> context = Context(Names(), frozenset({"orders"}))
+>>> print(explain(delta(big, context)))
+Filter cust > 1
+  Changes orders (o, cust, _v, _w)
 """
 
 from __future__ import annotations
@@ -50,6 +62,34 @@ def always(node: Node) -> Node:
     """`node`'s rows as versions that are valid all through the interval."""
     items = [(name, column(name)) for name in node.columns]
     return Project(node, (*items, (FROM, number(BEFORE)), (TO, number(FOREVER))))
+
+
+def without_validity(versions: Node) -> Node:
+    """The rows of `versions`, which are all valid all through the interval."""
+    return Project(versions, tuple((n, column(n)) for n in versions.columns if n not in (FROM, TO)))
+
+
+def renamed(versions: Node, context: Context) -> tuple[Node, str, str]:
+    """`versions` with validity columns of fresh names, so that two of them can be joined; and these names."""
+    start, end = context.names.fresh("from"), context.names.fresh("to")
+    items = [(name, column(name)) for name in versions.columns if name not in (FROM, TO)]
+    return Project(versions, (*items, (start, column(FROM)), (end, column(TO)))), start, end
+
+
+def valid_after(commit: exp.Expr, start: str, end: str) -> list[exp.Expr]:
+    """The version [start, end) is the one after `commit`."""
+    return [
+        exp.LTE(this=column(start), expression=commit.copy()),
+        exp.LT(this=commit.copy(), expression=column(end)),
+    ]
+
+
+def valid_before(commit: exp.Expr, start: str, end: str) -> list[exp.Expr]:
+    """The version [start, end) is the one just before `commit`."""
+    return [
+        exp.LT(this=column(start), expression=commit.copy()),
+        exp.LTE(this=commit.copy(), expression=column(end)),
+    ]
 
 
 @register_delta

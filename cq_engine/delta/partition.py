@@ -1,7 +1,6 @@
 """Recompute of affected partitions: the rule for every operator whose result for a key depends on that key's rows only.
 
-For an operator with partition key k over inputs Rᵢ, a commit can change its result only for the keys in π_k(ΔRᵢ).
-`points` are those (key, commit) pairs, and for each such key the version before the interval. The operator is then
+For an operator with partition key k over R, a commit can change its result only for the keys in π_k(ΔR). `points` are those (key, commit) pairs, and for each such key the version before the interval. The operator is then
 evaluated once per point, over the rows of that key that are valid there, by adding the point to its partition key:
 one pass, whatever the number of commits. A point's result is valid until the key's next point. (Griffin & Kumar's
 partition-wise recomputation, with the versions of the interval as one more grouping column.)
@@ -9,6 +8,7 @@ partition-wise recomputation, with the versions of the interval as one more grou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -19,9 +19,11 @@ from cq_engine.algebra.nodes import (
     FROM,
     TO,
     VERSION,
+    WEIGHT,
     Distinct,
     Edges,
     Empty,
+    Filter,
     Join,
     Node,
     Project,
@@ -31,10 +33,24 @@ from cq_engine.algebra.nodes import (
     Window,
     column,
 )
-from cq_engine.delta.context import Context, delta
-from cq_engine.delta.linear import number, union
+from cq_engine.delta.context import Context, delta, history, touched
+from cq_engine.delta.hints import restricted, wanted_by
+from cq_engine.delta.linear import always, number, union, without_validity
 
-__all__ = ["Points", "at_points", "edges", "keyed", "points_of", "unaffected"]
+__all__ = [
+    "Build",
+    "Points",
+    "edges",
+    "keyed",
+    "not_null",
+    "partition_history",
+    "partition_versions",
+    "points_of",
+]
+__all__ += ["same", "unaffected"]
+
+Build = Callable[[Node, tuple[str, ...]], Node]
+"""Puts an operator over its input; the second argument are columns that each partition is divided by, too."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +70,41 @@ def keyed(node: Node, keys: tuple[exp.Expr, ...], context: Context) -> tuple[Nod
     return Project(node, (*items, *zip(names, (k.copy() for k in keys)))), names
 
 
-def points_of(parts: list[tuple[Node, tuple[exp.Expr, ...]]], context: Context) -> Points | None:
-    """The points at which the partitions of the given (input, key expressions) change; None where none can."""
-    names = context.names
-    width = len(parts[0][1])
-    keys = tuple(names.fresh("pk") for _ in range(width))
-    start, end = names.fresh("p"), names.fresh("until")
-    found: list[Node] = []
-    for node, expressions in parts:
-        changes = delta(node, context)
-        if not isinstance(changes, Empty):
-            items = [*zip(keys, (e.copy() for e in expressions)), (start, column(VERSION))]
-            found.append(Project(changes, tuple(items)))
-    if not found:
+def not_null(node: Node, names: tuple[str, ...], nulls: tuple[bool, ...]) -> Node:
+    """The rows of `node` without NULL in those of the columns `names` for which `nulls` says that it is no value."""
+    tests = [
+        exp.Not(this=exp.Is(this=column(name), expression=exp.Null()))
+        for name, is_value in zip(names, nulls)
+        if not is_value
+    ]
+    return Filter(node, exp.and_(*tests)) if tests else node
+
+
+def points_of(
+    node: Node, expressions: tuple[exp.Expr, ...], context: Context, nulls: tuple[bool, ...] | None = None
+) -> Points | None:
+    """The points at which `node` changes for a value of the key expressions; None where it cannot.
+
+    `nulls` says for each key expression whether NULL is a value of it; by default it is.
+    """
+    label = (id(node), tuple(e.sql() for e in expressions), nulls)
+    if label not in context.points:
+        context.kept.append(node)
+        context.points[label] = _points(node, expressions, context, nulls or ())
+    return context.points[label]
+
+
+def _points(
+    node: Node, expressions: tuple[exp.Expr, ...], context: Context, nulls: tuple[bool, ...]
+) -> Points | None:
+    changes = delta(node, context)
+    if isinstance(changes, Empty):
         return None
-    pairs: Node = Distinct(union(found, (*keys, start)))
+    names = context.names
+    keys = tuple(names.fresh("pk") for _ in expressions)
+    start, end = names.fresh("p"), names.fresh("until")
+    items = (*zip(keys, (e.copy() for e in expressions)), (start, column(VERSION)))
+    pairs: Node = Distinct(not_null(Project(changes, items), keys, nulls))
     if keys:
         before: Node = Distinct(Project(pairs, (*((k, column(k)) for k in keys), (start, number(BEFORE)))))
     else:
@@ -80,7 +116,6 @@ def points_of(parts: list[tuple[Node, tuple[exp.Expr, ...]]], context: Context) 
         order=exp.Order(expressions=[exp.Ordered(this=column(start), nulls_first=True)]),
     )
     shown = Window(both, ((end, exp.Coalesce(this=following, expressions=[number(FOREVER)])),), ())
-    context.kept.append(shown)
     return Points(shown, keys, start, end)
 
 
@@ -89,39 +124,55 @@ def same(left: str, right: str) -> exp.Expr:
     return exp.NullSafeEQ(this=column(left), expression=column(right))
 
 
-def at_points(
-    points: Points, versions: Node, keys: tuple[str, ...], context: Context
-) -> tuple[Node, str, str]:
-    """The rows of `versions` (with key columns `keys`) at each point: all columns but validity, point start and end.
+def partition_versions(
+    node: Node, below: Node, keys: tuple[exp.Expr, ...], build: Build, context: Context
+) -> tuple[Node, Points | None]:
+    """The versions of the affected partitions (the node's columns, `_from`, `_to`), and the points; None: untouched."""
+    if id(node) not in context.versions:
+        points = points_of(below, keys, context)
+        if points is None:
+            return Empty((*node.columns, FROM, TO)), None
+        hints = restricted(below, wanted_by(keys, points.node, points.keys, nulls=True))
+        rows, names = keyed(history(below, context.narrowed(hints)), keys, context)
+        conditions: list[exp.Expr] = [same(a, b) for a, b in zip(points.keys, names)]
+        if touched(below, context):
+            conditions.append(exp.LTE(this=column(FROM), expression=column(points.start)))
+            conditions.append(exp.LT(this=column(points.start), expression=column(TO)))
+        built = build(Join((points.node, rows), tuple(conditions)), (points.start,))
+        items = [(name, column(name)) for name in node.columns]
+        result = Project(built, (*items, (FROM, column(points.start)), (TO, column(points.end))))
+        context.kept += [node, result]
+        context.versions[id(node)] = result
+    return context.versions[id(node)], points_of(below, keys, context)
 
-    The point's columns get fresh names, so that two inputs of one operator can be brought to the points side by side.
-    """
-    names = context.names
-    own = tuple(names.fresh("pk") for _ in points.keys)
-    start, end = names.fresh("p"), names.fresh("until")
-    renamed = Project(
-        points.node,
-        (
-            *((mine, column(theirs)) for mine, theirs in zip(own, points.keys)),
-            (start, column(points.start)),
-            (end, column(points.end)),
-        ),
-    )
-    conditions: list[exp.Expr] = [same(a, b) for a, b in zip(own, keys)]
-    conditions.append(exp.LTE(this=column(FROM), expression=column(start)))
-    conditions.append(exp.LT(this=column(start), expression=column(TO)))
-    joined = Join((renamed, versions), tuple(conditions))
-    kept = [(name, column(name)) for name in versions.columns if name not in (FROM, TO)]
-    return Project(joined, (*kept, (start, column(start)), (end, column(end)))), start, end
+
+def partition_history(
+    node: Node, below: Node, keys: tuple[exp.Expr, ...], build: Build, context: Context
+) -> Node:
+    """The versions of the affected partitions, and the other partitions as they are."""
+    versions, points = partition_versions(node, below, keys, build, context)
+    rows, names = keyed(history(below, context), keys, context)
+    if points is None:
+        rest = without_validity(rows)
+    elif not points.keys:
+        return versions
+    else:
+        rest = unaffected(points, rows, names)
+    built = build(rest, ())
+    untouched = always(Project(built, tuple((n, column(n)) for n in node.columns)))
+    return untouched if points is None else union([versions, untouched], untouched.columns)
 
 
 def unaffected(points: Points, versions: Node, keys: tuple[str, ...]) -> Node:
     """The rows of `versions` whose key has no point: they are valid all through the interval."""
     affected = Distinct(Project(points.node, tuple((k, column(k)) for k in points.keys)))
     rest = SemiJoin(versions, affected, True, tuple(same(a, b) for a, b in zip(keys, points.keys)))
-    return Project(rest, tuple((n, column(n)) for n in versions.columns if n not in (FROM, TO)))
+    return without_validity(rest)
 
 
 def edges(versions: Node) -> Node:
     """The delta that a node's row versions imply."""
-    return Empty(()) if isinstance(versions, Empty) else Edges(versions)
+    if isinstance(versions, Empty):
+        kept = tuple(name for name in versions.columns if name not in (FROM, TO))
+        return Empty((*kept, VERSION, WEIGHT))
+    return Edges(versions)

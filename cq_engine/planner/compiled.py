@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pyspark.sql.types import MapType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.functions import nondeterministic_call
-from cq_engine.algebra.keys import TableKeys, column_types, covers, result_key
+from cq_engine.algebra.keys import TableKeys, column_types, covers, facts, result_key
 from cq_engine.algebra.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
-    Distinct,
-    Limit,
     Node,
-    OuterJoin,
-    SemiJoin,
-    SetOperation,
-    Window,
-    children,
     column,
 )
+from cq_engine.algebra.normal import normal
+from cq_engine.algebra.ties import untied
 from cq_engine.catalog.model import Column, Table
-from cq_engine.delta.aggregate import State, state_of
 from cq_engine.delta.context import aggregates
+from cq_engine.delta.stored import State, state_of
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.select_list import parse
+from cq_engine.planner.total import total
 from cq_engine.planner.union_types import union_types
+from cq_engine.planner.verdict import classify, full
+from cq_engine.types import contains, key_problem, spark_type
 
 __all__ = ["Compiled", "StoredAggregate", "compile_query", "recomputed"]
 
@@ -55,7 +54,11 @@ class StoredAggregate:
 
 @dataclass(frozen=True)
 class Compiled:
-    """`node` is None where the query is recomputed in full; `outputs` are the plan's names of the result columns."""
+    """`node` is None where the query is recomputed in full; `outputs` are the plan's names of the result columns.
+
+    `text` gives the result from scratch: the user's query, or the plan's where ties had to be broken. `notes` are the
+    reasons that say what cannot be made certain.
+    """
 
     text: str
     columns: tuple[Column, ...]
@@ -69,6 +72,7 @@ class Compiled:
     verdict: str
     reasons: tuple[str, ...]
     key_count: StoredAggregate | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def key_outputs(self) -> tuple[str, ...] | None:
@@ -101,22 +105,30 @@ def compile_query(
     try:
         tree = parse(text)
         _deterministic(tree)
-        lowered = lower(tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names)
+        lowered = lower(
+            tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names, types
+        )
+        lowered = replace(lowered, node=union_types(lowered.node, types))
+        lowered, totally, notes = total(
+            lowered, text, columns, _table_keys(lowered.node, sources), types, names
+        )
+        compiled = _assemble(totally, columns, sources, shown, types, names, lowered)
+        return replace(compiled, reasons=(*compiled.reasons, *notes), notes=notes)
     except (NotLowered, SqlglotError) as reason:
         said = str(reason).splitlines()[0]
+        notes = _untied(text)
         return Compiled(
             text, tuple(columns), shown, declared is not None, sources, names, None,
-            tuple(c.name for c in columns), (), "FULL", (f"recomputed in full: {said}",),
+            tuple(c.name for c in columns), (), "FULL", (full(said), *notes), notes=notes,
         )  # fmt: skip
-    lowered = replace(lowered, node=union_types(lowered.node, types))
-    return _assemble(text, columns, sources, shown, types, names, lowered)
 
 
 def recomputed(compiled: Compiled, reason: str) -> Compiled:
     """The same query, recomputed in full."""
     names = tuple(c.name for c in compiled.columns)
     return replace(
-        compiled, node=None, outputs=names, stored=(), key_count=None, verdict="FULL", reasons=(f"recomputed in full: {reason}",)
+        compiled, node=None, outputs=names, stored=(), key_count=None, verdict="FULL",
+        reasons=(full(reason), *compiled.notes),
     )  # fmt: skip
 
 
@@ -129,10 +141,7 @@ def _assemble(
     names: Names,
     lowered: Lowered,
 ) -> Compiled:
-    def type_of(table: str, name: str) -> str:
-        return next(c.type for c in sources[table].columns if c.name == name)
-
-    table_key = TableKeys(lambda name: sources[name].primary_key, column_types(lowered.node, type_of))
+    table_key = _table_keys(lowered.node, sources)
     visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
     back = {o: c.name for c, o in zip(columns, lowered.outputs)}
     checked = False
@@ -142,8 +151,11 @@ def _assemble(
     else:
         key = declared
         checked = not covers(lowered.node, [visible[k.lower()] for k in declared], lowered.outputs, table_key)
+    node = normal(lowered.node, names, lambda each: facts(each, table_key).present)
+    if node is not lowered.node:
+        node = union_types(node, types)
     stored = []
-    for number, aggregate in enumerate(aggregates(lowered.node)):
+    for number, aggregate in enumerate(aggregates(node)):
         found = _stored(aggregate, f"block_{number + 1}", types)
         if found is not None:
             stored.append(found)
@@ -151,12 +163,27 @@ def _assemble(
     if checked:
         assert key is not None
         keys = tuple((names.fresh("key"), column(visible[k.lower()])) for k in key)
-        aggregate = Aggregate(lowered.node, keys, (), scalar=not keys)
+        aggregate = Aggregate(node, keys, (), scalar=not keys)
         count = _stored(aggregate, KEY_STATE, types)
-    verdict, reasons = classify(lowered.node, {id(each.node): each for each in stored})
+    verdict, reasons = classify(node, {id(each.node): each.state.exact for each in stored})
     return Compiled(
-        text, tuple(columns), key, checked, sources, names, lowered.node, lowered.outputs, tuple(stored), verdict, reasons, count
+        text, tuple(columns), key, checked, sources, names, node, lowered.outputs, tuple(stored), verdict, reasons, count
     )  # fmt: skip
+
+
+def _table_keys(node: Node, sources: Mapping[str, Table]) -> TableKeys:
+    def type_of(table: str, name: str) -> str:
+        return next(c.type for c in sources[table].columns if c.name == name)
+
+    nullable = frozenset(name for name, t in sources.items() if t.storage.kind == "result")
+    return TableKeys(lambda name: sources[name].primary_key, column_types(node, type_of), nullable)
+
+
+def _untied(text: str) -> tuple[str, ...]:
+    try:
+        return untied(parse(text))
+    except SqlglotError:
+        return ()
 
 
 def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
@@ -167,9 +194,11 @@ def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None
 
     results = dict(zip((n for n, _ in node.functions), types_of_calls(node, types)))
     state = state_of(node, label, type_of, results)
-    if state is None:
-        return None
     kinds = types(node.input, [e for _, e in node.keys]) if node.keys else []
+    if any(contains(spark_type(kind), MapType) for kind in kinds):
+        raise NotLowered("rows are grouped by a MAP, and Spark compares maps in GROUP BY only")
+    if state is None or any(map(key_problem, kinds)):
+        return None
     columns = [Column(f"k{i}", kind) for i, kind in enumerate(kinds)]
     columns.append(Column("_n", "bigint"))
     columns += [Column(f"a{i}", each.type) for i, each in enumerate(state.accumulators)]
@@ -184,14 +213,20 @@ def types_of_calls(node: Aggregate, types: Types) -> Sequence[str]:
 def _key_names(declared: tuple[str, ...] | None, columns: Sequence[Column]) -> tuple[str, ...] | None:
     if declared is None:
         return None
-    by_name = {c.name.lower(): c.name for c in columns}
+    by_name = {c.name.lower(): c for c in columns}
     for name in declared:
-        if name.lower() not in by_name:
+        column = by_name.get(name.lower())
+        if column is None:
             raise AnalysisError(
                 f"PRIMARY KEY column {name} is not a column of the result",
                 hint=f"the result has {', '.join(c.name for c in columns)}",
             )
-    return tuple(by_name[name.lower()] for name in declared)
+        problem = key_problem(column.type)
+        if problem:
+            raise AnalysisError(
+                f"PRIMARY KEY column {name} is {column.type}, which no key can be", detail=problem
+            )
+    return tuple(by_name[name.lower()].name for name in declared)
 
 
 def _deterministic(tree: exp.Expr) -> None:
@@ -202,39 +237,3 @@ def _deterministic(tree: exp.Expr) -> None:
             detail="its value changes without any change of a table, so that the result would change without a delta",
             hint="keep the time of a row in a column, or compare with commit times when reading the deltas",
         )
-
-
-def classify(node: Node, stored: Mapping[int, StoredAggregate]) -> tuple[str, tuple[str, ...]]:
-    """The verdict on a lowered query and the reason for each block that is not plainly incremental."""
-    reasons: list[str] = []
-    recomputed = False
-    for each in _walk(node):
-        if isinstance(each, Aggregate) and id(each) in stored:
-            what = (
-                "inserts only; recomputed by group once rows leave"
-                if not stored[id(each)].state.exact
-                else "any change"
-            )
-            reasons.append(f"aggregate by {_keys(each)}: carried in its state ({what})")
-        elif isinstance(each, Aggregate):
-            recomputed = True
-            calls = ", ".join(
-                sorted({e.sql(dialect="spark").split("(")[0].lower() for _, e in each.functions})
-            )
-            reasons.append(
-                f"aggregate by {_keys(each)}: affected groups are recomputed ({calls or 'no function'})"
-            )
-        elif isinstance(each, (Distinct, Window, Limit, OuterJoin, SemiJoin, SetOperation)):
-            recomputed = True
-            reasons.append(f"{type(each).__name__}: affected partitions are recomputed")
-    if not reasons:
-        reasons.append("joins, filters, projections and UNION ALL only")
-    return ("AFFECTED KEYS" if recomputed else "INCREMENTAL"), tuple(reasons)
-
-
-def _keys(node: Aggregate) -> str:
-    return ", ".join(name.rsplit("_", 1)[0] for name, _ in node.keys) or "nothing (one row)"
-
-
-def _walk(node: Node) -> list[Node]:
-    return [*(each for child in children(node) for each in _walk(child)), node]

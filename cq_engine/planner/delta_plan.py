@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cq_engine.algebra.emit import Emitter, quote
@@ -11,9 +11,13 @@ from cq_engine.delta import aggregate as _aggregate  # noqa: F401  the rules reg
 from cq_engine.delta import distinct as _distinct  # noqa: F401
 from cq_engine.delta import join as _join  # noqa: F401
 from cq_engine.delta import linear as _linear  # noqa: F401
-from cq_engine.delta import partitioned as _partitioned  # noqa: F401
-from cq_engine.delta.aggregate import accumulated
+from cq_engine.delta import mark as _mark  # noqa: F401
+from cq_engine.delta import outer_join as _outer_join  # noqa: F401
+from cq_engine.delta import semi_join as _semi_join  # noqa: F401
+from cq_engine.delta import top_n as _top_n  # noqa: F401
+from cq_engine.delta import window as _window  # noqa: F401
 from cq_engine.delta.context import Context, delta, touched
+from cq_engine.delta.stored import HIT, accumulated, repaired
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.planner.finish import log_rows
 
@@ -22,21 +26,41 @@ __all__ = ["DeltaPlan", "Stage", "plan_delta"]
 
 @dataclass(frozen=True)
 class Stage:
-    """The versions of a stored aggregate's affected groups, to be materialised as the relation `name`.
+    """The versions of a stored aggregate's affected groups, to be materialised as the relation `node`.
 
     They are read twice, for the state's new rows and for what stands above the aggregate. Columns: the state's, then
-    `_from` and `_to`.
+    `_from` and `_to`. Where `watched`, the statement gives `_hit`, too: the groups in which it is 1 are put into the
+    relation `hit` (their keys), and their rows are those of `repair_sql`.
     """
 
     stored: StoredAggregate
     node: Given
     root: Node
+    hit: Given | None = None
+    repair: Node | None = None
+
+    @property
+    def watched(self) -> bool:
+        return self.hit is not None
 
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement; rows that only say how a group was before the interval are kept, they are old values."""
-        own = self.root.columns
-        shown = [f"{quote(a)} AS {quote(b)}" for a, b in zip(own, self.columns)]
-        return _statement(self.root, leaves, attach, f"SELECT {', '.join(shown)} FROM {{0}}")
+        return self._select(self.root, (*self.columns, HIT) if self.watched else self.columns, leaves, attach)
+
+    def repair_sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
+        """The statement for the groups in `hit`."""
+        assert self.repair is not None
+        return self._select(self.repair, self.columns, leaves, attach)
+
+    def _select(
+        self,
+        root: Node,
+        names: Sequence[str],
+        leaves: Callable[[Node], str],
+        attach: Callable[[Emitter], None],
+    ) -> str:
+        shown = [f"{quote(a)} AS {quote(b)}" for a, b in zip(root.columns, names)]
+        return _statement(root, leaves, attach, f"SELECT {', '.join(shown)} FROM {{0}}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,7 +78,7 @@ class DeltaPlan:
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""
         compiled = self.compiled
-        inner = log_rows("{0}", compiled.outputs, compiled.key_outputs)
+        inner = log_rows("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
         shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
         text = (
             f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
@@ -88,10 +112,15 @@ def _stage(stored: StoredAggregate, context: Context) -> Stage:
     """Plans the aggregate's versions, and puts a leaf for them in the place where everything above finds them."""
     node: Aggregate = stored.node
     root = accumulated(node, context)
-    given = Given(f"block_{stored.state.label}", root.columns)
+    shown = tuple(name for name in root.columns if name != HIT)
+    given = Given(f"block_{stored.state.label}", shown)
     context.accumulated[id(node)] = given
     context.kept.append(given)
-    return Stage(stored, given, root)
+    if shown == root.columns:
+        return Stage(stored, given, root)
+    keys = tuple(context.names.fresh("k") for _ in node.keys)
+    hit = Given(f"hit_{stored.state.label}", keys)
+    return Stage(stored, given, root, hit, repaired(node, hit, context))
 
 
 def is_key_count(stage: Stage) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import VERSION, WEIGHT
+from cq_engine.planner.comparable import comparable
 
 __all__ = ["DUPLICATE", "log_rows"]
 
@@ -18,16 +19,16 @@ DUPLICATE = "_duplicate"
 """TRUE in rows whose result key stands for two rows at once."""
 
 
-def log_rows(signed: str, columns: Sequence[str], key: Sequence[str] | None) -> str:
+def log_rows(
+    signed: str, columns: Sequence[str], key: Sequence[str] | None, types: Sequence[str] | None = None
+) -> str:
     """SQL for the delta log's rows from the relation `signed` (`columns`, `_v`, `_w`).
 
+    `types` are the columns' Spark types; None: plain GROUP BY finds equal rows.
     Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT, from 1 in each version), `_duplicate`.
     """
     shown = ", ".join(map(quote, columns))
-    net = (
-        f"SELECT {shown}, {VERSION}, sum({WEIGHT}) AS {WEIGHT} FROM {signed}"
-        f" GROUP BY {shown}{', ' if shown else ''}{VERSION} HAVING sum({WEIGHT}) <> 0"
-    )
+    net = _net(signed, columns, types)
     if key is None:
         repeated = (
             f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
@@ -52,4 +53,15 @@ def log_rows(signed: str, columns: Sequence[str], key: Sequence[str] | None) -> 
     return (
         f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version, CAST({number} AS bigint) AS _sequence,"
         f" (_new > 1 OR _old > 1 OR _most > 1) AS {DUPLICATE} FROM ({counted})"
+    )
+
+
+def _net(signed: str, columns: Sequence[str], types: Sequence[str] | None) -> str:
+    """The signed rows without those that cancel."""
+    names = [quote(name) for name in columns]
+    forms = names if types is None else [comparable(n, kind) for n, kind in zip(names, types)]
+    shown = [n if n == form else f"first({n}) AS {n}" for n, form in zip(names, forms)]
+    return (
+        f"SELECT {', '.join([*shown, VERSION])}, sum({WEIGHT}) AS {WEIGHT} FROM {signed}"
+        f" GROUP BY {', '.join([*forms, VERSION])} HAVING sum({WEIGHT}) <> 0"
     )

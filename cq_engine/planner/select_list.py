@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sqlglot
+from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.errors import AnalysisError, Location, location_at
 from cq_engine.planner.tokens import scan
 
@@ -223,6 +224,6 @@ def _misplaced(text: str, token: Token) -> AnalysisError:
     )
 
 
-def parse(text: str) -> sqlglot.exp.Expr:
+def parse(text: str) -> exp.Expr:
     """The query as a sqlglot tree."""
-    return sqlglot.parse_one(text, dialect="spark")
+    return parse_expression(text)

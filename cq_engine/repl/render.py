@@ -121,7 +121,9 @@ def _head(result: Result, limit: int) -> tuple[Any, bool]:
     if limit <= 0:
         return result.to_arrow(), False
     collected = result._arrow is not None  # noqa: SLF001 - nobody else asks whether rows were collected already
-    table = result.to_arrow() if collected else result.to_df().limit(limit + 1).toArrow()
+    from cq_engine.runtime.exchange import to_arrow
+
+    table = result.to_arrow() if collected else to_arrow(result.to_df().limit(limit + 1))
     return table.slice(0, limit), table.num_rows > limit
 
 
@@ -132,8 +134,10 @@ def _footer(rows: int, more: bool) -> str:
 
 
 def _column(column: Any) -> list[str]:
+    from cq_engine.values import python_values
+
     try:
-        values = column.to_pylist()
+        values = python_values(column)
     except (
         ValueError,
         OverflowError,

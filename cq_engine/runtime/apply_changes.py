@@ -27,10 +27,10 @@ from cq_engine.runtime.commit import INLINE_BYTES
 from cq_engine.runtime.constraints import Change, check, check_not_null
 from cq_engine.runtime.pending import SmallPending
 from cq_engine.runtime.replay import Log, replay
-from cq_engine.runtime.rows import change_columns, conform, identity_keys
+from cq_engine.runtime.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.runtime.services import Services
 
-__all__ = ["Applied", "Rows", "apply_all", "apply_changes"]
+__all__ = ["Applied", "Rows", "apply_all"]
 
 OPERATIONS: Mapping[str, str] = {"I": "insert", "U": "update", "D": "delete"}
 
@@ -42,27 +42,14 @@ class Applied:
     versions: list[int]
     changed: dict[int, dict[str, frozenset[str]]]
 
-
-def apply_changes(
-    services: Services,
-    batches: Mapping[str, Rows],
-    *,
-    op: str = "op",
-    operations: Mapping[str, str] | None = None,
-    transaction: str | None = None,
-    order: str | None = None,
-    commit_time: str | datetime | None = None,
-) -> list[int]:
-    """`apply_all`, of which only the commit versions are told."""
-    return apply_all(
-        services,
-        batches,
-        op=op,
-        operations=operations,
-        transaction=transaction,
-        order=order,
-        commit_time=commit_time,
-    ).versions
+    @property
+    def tables(self) -> dict[str, frozenset[str]]:
+        """The tables and their kinds of change, of all versions together."""
+        found: dict[str, frozenset[str]] = {}
+        for tables in self.changed.values():
+            for name, kinds in tables.items():
+                found[name] = found.get(name, frozenset()) | kinds
+        return found
 
 
 def apply_all(
@@ -118,7 +105,7 @@ def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log]) ->
         came = [n for n in log.events.after if n >= 0]
         check_not_null(batch.table, log.arena.take(pa.array(came, pa.int64())))
         ends: dict[Hashable, tuple[int, int]] = {}
-        keys = identity_keys(log.arena, batch.table.storage.identity)
+        keys = identity_keys(log.arena, identity_columns(batch.table.storage))
         for before, after in zip(log.events.before, log.events.after):
             key = keys[before if before >= 0 else after]
             ends[key] = (ends[key][0] if key in ends else before, after)

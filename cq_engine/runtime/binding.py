@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from sqlglot import exp
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import (
@@ -18,29 +17,22 @@ from cq_engine.algebra.nodes import (
     VERSION,
     WEIGHT,
     Changes,
-    Filter,
     Given,
     History,
-    Join,
-    KeyHint,
     Node,
-    Project,
     Scan,
     StateRows,
-    UnionAll,
 )
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
+from cq_engine.runtime.key_values import KeyValues, Restrict, contents
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
 from cq_engine.runtime.tails import Tail
-from cq_engine.types import arrow_type
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
-HINT_VALUES = 20_000
-"""More distinct keys than this are not worth a look-up by key; the table is scanned."""
 DRIVER_CHANGES = 100_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
 DRIVER_ROWS = 20_000
@@ -100,8 +92,8 @@ class IntervalBinder:
         self._tails: dict[str, Tail | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
-        self._kept: list[object] = []
-        self._known: dict[tuple[int, str], pa.Array | None] = {}
+        self._bases: dict[tuple[object, ...], pa.Table | None] = {}
+        self._keys = KeyValues(tables, self._tail, self._base_rows)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -120,8 +112,10 @@ class IntervalBinder:
         self.emitter = emitter
         emitter.ctes.update(self._ctes)
 
-    def give(self, leaf: Given, rows: DataFrame) -> None:
-        """Binds rows that were computed before; `rows` has the leaf's columns by position."""
+    def give(self, leaf: Given, rows: DataFrame, arrow: pa.Table | None = None) -> None:
+        """Binds rows that were computed before; `rows`, and `arrow` where given, have the leaf's columns by position."""
+        if arrow is not None:
+            self._keys.give(leaf.name, arrow)
         name = self._names["given", leaf.name] = fresh_name(leaf.name)
         self.relations[name] = rows.toDF(*leaf.columns)
 
@@ -193,8 +187,8 @@ class IntervalBinder:
 
     def _history(self, leaf: History) -> str:
         table = self.tables[leaf.scan.table]
-        restrict = self._restrict(table, leaf.hints, leaf.scan.fields)
-        key = ("history", leaf.scan.table, *sorted((n, id(v)) for n, v in restrict.items()))
+        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        key = ("history", leaf.scan.table, contents(restrict))
         if key in self._names:
             return self._names[key]
         tail = self._tail(leaf.scan.table)
@@ -211,8 +205,14 @@ class IntervalBinder:
         self._names[key] = name
         return name
 
-    def _base_rows(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> pa.Table | None:
-        """At least the wanted rows of the image that the tail goes on from, where they are few."""
+    def _base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """At least the wanted rows of the image that the tail goes on from, where they are few; read once."""
+        key = (table.id, contents(restrict))
+        if key not in self._bases:
+            self._bases[key] = self._read_base_rows(table, restrict)
+        return self._bases[key]
+
+    def _read_base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
         rows = self.reader.small_image(table, self.a)
         if rows is not None:
             for name, values in restrict.items():
@@ -221,7 +221,7 @@ class IntervalBinder:
             rows = self.reader.base_arrow(table, self.reader.catalog.layout(table.id, self.a), restrict)
         return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
 
-    def _base_frame(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> DataFrame:
+    def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if self._start(table) == self.a:
             return self.reader.image(table, self.a, restrict or None)
         return self.reader.base(table, self.reader.catalog.layout(table.id, self.a), restrict or None)
@@ -230,7 +230,9 @@ class IntervalBinder:
 
     def _state(self, leaf: StateRows) -> str:
         table = self.states[leaf.label]
-        restrict = self._restrict(table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns))))
+        restrict = self._keys.restrict(
+            table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns)))
+        )
         name = self._names.get(("state", leaf.label, id(leaf)))
         if name is not None:
             return name
@@ -241,7 +243,7 @@ class IntervalBinder:
         self.relations[name] = self.reader.image(table, self.a, restrict or None)
         return name
 
-    def _state_rows(self, table: VersionedTable, restrict: Mapping[str, pa.Array]) -> pa.Table | None:
+    def _state_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
         """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
         small = self.reader.small_image(table, self.a)
         if small is not None:
@@ -262,62 +264,6 @@ class IntervalBinder:
             [present.untouched(base), present.versions().select([c.name for c in table.columns])]
         )
 
-    # ------------------------------------------------------------ hints
-
-    def _restrict(
-        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
-    ) -> dict[str, pa.Array]:
-        """The wanted values by column that the hints amount to; {} to read everything."""
-        sources = dict(fields)
-        found = {}
-        for hint in hints:
-            values = self._values(hint.leaf, hint.of_column)
-            fitting = None if values is None else _fitting(values, table, sources[hint.column])
-            if fitting is not None and len(fitting) <= HINT_VALUES:
-                found[sources[hint.column]] = fitting
-        return found
-
-    def _values(self, node: Node, name: str) -> pa.Array | None:
-        """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""
-        key = (id(node), name)
-        if key not in self._known:
-            self._kept.append(node)  # ids stay unique while the memo lives
-            values = self._find_values(node, name)
-            self._known[key] = None if values is None or len(values) > HINT_VALUES else values
-        return self._known[key]
-
-    def _find_values(self, node: Node, name: str) -> pa.Array | None:
-        if isinstance(node, Changes):
-            tail = self._tail(node.scan.table)
-            return None if tail is None else pc.unique(_one(tail.changes().column(node.scan.source_of(name))))
-        if isinstance(node, History):
-            return self._history_values(node, node.scan.source_of(name))
-        if isinstance(node, Filter):
-            return self._values(node.input, name)
-        if isinstance(node, Project):
-            expression = dict(node.items)[name].unnest()
-            return self._values(node.input, expression.name) if isinstance(expression, exp.Column) else None
-        if isinstance(node, Join):
-            return self._values(next(each for each in node.inputs if name in each.columns), name)
-        if isinstance(node, UnionAll):
-            place = node.names.index(name)
-            parts = [self._values(each, each.columns[place]) for each in node.inputs]
-            known = [part for part in parts if part is not None]
-            if len(known) < len(parts) or any(part.type != known[0].type for part in known):
-                return None
-            return pc.unique(pa.concat_arrays(known))
-        return None
-
-    def _history_values(self, leaf: History, source: str) -> pa.Array | None:
-        table = self.tables[leaf.scan.table]
-        tail = self._tail(leaf.scan.table)
-        restrict = self._restrict(table, leaf.hints, leaf.scan.fields)
-        base = self._base_rows(table, restrict) if tail is not None and (restrict or not leaf.hints) else None
-        if tail is None or base is None:
-            return None
-        both = [_one(base.column(source)), _one(tail.rows.column(source))]
-        return pc.unique(pa.concat_arrays([part.cast(both[0].type) for part in both]))
-
 
 def _versions(tail: Tail, base: pa.Table) -> pa.Table:
     """The row versions of a table: those that its changes imply, and `base` where there is no change."""
@@ -329,25 +275,8 @@ def _versions(tail: Tail, base: pa.Table) -> pa.Table:
     return pa.concat_tables([rest.select(changed.column_names), changed], promote_options="permissive")
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:
     shown = [
         quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields
     ]
     return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"
-
-
-def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | None:
-    """The values as the column's type, or None where a comparison in Spark would mean something else."""
-    kind = arrow_type(next(c.type for c in table.physical_columns if c.name.lower() == name.lower()))
-    if values.type == kind and not pa.types.is_floating(kind) and not pa.types.is_nested(kind):
-        return values
-    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
-        try:
-            return values.cast(kind)
-        except pa.ArrowInvalid:
-            return None
-    return None

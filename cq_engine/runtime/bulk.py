@@ -21,6 +21,7 @@ from cq_engine.catalog.model import (
     Column,
     Table,
 )
+from cq_engine.planner.comparable import comparable
 from cq_engine.runtime.pending import BulkPending, SmallPending
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.sql import quote
@@ -66,9 +67,13 @@ def signed_pairs(table: Table, pairs: DataFrame) -> DataFrame:
 def net(table: Table, parts: Sequence[DataFrame]) -> DataFrame:
     """The sum of signed rows: a row that went and came again is gone from it."""
     total = f.sum(SIGN).alias("_total")
-    summed = (
-        reduce(DataFrame.unionAll, parts).groupBy(*_columns(table)).agg(total).where(f.col("_total") != 0)
+    columns = table.storage.physical_columns
+    forms = {c.name: comparable(quote(c.name), c.type) for c in columns}
+    grouped = reduce(DataFrame.unionAll, parts).groupBy(
+        *(f.expr(form).alias(f"_g{n}") for n, form in enumerate(forms.values()))
     )
+    firsts = [f.first(quote(c.name)).alias(c.name) for c in columns]
+    summed = grouped.agg(*firsts, total).where(f.col("_total") != 0)
     sign = f.when(f.col("_total") > 0, f.lit(1)).otherwise(f.lit(-1))
     copies = f.explode(f.array_repeat(sign, f.abs("_total").cast("int")))
     return summed.select(*_columns(table), copies.alias(SIGN))

@@ -14,7 +14,9 @@ from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, VersionedTable
+from cq_engine.delta.stored import HIT
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote, run_sql
@@ -42,8 +44,7 @@ def write_outputs(
     try:
         written: list[tuple[VersionedTable, list[DataFile]]] = []
         for stage in plan.stages:
-            versions = run_sql(spark, stage.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
-            kept.append(versions)
+            versions = _versions(services, stage, binder, kept)
             binder.give(stage.node, versions)
             if is_key_count(stage):
                 _check_keys(query, stage, versions)
@@ -56,7 +57,7 @@ def write_outputs(
         kept.append(log)
         summary = _summary(log)
         if summary["duplicates"]:
-            raise duplicate_key(query, log.where("_duplicate").limit(10).toArrow())
+            raise duplicate_key(query, to_arrow(log.where("_duplicate").limit(10)))
         files = write_log(services, attempt, query, log, interval.a, interval.b) if summary["rows"] else []
         counts = (summary["inserted"], summary["deleted"], summary["updated"])
         return Outcome(files, written, counts, (summary["low"] or 0, summary["high"] or 0), attempt)
@@ -68,10 +69,28 @@ def write_outputs(
             frame.unpersist()
 
 
+def _versions(services: Services, stage: Stage, binder: IntervalBinder, kept: list[DataFrame]) -> DataFrame:
+    """The stage's versions; groups whose accumulators could not be carried on are read again."""
+    spark = services.spark()
+    versions = run_sql(spark, stage.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
+    kept.append(versions)
+    if stage.hit is None:
+        return versions
+    right, wrong = versions.where(f"{HIT} = 0").drop(HIT), versions.where(f"{HIT} = 1")
+    if wrong.isEmpty():
+        return right
+    if stage.stored.keys:
+        binder.give(stage.hit, wrong.select(*stage.stored.keys).distinct())
+    again = run_sql(spark, stage.repair_sql(binder, binder.attach), binder.relations)
+    whole = right.unionByName(again).persist(_LEVEL)
+    kept.append(whole)
+    return whole
+
+
 def _check_keys(query: ContinuousQuery, stage: Stage, versions: DataFrame) -> None:
     from cq_engine.runtime.refresh import two_rows
 
-    twice = versions.where(f"_n > 1 AND _from > {BEFORE}").limit(1).toArrow()
+    twice = to_arrow(versions.where(f"_n > 1 AND _from > {BEFORE}").limit(1))
     if twice.num_rows:
         raise two_rows(query, [twice.column(k)[0].as_py() for k in stage.stored.keys], None)
 

@@ -17,8 +17,9 @@ from cq_engine.errors import AnalysisError, TransactionError
 from cq_engine.grammar.statements import CopyInto
 from cq_engine.runtime.commit import next_timestamp
 from cq_engine.runtime.copy import format_of
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.query import unknown_table
-from cq_engine.runtime.rows import conform, identity_keys
+from cq_engine.runtime.rows import conform, identity_columns, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import SPARK_ERRORS, translate_spark_error
 from cq_engine.runtime.store_assignment import select
@@ -129,7 +130,7 @@ def _columns(
         picked = select(table, table.columns, sources, frame.schema)
         more = [f.col(f"`{present[c.lower()]}`").alias(f"_extra{n}") for n, c in enumerate(extra)]
         try:
-            arrow = frame.select(*picked, *more).toArrow()
+            arrow = to_arrow(frame.select(*picked, *more))
         except SPARK_ERRORS as error:
             raise translate_spark_error(error) from error
         rows = conform(arrow.select([c.name for c in table.columns]), table.columns)
@@ -144,9 +145,9 @@ def _columns(
 
 def _old_keys(table: Table, others: Mapping[str, pa.ChunkedArray], old: Sequence[str]) -> list[Hashable]:
     key = table.primary_key or ()
-    columns = {c.name: c for c in table.columns}
+    columns = identity_columns(table.storage)
     named = pa.table({name: others[o] for name, o in zip(key, old)})
-    return identity_keys(conform(named, [columns[name] for name in key]), key)
+    return identity_keys(conform(named, columns), columns)
 
 
 def _operation(table: Table, value: object, words: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.errors import StorageError
+from cq_engine.runtime.exchange import from_arrow
 from cq_engine.runtime.rows import change_columns, conform, empty, open_dataset
 from cq_engine.runtime.sql import quote
 from cq_engine.types import spark_schema
@@ -64,9 +65,7 @@ class ChangeReader:
 
     def frame(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
         """Arrow rows as a DataFrame with exactly `columns`."""
-        # An empty chunk between others would end Spark's reading there: combine them first.
-        whole = conform(rows, columns).combine_chunks()
-        return self.spark().createDataFrame(whole, schema=spark_schema(columns))
+        return from_arrow(self.spark(), conform(rows, columns), columns)
 
     def files(self, files: Sequence[DataFile], columns: Sequence[Column]) -> DataFrame:
         """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""

@@ -17,8 +17,9 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.errors import ConflictError, TransactionError
 from cq_engine.runtime import bulk, staging
 from cq_engine.runtime.constraints import Change, check
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.pending import BulkPending, Net, SmallPending
-from cq_engine.runtime.rows import change_columns, conform, identity_keys
+from cq_engine.runtime.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
 
@@ -155,7 +156,7 @@ def _check_conflicts(transaction: Transaction, changes: Mapping[str, Change]) ->
 
 def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
     reader, storage = transaction.services.reader, change.table.storage
-    identity = list(storage.identity)
+    identity = identity_columns(storage)
     clash: list[object] = []
     others = reader.changes_arrow(storage, transaction.snapshot, newest)
     if change.net is not None and others is not None:
@@ -163,16 +164,16 @@ def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
         mine = pa.concat_tables([change.net.removed(), change.net.added()])
         clash = [key for key in identity_keys(mine, identity) if key in theirs][:1]
     else:
-        keys = [quote(name) for name in identity]
+        keys = [quote(name) for name in storage.identity]
         rows = change.frame(reader).alias("m")
         other = reader.changes(storage, transaction.snapshot, newest).select(*keys).alias("t")
         on = [f.col(f"m.{key}").eqNullSafe(f.col(f"t.{key}")) for key in keys]
-        found = rows.join(other, on, "left_semi").select(*keys).limit(1).toArrow().to_pylist()
+        found = to_arrow(rows.join(other, on, "left_semi").select(*keys).limit(1)).to_pylist()
         clash = [tuple(row.values()) for row in found]
     if clash:
         raise ConflictError(
             f"a row of table {change.table.name} was changed by another transaction since this one began",
-            detail=f"its identity ({', '.join(identity)}) is {clash[0]}",
+            detail=f"its identity ({', '.join(storage.identity)}) is {clash[0]}",
             hint="retry the transaction",
         )
 

@@ -25,8 +25,11 @@ class Compactor:
         self.services = services
 
     def after_refresh(self, query: ContinuousQuery) -> None:
-        """Compacts the query's states where their tails have grown."""
-        for _, state in query.states:
+        """Compacts the query's states, and its result where others read it, where their tails have grown."""
+        stored = [state for _, state in query.states]
+        if query.relation is not None:
+            stored.append(query.relation.storage)
+        for state in stored:
             layout = self.services.catalog.layout(state.id, self.services.catalog.status(query.name).position)
             tail = sum(s.rows for s in layout.changes)
             if tail > STATE_TAIL and 5 * tail > sum(f.rows for f in layout.snapshot):

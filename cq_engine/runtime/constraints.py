@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import CatalogState, ForeignKey, Table
+from cq_engine.catalog.model import CatalogState, Column, ForeignKey, Table
 from cq_engine.errors import ConstraintError
 from cq_engine.runtime import bulk
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.pending import BulkPending, Net, SmallPending
-from cq_engine.runtime.reader import Reader
+from cq_engine.runtime.reader import Reader, restriction
 from cq_engine.runtime.rows import conform, empty, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
@@ -95,7 +96,7 @@ def _check_nulls(services: Services, table: Table, change: Change) -> None:
     if not required:
         return
     missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
-    found = change.added(services.reader).where(missing).limit(1).drop(SIGN).toArrow()
+    found = to_arrow(change.added(services.reader).where(missing).limit(1).drop(SIGN))
     if found.num_rows:
         check_not_null(table, found)
 
@@ -120,7 +121,7 @@ def _check_unique(services: Services, table: Table, change: Change) -> None:
 def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
     keys = [quote(name) for name in table.storage.identity]
     added = change.added(services.reader).select(*keys)
-    twice = added.groupBy(*keys).count().where("count > 1").limit(SHOWN).drop("count").toArrow()
+    twice = to_arrow(added.groupBy(*keys).count().where("count > 1").limit(SHOWN).drop("count"))
     if twice.num_rows:
         raise _duplicate(table, twice, "the rows hold this key several times")
     newest = services.catalog.newest_version
@@ -132,7 +133,7 @@ def _check_unique_bulk(services: Services, table: Table, change: Change) -> None
         fresh = bulk.hide(table, added, change.removed(services.reader))
     image = services.reader.image(table.storage, newest).select(*keys).alias("i")
     on = [f.col(f"n.{key}").eqNullSafe(f.col(f"i.{key}")) for key in keys]
-    found = fresh.alias("n").join(image, on, "left_semi").limit(SHOWN).toArrow()
+    found = to_arrow(fresh.alias("n").join(image, on, "left_semi").limit(SHOWN))
     if found.num_rows:
         raise _duplicate(table, found, "a row with this key exists already")
 
@@ -189,7 +190,7 @@ def _values(reader: Reader, change: Change, columns: Sequence[str], *, added: bo
     else:
         frame = change.added(reader) if added else change.removed(reader)
         picked = frame.select(*(quote(name) for name in columns)).dropna().distinct()
-        rows = picked.toArrow()
+        rows = to_arrow(picked)
     return conform(rows, [c for c in change.table.columns if c.name in columns]).select(list(columns))
 
 
@@ -206,8 +207,9 @@ def _absent(
 ) -> pa.Table:
     if not wanted.num_rows:
         return wanted
-    there = set(identity_keys(_after(services, table, columns, wanted, change), columns))
-    keys = identity_keys(wanted, columns)
+    kinds = _kinds(table, columns)
+    there = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
+    keys = identity_keys(wanted, kinds)
     return wanted.filter(pa.array([key not in there for key in keys], pa.bool_()))
 
 
@@ -218,10 +220,15 @@ def _present(
     if not wanted.num_rows:
         return []
     wanted = wanted.rename_columns(list(columns))
-    there: set[Hashable] = set(identity_keys(_after(services, table, columns, wanted, change), columns))
-    keys = identity_keys(wanted, columns)
+    kinds = _kinds(table, columns)
+    there: set[Hashable] = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
+    keys = identity_keys(wanted, kinds)
     rows = wanted.to_pylist()
     return [tuple(row.values()) for row, key in zip(rows, keys) if key in there]
+
+
+def _kinds(table: Table, names: Sequence[str]) -> list[Column]:
+    return [next(c for c in table.columns if c.name == name) for name in names]
 
 
 def _after(
@@ -230,7 +237,7 @@ def _after(
     """At least the rows after the commit that have one of the wanted values."""
     reader, newest = services.reader, services.catalog.newest_version
     physical = table.storage.physical_columns
-    restrict = {name: pc.unique(wanted.column(name).combine_chunks()) for name in columns}
+    restrict = restriction(wanted, _kinds(table, columns))
     pending = change.pending if change is not None else None
     if not isinstance(pending, BulkPending):
         rows = reader.restricted_image(table.storage, newest, restrict)
@@ -243,5 +250,5 @@ def _after(
     renamed = {c.name: f"_w{n}" for n, c in enumerate(kept)}
     keys = reader.frame(wanted, kept).withColumnsRenamed(renamed)
     on = [f.col(quote(name)) == f.col(other) for name, other in renamed.items()]
-    found = image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct().toArrow()
+    found = to_arrow(image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct())
     return conform(found, kept) if found.num_rows else empty(kept)

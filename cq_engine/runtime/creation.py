@@ -1,4 +1,4 @@
-"""What a new continuous query starts from: the rows of its states at a version, and its first snapshot delta."""
+"""What a continuous query starts from, new or redefined: the rows of its states at a version, and its first delta."""
 
 from __future__ import annotations
 
@@ -8,25 +8,37 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    Column,
+    ContinuousQuery,
+    DataFile,
+    VersionedTable,
+)
 from cq_engine.catalog.unit import UnitOfWork
-from cq_engine.delta.aggregate import initial_state
+from cq_engine.delta.stored import initial_state
 from cq_engine.errors import ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
-from cq_engine.planner.finish import log_rows
 from cq_engine.runtime.binding import ImageBinder
-from cq_engine.runtime.query import Resolver
-from cq_engine.runtime.refresh import duplicate_key, log_rows_in_order
+from cq_engine.runtime.bulk_delta import write_log
+from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.recompute import difference, result_at
+from cq_engine.runtime.refresh import counts_of, duplicate_key, log_rows_in_order
+from cq_engine.runtime.relations import change_files, change_rows, first_rows, write_changes
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import fresh_name, run_sql, translate_spark_error
+from cq_engine.runtime.sql import run_sql, translate_spark_error
 from cq_engine.runtime.staging import ROW_GROUPS
 
-__all__ = ["Start", "prepare_start"]
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states"]
 
 SMALL_START = 100_000
 """A state or snapshot of at most so many rows goes through the driver."""
@@ -37,22 +49,28 @@ class Start:
     """What `write` puts into the unit of work that creates the query."""
 
     version: int
-    inline: list[tuple[VersionedTable, pa.Table]] = field(default_factory=list)
-    files: list[tuple[VersionedTable, list[DataFile]]] = field(default_factory=list)
+    changes: list[tuple[VersionedTable, pa.Table | Sequence[DataFile], frozenset[str]]] = field(
+        default_factory=list
+    )
+    plain: list[tuple[VersionedTable, list[DataFile]]] = field(default_factory=list)
     attempt: Attempt | None = None
 
+    def add(
+        self,
+        table: VersionedTable,
+        rows: pa.Table | Sequence[DataFile],
+        counts: tuple[int, int, int],
+    ) -> None:
+        """Change rows, in memory or in files; `counts` says how many are I, D and U."""
+        kinds = frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), counts) if count)
+        self.changes.append((table, rows, kinds))
+
     def write(self, unit: UnitOfWork) -> None:
-        for table, rows in self.inline:
-            unit.add_changes(table, self.version, self.version, rows)
-        for table, files in self.files:
-            unit.add_change_files(
-                table,
-                self.version,
-                self.version,
-                files,
-                frozenset({"INSERT"}),
-                insert_only=table.kind != "delta",
-            )
+        for table, rows, kinds in self.changes:
+            write_changes(unit, table, self.version, self.version, rows, kinds)
+        for table, files in self.plain:
+            inserts = frozenset({"INSERT"})
+            unit.add_change_files(table, self.version, self.version, files, inserts, insert_only=True)
 
 
 def prepare_start(
@@ -90,7 +108,7 @@ def _state_frame(services: Services, compiled: Compiled, stored: StoredAggregate
 def _collect(frame: DataFrame) -> pa.Table | None:
     """The rows, or None where they are many."""
     try:
-        rows = frame.limit(SMALL_START + 1).toArrow()
+        rows = to_arrow(frame.limit(SMALL_START + 1))
     except PySparkException as error:
         raise translate_spark_error(error) from error
     return rows if rows.num_rows <= SMALL_START else None
@@ -102,16 +120,16 @@ def _keep(services: Services, start: Start, table: VersionedTable, frame: DataFr
         kinds = pa.array(["insert"] * rows.num_rows, pa.string())
         versions = pa.array([start.version] * rows.num_rows, pa.int64())
         shown = rows.append_column("_change_type", kinds).append_column("_commit_version", versions)
-        start.inline.append((table, conform(shown, change_columns(table))))
+        start.add(table, conform(shown, change_columns(table)), (rows.num_rows, 0, 0))
         return
     start.attempt = start.attempt or services.catalog.attempt("create")
     directory = f"{start.attempt.directory(table, 'snapshot')}/{table.id}"
     keys = [quote(k) for k in table.identity]
-    shown = frame.select(*(quote(c.name) for c in table.columns))
+    shown = frame.select(*(quote(c.name) for c in table.physical_columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
     shown.write.options(**ROW_GROUPS).parquet(directory)
-    start.files.append((table, tables.data_files(directory, services.catalog.warehouse, table.identity)))
+    start.plain.append((table, tables.data_files(directory, services.catalog.warehouse, table.identity)))
 
 
 def _check_keys(
@@ -122,12 +140,12 @@ def _check_keys(
     version: int,
     stored: StoredAggregate,
 ) -> None:
-    twice = frame.where("_n > 1").limit(1).toArrow()
+    twice = to_arrow(frame.where("_n > 1").limit(1))
     if twice.num_rows == 0:
         return
     names = query.key or ()
     values = [twice.column(k)[0].as_py() for k in stored.keys]
-    result = Resolver(services, version).frame(compiled.text).toDF(*(c.name for c in compiled.columns))
+    result = result_at(services, compiled, version)
     for name, value in zip(names, values):
         column = result[quote(name)]
         result = result.where(column.isNull() if value is None else column == value)
@@ -141,25 +159,72 @@ def _check_keys(
 
 
 def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
-    from cq_engine.runtime.bulk_delta import write_log
+    """The result at the start's version as I rows of the delta log."""
+    result = result_at(services, compiled, start.version)
+    keep_difference(
+        services, start, query, difference(services, result.limit(0), result, query.key, start.version)
+    )
 
-    name = fresh_name("result")
-    names = [c.name for c in compiled.columns]
-    result = Resolver(services, start.version).frame(compiled.text).toDF(*names)
-    shown = ", ".join(map(quote, names))
-    signed = f"(SELECT {shown}, CAST({start.version} AS bigint) AS _v, 1 AS _w FROM {name})"
-    frame = run_sql(services.spark(), log_rows(signed, names, compiled.key), {name: result})
-    rows = _collect(frame)
-    if rows is None:
+
+def keep_difference(
+    services: Services,
+    start: Start,
+    query: ContinuousQuery,
+    rows: DataFrame,
+    *,
+    log: bool = True,
+    relation_at: int | None = None,
+) -> tuple[int, int, int]:
+    """Rows of a delta log (`recompute.difference`) for the log and, with `relation_at`, for the queries that read it.
+
+    `relation_at` is the version up to which the relation has its rows. Returns how many rows are I, D and U.
+    Raises ResultKeyError where two rows have one key.
+    """
+    found = _collect(rows)
+    if found is None:
+        twice = to_arrow(rows.where("_duplicate").limit(10))
+        if twice.num_rows:
+            raise duplicate_key(query, twice)
         start.attempt = start.attempt or services.catalog.attempt("create")
-        files = write_log(services, start.attempt, query, frame, start.version - 1, start.version)
-        start.files.append((query.result, files))
-        return
-    duplicates = rows.filter(rows.column("_duplicate"))
-    if duplicates.num_rows:
-        raise duplicate_key(query, duplicates)
-    if rows.num_rows:
-        start.inline.append((query.result, log_rows_in_order(query.result, rows, services)))
+        for column in query.result.columns:
+            if column.name not in rows.columns:
+                rows = rows.withColumn(column.name, f.lit(None).cast(column.type))
+        files = write_log(services, start.attempt, query, rows, start.version - 1, start.version)
+        kept: pa.Table | list[DataFile] = files
+        counts = _counted(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
+    else:
+        duplicates = found.filter(found.column("_duplicate"))
+        if duplicates.num_rows:
+            raise duplicate_key(query, duplicates)
+        kept = log_rows_in_order(query.result, found, services)
+        counts = counts_of(kept)
+    if not any(counts):
+        return counts
+    if log:
+        start.add(query.result, kept, counts)
+    if query.relation is not None and relation_at is not None:
+        table = query.relation.storage
+        if isinstance(kept, pa.Table):
+            start.add(table, change_rows(services, table, kept, relation_at), counts)
+        else:
+            assert start.attempt is not None
+            start.add(table, change_files(services, table, kept, relation_at, start.attempt), counts)
+    return counts
+
+
+def _counted(log: DataFrame) -> tuple[int, int, int]:
+    found = {row[0]: row[1] for row in log.groupBy(CHANGE_TYPE).count().collect()}
+    return found.get(INSERT, 0), found.get(DELETE, 0), found.get(UPDATE_POSTIMAGE, 0)
+
+
+def keep_relation(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, version: int
+) -> None:
+    """The result after commit `version` as the first rows of the table that other queries read."""
+    assert query.relation is not None
+    table = query.relation.storage
+    result = result_at(services, compiled, version).select(*(quote(c.name) for c in table.columns))
+    _keep(services, start, table, first_rows(table, result))
 
 
 def scalar_states(stored: Sequence[StoredAggregate]) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
 from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
     SEQUENCE,
     CatalogState,
@@ -32,10 +33,10 @@ from cq_engine.runtime.query import Resolver, unknown_table
 from cq_engine.runtime.references import find_references
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import run_sql, translate_spark_error
+from cq_engine.runtime.sql import fresh_name, run_sql, translate_spark_error
 from cq_engine.types import canonical_type, columns_of
 
-__all__ = ["Shape", "compile_definition", "define", "shape_of"]
+__all__ = ["Shape", "compile_definition", "define", "not_comparable", "shape_of", "with_old_values"]
 
 SESSION_SETTINGS = (
     "spark.sql.session.timeZone",
@@ -128,10 +129,12 @@ def _sources(state: CatalogState, text: str) -> dict[str, Table]:
                 detail="a continuous query follows its tables; a fixed version never changes",
                 hint=f"write just {reference.name}",
             )
-        table = state.tables.get(reference.name.lower())
+        name = reference.name.lower()
+        query = source_query(state, name)
+        table = state.tables.get(name) if query is None else query.relation
         if table is None:
             raise unknown_table(state, reference.name)
-        found[reference.name.lower()] = table
+        found[name] = table
     return found
 
 
@@ -200,7 +203,7 @@ def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
 
 
 def _tree(text: str) -> exp.Expr:
-    parsed = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
+    parsed = parse_expression(f"SELECT {text}")
     assert isinstance(parsed, exp.Select)
     found: exp.Expr = parsed.selects[0].unalias()
     return found
@@ -245,6 +248,47 @@ def _over_results(
     return sql_of(tree)
 
 
+# ------------------------------------------------------------------------------------------------ two definitions
+
+
+def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
+    """Why the results of two definitions of a query have no difference that is a delta; empty where they have one."""
+    before, after = (
+        [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
+    )
+    if before != after:
+        return f"the result's columns were {_described(before)} and would be {_described(after)}"
+    keys = [None if q.key is None else {k.lower() for k in q.key} for q in (old, new)]
+    if keys[0] != keys[1]:
+        return f"the result key was {_key(old)} and would be {_key(new)}"
+    if dict(old.session) != dict(new.session):
+        changed = sorted({name for name, _ in {*old.session} ^ {*new.session}})
+        return f"{', '.join(changed)} is not as it was when the query was created"
+    hidden = [[c.type for c in q.result.columns[q.width :]] for q in (old, new)]
+    if any(a != b for a, b in zip(*hidden)):
+        return "the types of cq_old_value expressions differ"
+    return ""
+
+
+def _described(columns: Sequence[tuple[str, str]]) -> str:
+    return f"({', '.join(f'{name} {kind}' for name, kind in columns)})"
+
+
+def _key(query: ContinuousQuery) -> str:
+    return "none" if query.key is None else f"({', '.join(query.key)})"
+
+
+def with_old_values(services: Services, query: ContinuousQuery, result: DataFrame) -> DataFrame:
+    """A result with the columns of the query's delta log: the expressions over it that cq_old_value asks for."""
+    columns = query.result.columns[: query.width]
+    _, hidden = _outputs(select_list(query.query), columns)
+    shown = result.select(*(quote(name) for name in result.columns[: query.width]))
+    named = shown.toDF(*(c.name for c in columns))
+    relation = fresh_name("result")
+    more = "".join(f", ({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
+    return run_sql(services.spark(), f"SELECT r.*{more} FROM {relation} AS r", {relation: named})
+
+
 # ------------------------------------------------------------------------------------------------ compiling
 
 
@@ -272,6 +316,7 @@ def define(
     services: Services, state: CatalogState, statement: CreateContinuousQuery
 ) -> tuple[CatalogState, ContinuousQuery, Compiled]:
     """The definition that the statement asks for; the state is as before but for the numbers it used."""
+    functions = services.functions.called_by(statement.query, state)
     shape = shape_of(services, state, statement.query)
     full = dict(statement.options).get("refresh", "").lower() == "full"
     compiled = compile_definition(services, shape, statement.primary_key, full=full)
@@ -309,5 +354,7 @@ def define(
         ),
         outputs=shape.outputs,
         width=shape.width,
+        declared=statement.primary_key is not None,
+        functions=functions,
     )
     return state, query, compiled

@@ -167,9 +167,10 @@ class Delivery:
         for ref in self._refs(query):
             unit.set_cursor(Cursor(query.name, _cursor_name(ref), version))
 
-    def change(self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery) -> None:
-        """Destinations that ALTER added start at the query's position; those that it took away are forgotten."""
-        position = self.services.catalog.status(after.name).position
+    def change(
+        self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery, position: int
+    ) -> None:
+        """Destinations that were added start at `position`; those that were taken away are forgotten."""
         old = {_cursor_name(ref) for ref in self._refs(before)}
         new = {_cursor_name(ref) for ref in self._refs(after)}
         for name in new - old:

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cq_engine.errors import CQError, Location
-from cq_engine.grammar.statements import CreateContinuousQuery, CreateTable, Dml, Explain, Query, Statement
+from cq_engine.grammar.statements import (
+    AlterContinuousQuery,
+    CreateContinuousQuery,
+    CreateTable,
+    Dml,
+    Explain,
+    Query,
+    Statement,
+)
 
 __all__ = ["located"]
 
@@ -24,7 +32,7 @@ def located(sql: str, statement: Statement, source: str, line: int, column: int)
 
 def _offset(sql: str, statement: Statement) -> int:
     """Where the part that other rooms see starts in the statement's text."""
-    if isinstance(statement, (CreateContinuousQuery, CreateTable)):
+    if isinstance(statement, (AlterContinuousQuery, CreateContinuousQuery, CreateTable)):
         return statement.query_offset
     if isinstance(statement, (Dml, Query)):
         return max(0, sql.find(statement.text))

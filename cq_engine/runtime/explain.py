@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import sqlglot
 
+from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.errors import AnalysisError
@@ -39,10 +40,14 @@ def plan_text(compiled: Compiled) -> str:
     plan = plan_delta(compiled, frozenset(compiled.sources), False)
     if plan is None:
         return "-- the result never changes"
-    parts = [
-        f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}"
-        for stage in plan.stages
-    ]
+    parts = []
+    for stage in plan.stages:
+        parts.append(f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}")
+        if stage.hit is not None:
+            again = _pretty(stage.repair_sql(_leaf, _alone))
+            parts.append(
+                f"-- {stage.node.name}, the groups with _hit = 1 (as {stage.hit.name}), if any\n{again}"
+            )
     return "\n".join([*parts, f"-- the delta\n{_pretty(plan.sql(_leaf, _alone))}"])
 
 
@@ -51,7 +56,7 @@ def _alone(emitter: Emitter) -> None:
 
 
 def _pretty(text: str) -> str:
-    return sqlglot.transpile(text, read="spark", write="spark", pretty=True)[0]
+    return sqlglot.transpile(text, read=CQSpark, write=CQSpark, pretty=True)[0]
 
 
 def explain_query(queries: Queries, name: str) -> Result:

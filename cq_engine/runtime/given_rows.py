@@ -13,7 +13,8 @@ from cq_engine.errors import AnalysisError, CQError
 from cq_engine.runtime import dml
 from cq_engine.runtime.rows import conform, empty
 from cq_engine.runtime.store_assignment import select
-from cq_engine.types import arrow_type
+from cq_engine.types import arrow_type, spark_type
+from cq_engine.values import encoded
 
 __all__ = ["Rows", "arrow_rows", "by_name"]
 
@@ -44,7 +45,7 @@ def arrow_rows(table: Table, rows: Any) -> pa.Table:
         for name, n in positions.items():
             column = table.columns[n]
             try:
-                arrays[column.name] = pa.array([row.get(name) for row in listed], arrow_type(column.type))
+                arrays[column.name] = _array([row.get(name) for row in listed], column.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise _unfit(table, column.name, column.type, error) from error
         rows = pa.table(arrays) if arrays else empty(table.columns)
@@ -55,6 +56,10 @@ def arrow_rows(table: Table, rows: Any) -> pa.Table:
         return conform(renamed, table.columns)
     except (pa.ArrowException, ValueError) as error:
         raise AnalysisError(f"the rows do not fit table {table.name}", detail=str(error)) from error
+
+
+def _array(values: Sequence[Any], kind: str) -> pa.Array:
+    return pa.array(encoded(values, spark_type(kind)), arrow_type(kind))
 
 
 def _unfit(table: Table, name: str, kind: str, error: Exception) -> CQError:

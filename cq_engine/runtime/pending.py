@@ -20,7 +20,7 @@ from cq_engine.catalog.model import (
     DataFile,
     Table,
 )
-from cq_engine.runtime.rows import conform, empty, identity_keys, row_values
+from cq_engine.runtime.rows import conform, empty, identity_columns, identity_keys, row_values
 
 __all__ = ["BulkPending", "Net", "SmallPending"]
 
@@ -80,6 +80,7 @@ class SmallPending:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._columns = table.storage.physical_columns
+        self._identity = identity_columns(table.storage)
         self._chunks: list[pa.Table] = [empty(self._columns)]
         self._size = 0
         self._entries: dict[Hashable, _Entry] = {}
@@ -98,13 +99,13 @@ class SmallPending:
             self._remove(conform(removed, self._columns))
         if added.num_rows:
             start = self._append(conform(added, self._columns))
-            for n, key in enumerate(identity_keys(added, self.table.storage.identity)):
+            for n, key in enumerate(identity_keys(added, self._identity)):
                 self._entries.setdefault(key, _Entry()).after.append(start + n)
 
     def _remove(self, rows: pa.Table) -> None:
         start = self._append(rows)
         values: list[Hashable] | None = None
-        for n, key in enumerate(identity_keys(rows, self.table.storage.identity)):
+        for n, key in enumerate(identity_keys(rows, self._identity)):
             entry = self._entries.setdefault(key, _Entry())
             if not entry.after:
                 entry.before = start + n
@@ -132,7 +133,7 @@ class SmallPending:
         """The snapshot `image` with this difference applied."""
         hidden = set(self.hidden())
         if hidden:
-            keys = identity_keys(image, self.table.storage.identity)
+            keys = identity_keys(image, self._identity)
             image = image.filter(pa.array([key not in hidden for key in keys], pa.bool_()))
         return pa.concat_tables([image, self.added()])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,7 @@ from cq_engine.runtime.sql import SPARK_ERRORS, Composed, fresh_name, quote, run
 if TYPE_CHECKING:
     from cq_engine.runtime.transaction import Transaction
 
-__all__ = ["Resolver", "query_frame", "run_query", "unknown_table"]
+__all__ = ["Resolver", "SourceResolver", "query_frame", "run_query", "unknown_table"]
 
 
 def run_query(
@@ -210,12 +212,21 @@ class Resolver:
         return joined.select(*shown, f.col(COMMIT_TIMESTAMP))
 
 
+class SourceResolver(Resolver):
+    """Resolves the names of a defining query: its tables as it knows them, and results of other queries."""
+
+    def __init__(self, services: Services, sources: Mapping[str, Table], version: int) -> None:
+        super().__init__(services, version)
+        self.state = replace(self.state, tables={**self.state.tables, **sources})
+
+
 def unknown_table(state: CatalogState, name: str, location: Location | None = None) -> AnalysisError:
     """The error for a name that is no table, with the nearest name as a hint."""
     query = state.queries.get(name.lower())
     if query is not None:
         return AnalysisError(
             f"{query.name} is a continuous query, not a table",
+            detail="its name stands for its result inside the query of another continuous query only",
             hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
             location=location,
         )

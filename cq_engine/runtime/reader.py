@@ -30,10 +30,12 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.runtime.change_rows import TAIL_ROWS, ChangeReader, reading_again
-from cq_engine.runtime.rows import Arena, conform, empty, identity_keys, open_dataset
+from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.sql import quote
+from cq_engine.types import collations, spark_type
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
@@ -149,16 +151,16 @@ class Reader(ChangeReader):
 
         Reads of a large table are restricted to the keys.
         """
-        wanted = set(identity_keys(keys, table.identity))
+        wanted = set(identity_keys(keys, identity_columns(table)))
         with self._lock:
             arena = self._arena(table, version)
             if arena is not None:
                 return arena.find(wanted)
-        restrict = {name: pc.unique(keys.column(name).combine_chunks()) for name in table.identity}
+        restrict = restriction(keys, identity_columns(table))
         found = self._restricted(table, version, restrict)
         if found is None:
             found = self._semi_join(table, version, keys, restrict)
-        hits = [n for n, key in enumerate(identity_keys(found, table.identity)) if key in wanted]
+        hits = [n for n, key in enumerate(identity_keys(found, identity_columns(table))) if key in wanted]
         return found.take(pa.array(hits, pa.int64()))
 
     @reading_again
@@ -189,7 +191,7 @@ class Reader(ChangeReader):
         wanted = wanted.select(*(_column(c.name).alias(f"_k{n}") for n, c in enumerate(identity))).distinct()
         on = [_column(c.name).eqNullSafe(f.col(f"_k{n}")) for n, c in enumerate(identity)]
         rows = self.image(table, version, restrict).join(wanted, on, "left_semi")
-        return conform(rows.toArrow(), table.physical_columns)
+        return conform(to_arrow(rows), table.physical_columns)
 
     def _arena(self, table: VersionedTable, version: int) -> Arena | None:
         """The arena of a small table at exactly `version`; the newest one seen is kept and moved forward."""
@@ -249,6 +251,16 @@ class Reader(ChangeReader):
             return self._frames[key]
 
 
+def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:
+    """The values of `columns` in `rows`, for a read that is restricted to them; without columns whose equality Arrow
+    and file statistics do not know (nested values, text of a collation)."""
+    return {
+        c.name: pc.unique(rows.column(c.name).combine_chunks())
+        for c in columns
+        if not pa.types.is_nested(rows.column(c.name).type) and not collations(spark_type(c.type))
+    }
+
+
 def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inserts: bool) -> DataFrame:
     """`base` with the change rows of `tail` applied: one Spark expression."""
     columns = [_column(c.name) for c in table.physical_columns]
@@ -259,8 +271,8 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     )
     newest = (
         tail.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
-        .withColumn("_n", f.row_number().over(last))
-        .where(f.col("_n") == 1)
+        .withColumn("_newest", f.row_number().over(last))
+        .where(f.col("_newest") == 1)
     )
     after = newest.where(f.col(CHANGE_TYPE) != DELETE).select(*columns)
     if not table.identity:

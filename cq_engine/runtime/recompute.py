@@ -1,26 +1,31 @@
-"""FULL: the query is run on the images before and after, and the two results are compared.
+"""Results from scratch, and the difference of two.
 
-The one plan that loops over commits, and only over those that touch its tables; CREATE warns of it.
+FULL runs the query on the images before and after, and compares. It is the one plan that loops over commits, and only
+over those that touch the query's tables; CREATE warns of it. A redefinition compares two queries' results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import quote
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.finish import log_rows
-from cq_engine.runtime.query import Resolver
+from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.query import SourceResolver
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import fresh_name, run_sql
+from cq_engine.types import columns_of
 
 if TYPE_CHECKING:
     from cq_engine.runtime.refresh import Interval
 
-__all__ = ["recompute", "touched_versions"]
+__all__ = ["difference", "recompute", "result_at", "touched_versions"]
 
 
 def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:
@@ -51,21 +56,34 @@ def recompute(services: Services, query: ContinuousQuery, compiled: Compiled, in
     else:
         versions = touched_versions(services, compiled, interval)
         steps = [(version - 1, version, version) for version in versions]
-    parts = [_difference(services, compiled, before, after, tag) for before, after, tag in steps]
+    parts = []
+    for before, after, tag in steps:
+        old, new = (result_at(services, compiled, version) for version in (before, after))
+        parts.append(to_arrow(difference(services, old, new, compiled.key, tag)))
     return pa.concat_tables(parts)
 
 
-def _difference(services: Services, compiled: Compiled, before: int, after: int, version: int) -> pa.Table:
-    relations = {}
-    sides = []
-    shown = ", ".join(quote(c.name) for c in compiled.columns)
-    for at, weight in ((before, -1), (after, 1)):
-        name = fresh_name("result")
-        relations[name] = (
-            Resolver(services, at).frame(compiled.text).toDF(*(c.name for c in compiled.columns))
-        )
-        sides.append(f"SELECT {shown}, CAST({version} AS bigint) AS _v, {weight} AS _w FROM {name}")
+def result_at(services: Services, compiled: Compiled, version: int) -> DataFrame:
+    """The query's result over the images after commit `version`, under its columns' names."""
+    resolver = SourceResolver(services, compiled.sources, version)
+    return resolver.frame(compiled.text).toDF(*(c.name for c in compiled.columns))
+
+
+def difference(
+    services: Services,
+    before: DataFrame,
+    after: DataFrame,
+    key: Sequence[str] | None,
+    version: int,
+) -> DataFrame:
+    """The delta log's rows, at `version`, that lead from one result to another of the same columns."""
+    names = after.columns
+    types = [c.type for c in columns_of(after.schema)]
+    shown = ", ".join(map(quote, names))
+    relations = {fresh_name("result"): before, fresh_name("result"): after}
+    sides = [
+        f"SELECT {shown}, CAST({version} AS bigint) AS _v, {weight} AS _w FROM {name}"
+        for name, weight in zip(relations, (-1, 1))
+    ]
     signed = "(" + " UNION ALL ".join(sides) + ")"
-    return run_sql(
-        services.spark(), log_rows(signed, [c.name for c in compiled.columns], compiled.key), relations
-    ).toArrow()
+    return run_sql(services.spark(), log_rows(signed, names, key, types), relations)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.planner.tokens import scan
 from cq_engine.runtime.sql import quote
@@ -57,7 +57,7 @@ def find_references(text: str) -> list[Reference]:
     clauses = _find_clauses(text)
     plain = _blank(text, clauses)
     try:
-        tree = sqlglot.parse_one(plain, dialect="spark")
+        tree = parse_expression(plain)
     except SqlglotError as error:
         raise _syntax_error(text, error) from error
     found = []

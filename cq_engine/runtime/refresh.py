@@ -21,12 +21,15 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     VersionedTable,
 )
+from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError, ResultKeyError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
-from cq_engine.planner.delta_plan import DeltaPlan, is_key_count, plan_delta
+from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count, plan_delta
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.recompute import recompute
+from cq_engine.runtime.relations import change_files, change_rows, write_changes
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import small_settings
@@ -80,6 +83,13 @@ class Outcome:
     counts: tuple[int, int, int]
     versions: tuple[int, int] = (0, 0)
     attempt: Attempt | None = None
+    relation: pa.Table | Sequence[DataFile] = ()
+    """Change rows of the result as a table, where other queries read it."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of INSERT, DELETE, UPDATE the log's rows are."""
+        return frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), self.counts) if count)
 
 
 class Refresher:
@@ -114,7 +124,7 @@ class Refresher:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         faults.point("refresh.begin")
         try:
-            outcome = self._compute(query, compiled, interval)
+            outcome = self._related(query, interval, self._compute(query, compiled, interval))
         except PySparkException as error:
             raise self._failed(query, interval, translate_spark_error(error)) from error
         except CQError as error:
@@ -174,11 +184,11 @@ class Refresher:
         states: list[tuple[VersionedTable, pa.Table]] = []
         twice: list[Sequence[object]] = []
         for stage in plan.stages:
-            rows = self._collect(stage.sql(binder, binder.attach), binder)
+            rows = self._stage_rows(stage, binder)
             if rows is None:
                 return None
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            binder.give(stage.node, self.services.reader.frame(rows, columns).coalesce(1))
+            binder.give(stage.node, self.services.reader.frame(rows, columns).coalesce(1), rows)
             if is_key_count(stage):
                 twice += _doubled(rows, stage.stored)
             states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
@@ -189,8 +199,24 @@ class Refresher:
             raise two_rows(query, twice[0], log)
         return self._outcome(query, log, states)
 
+    def _stage_rows(self, stage: Stage, binder: IntervalBinder) -> pa.Table | None:
+        """The stage's versions; groups whose accumulators could not be carried on are read again."""
+        rows = self._collect(stage.sql(binder, binder.attach), binder)
+        if rows is None or stage.hit is None:
+            return rows
+        wrong = pc.equal(rows.column(HIT), 1)
+        hit, rows = rows.filter(wrong), rows.filter(pc.invert(wrong)).drop_columns([HIT])
+        if hit.num_rows == 0:
+            return rows
+        if stage.stored.keys:
+            keys = stage.stored.columns[: len(stage.stored.keys)]
+            groups = hit.select(stage.stored.keys).group_by(list(stage.stored.keys)).aggregate([])
+            binder.give(stage.hit, self.services.reader.frame(groups, keys).coalesce(1), groups)
+        again = self._collect(stage.repair_sql(binder, binder.attach), binder)
+        return None if again is None else pa.concat_tables([rows, again.cast(rows.schema)])
+
     def _collect(self, text: str, binder: IntervalBinder) -> pa.Table | None:
-        rows = run_sql(self.services.spark(), text, binder.relations).limit(SMALL_RESULT + 1).toArrow()
+        rows = to_arrow(run_sql(self.services.spark(), text, binder.relations).limit(SMALL_RESULT + 1))
         return rows if rows.num_rows <= SMALL_RESULT else None
 
     def _outcome(
@@ -199,7 +225,22 @@ class Refresher:
         if log.num_rows and pc.any(log.column("_duplicate")).as_py():
             raise duplicate_key(query, log.filter(log.column("_duplicate")))
         rows = log_rows_in_order(query.result, log, self.services)
-        return Outcome(rows, [(t, r) for t, r in states if r.num_rows], _counts(rows), _bounds(rows))
+        return Outcome(rows, [(t, r) for t, r in states if r.num_rows], counts_of(rows), _bounds(rows))
+
+    def _related(self, query: ContinuousQuery, interval: Interval, outcome: Outcome | None) -> Outcome | None:
+        """The outcome with the change rows for the queries that read this one."""
+        if outcome is None or query.relation is None or not outcome.kinds:
+            return outcome
+        table = query.relation.storage
+        if isinstance(outcome.log, pa.Table):
+            return replace(outcome, relation=change_rows(self.services, table, outcome.log, interval.a))
+        assert outcome.attempt is not None
+        try:
+            files = change_files(self.services, table, outcome.log, interval.a, outcome.attempt)
+        except BaseException:
+            outcome.attempt.abandon()
+            raise
+        return replace(outcome, relation=files)
 
     # ------------------------------------------------------------ writing
 
@@ -214,9 +255,9 @@ class Refresher:
                 if isinstance(outcome.log, pa.Table):
                     unit.add_changes(query.result, low, high, outcome.log)
                 elif outcome.log:
-                    unit.add_change_files(
-                        query.result, low, high, outcome.log, frozenset({"INSERT", "DELETE", "UPDATE"})
-                    )
+                    unit.add_change_files(query.result, low, high, outcome.log, outcome.kinds)
+                if query.relation is not None:
+                    write_changes(unit, query.relation.storage, low, high, outcome.relation, outcome.kinds)
                 for table, rows in outcome.states:
                     if isinstance(rows, pa.Table):
                         unit.add_changes(table, interval.b, interval.b, conform(rows, change_columns(table)))
@@ -240,7 +281,8 @@ class Refresher:
             faults.point("refresh.before_catalog")
 
 
-def _counts(rows: pa.Table) -> tuple[int, int, int]:
+def counts_of(rows: pa.Table) -> tuple[int, int, int]:
+    """How many rows of a delta log are I, D and U."""
     kinds = rows.column("_change_type").combine_chunks()
     found = {item["values"]: item["counts"] for item in pc.value_counts(kinds).to_pylist()}
     return found.get("insert", 0), found.get("delete", 0), found.get("update_postimage", 0)

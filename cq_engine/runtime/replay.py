@@ -11,7 +11,7 @@ import pyarrow as pa
 from cq_engine.catalog.model import ROW_ID, Table
 from cq_engine.errors import AnalysisError, ConstraintError
 from cq_engine.runtime.change_batches import Batch
-from cq_engine.runtime.rows import conform, identity_keys, row_values
+from cq_engine.runtime.rows import conform, identity_columns, identity_keys, row_values
 from cq_engine.runtime.services import Services
 
 __all__ = ["Events", "Log", "replay"]
@@ -66,11 +66,12 @@ def replay(services: Services, batch: Batch, ranks: Mapping[Any, int], first: in
     """
     table = batch.table
     rows = _with_row_ids(services, table, batch)
-    keys = identity_keys(rows, table.storage.identity)
+    identity = identity_columns(table.storage)
+    keys = identity_keys(rows, identity)
     there = _existing(services, batch, rows, keys)
     arena = pa.concat_tables([rows, there]).combine_chunks()
     current: dict[Hashable, int] = {
-        key: rows.num_rows + n for n, key in enumerate(identity_keys(there, table.storage.identity))
+        key: rows.num_rows + n for n, key in enumerate(identity_keys(there, identity))
     }
     events = Events()
     touched: dict[Hashable, int] = {}

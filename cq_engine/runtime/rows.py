@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +20,20 @@ from cq_engine.catalog.model import (
     Column,
     VersionedTable,
 )
-from cq_engine.types import arrow_schema
+from cq_engine.errors import AnalysisError
+from cq_engine.types import FOLDED_COLLATIONS, arrow_schema, collations, spark_type
+from cq_engine.values import is_variant, variant
 
-__all__ = ["Arena", "change_columns", "conform", "empty", "identity_keys", "open_dataset", "row_values"]
+__all__ = [
+    "Arena",
+    "change_columns",
+    "conform",
+    "empty",
+    "identity_columns",
+    "identity_keys",
+    "open_dataset",
+    "row_values",
+]
 
 _NAN = ("NaN",)
 _REFRESH_TIME = "_refresh_time"
@@ -60,42 +71,102 @@ def empty(columns: Sequence[Column]) -> pa.Table:
     return arrow_schema(columns).empty_table()
 
 
-def identity_keys(table: pa.Table, identity: Sequence[str]) -> list[Hashable]:
-    """The identity of each row as a hashable value: NULL = NULL, NaN = NaN, −0.0 = 0.0.
+def identity_columns(table: VersionedTable) -> tuple[Column, ...]:
+    """The columns that identify a row of `table`."""
+    by_name = {c.name: c for c in table.physical_columns}
+    return tuple(by_name[name] for name in table.identity)
+
+
+def identity_keys(table: pa.Table, identity: Sequence[Column]) -> list[Hashable]:
+    """The identity of each row as a hashable value: NULL = NULL, NaN = NaN, −0.0 = 0.0, text by its collation.
 
     Times are their numbers, so that every instant that Spark has is representable.
+    Raises AnalysisError for a collation that only Spark can compare.
     """
     if not identity:
         return [()] * table.num_rows
-    lists = [_hashable(table.column(name)) for name in identity]
+    lists = [_hashable(table.column(c.name), _folding(c)) for c in identity]
     return lists[0] if len(lists) == 1 else list(zip(*lists))
 
 
-def _hashable(column: pa.ChunkedArray) -> list[Hashable]:
+def row_values(table: pa.Table) -> list[Hashable]:
+    """Every row of `table` as one hashable value, equal exactly where the rows are the same row image.
+
+    Text counts as it is written, whatever its collation; the order of a map's entries does not.
+    """
+    if not table.num_columns:
+        return [()] * table.num_rows
+    lists = [_hashable(column, None) for column in table.columns]
+    return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+
+_Fold = Callable[[str], str]
+
+
+def _folding(column: Column) -> _Fold | None:
+    """What makes text of the column's collation equal where Spark takes it for equal; None for plain comparison."""
+    found = collations(spark_type(column.type))
+    if not found:
+        return None
+    if len(found) > 1 or not found <= FOLDED_COLLATIONS:
+        raise AnalysisError(
+            f"column {column.name} of type {column.type} cannot identify rows",
+            detail=f"only Spark can compare text of collation {', '.join(sorted(found))}",
+            hint="compare by another one, such as UTF8_LCASE",
+        )
+    (collation,) = found
+    return lambda text: _folded(text, collation)
+
+
+def _folded(text: str, collation: str) -> str:
+    if collation.endswith("_RTRIM"):
+        text = text.rstrip(" ")
+    if collation.startswith("UTF8_LCASE"):  # code point by code point, both small sigmas as one
+        return text.lower() if text.isascii() else "".join(map(str.lower, text)).replace("ς", "σ")
+    return text
+
+
+def _hashable(column: pa.ChunkedArray, fold: _Fold | None) -> list[Hashable]:
     kind = column.type
     if pa.types.is_floating(kind):
         return [_NAN if v is not None and math.isnan(v) else v for v in pc.add(column, 0.0).to_pylist()]
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind):
         return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_date32(kind):
         return column.cast(pa.int32()).to_pylist()  # type: ignore[no-any-return]
     values = column.to_pylist()
-    return [_freeze(v) for v in values] if pa.types.is_nested(kind) else values
+    if pa.types.is_nested(kind) or fold is not None:
+        return [_freeze(v, kind, fold) for v in values]
+    return values  # type: ignore[no-any-return]
 
 
-def _freeze(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return tuple((k, _freeze(v)) for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(_freeze(v) for v in value)
+def _freeze(value: Any, kind: pa.DataType, fold: _Fold | None) -> Hashable:
+    if value is None:
+        return None
+    if is_variant(kind):
+        return _tagged(variant(value))
+    if pa.types.is_struct(kind):
+        return tuple(_freeze(value[field.name], field.type, fold) for field in kind)
+    if pa.types.is_map(kind):
+        return frozenset(
+            (_freeze(k, kind.key_type, fold), _freeze(v, kind.item_type, fold)) for k, v in value
+        )
+    if pa.types.is_list(kind):
+        return tuple(_freeze(v, kind.value_type, fold) for v in value)
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
-    return value  # type: ignore[no-any-return]
+    return fold(value) if fold is not None and isinstance(value, str) else value
 
 
-def row_values(table: pa.Table) -> list[Hashable]:
-    """Every row of `table` as one hashable value, equal exactly where the rows are the same row image."""
-    return identity_keys(table, table.column_names) if table.num_columns else [()] * table.num_rows
+def _tagged(value: Any) -> Hashable:
+    """A value inside a variant with its type: there, 1 is not 1.0 and not true."""
+    if isinstance(value, dict):
+        return frozenset((key, _tagged(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(_tagged(item) for item in value)
+    if isinstance(value, float):
+        return "float", (_NAN if math.isnan(value) else value + 0.0)
+    return type(value).__name__, value
 
 
 def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
@@ -116,7 +187,8 @@ class Arena:
 
     def __init__(self, columns: Sequence[Column], identity: Sequence[str]) -> None:
         self.columns = tuple(columns)
-        self.identity = tuple(identity)
+        by_name = {c.name: c for c in columns}
+        self.identity = tuple(by_name[name] for name in identity)
         self.version = 0
         self.positions: dict[Hashable, int] = {}
         self._chunks: list[pa.Table] = []

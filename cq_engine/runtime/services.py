@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock
+from cq_engine.runtime.functions import Functions
 from cq_engine.runtime.reader import Reader
 
 __all__ = ["Services"]
@@ -27,6 +28,8 @@ class Services:
     reader: Reader
     spark: Callable[[], SparkSession]
     clock: Clock
+    functions: Functions = field(default_factory=Functions)
+    """The functions of the user that queries may call."""
     resolve: Callable[[str], DataFrame | None] = _nothing
     """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
 

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Table
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.grammar import Describe, Show
 from cq_engine.grammar.format import format_when
 from cq_engine.result import Result
+from cq_engine.runtime.horizon import waiting_for
 
-__all__ = ["describe", "show"]
+__all__ = ["describe", "functions", "show"]
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
@@ -35,7 +37,7 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
     if statement.what == "CONTINUOUS QUERIES":
         return _rows(
             ("name", "state", "position", "verdict", "reasons", "mode", "when", "key", "error"),
-            [_query(q, overview) for q in sorted(state.queries.values(), key=lambda q: q.name)],
+            [_query(q, overview, catalog) for q in sorted(state.queries.values(), key=lambda q: q.name)],
         )
     if statement.what == "DESTINATIONS":
         rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
@@ -70,24 +72,29 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
     )
 
 
+def functions(rows: Sequence[Sequence[object]]) -> Result:
+    """SHOW FUNCTIONS: `Functions.rows`."""
+    return _rows(("name", "language", "definition", "deterministic", "queries"), rows)
+
+
 def _names(columns: Sequence[str] | None) -> str:
     return "" if columns is None else f"({', '.join(columns)})"
 
 
-def _query(query: ContinuousQuery, overview: Overview) -> tuple[object, ...]:
+def _query(query: ContinuousQuery, overview: Overview, catalog: Catalog) -> tuple[object, ...]:
     status = overview.status.get(query.name, QueryStatus(0))
     return (
         query.name, status.state, status.position, query.verdict, "; ".join(query.reasons), query.mode,
-        format_when(query.when), _names(query.key), status.error,
+        format_when(query.when), _names(query.key), status.error or waiting_for(catalog, query),
     )  # fmt: skip
 
 
-def describe(overview: Overview, statement: Describe) -> Result:
+def describe(overview: Overview, catalog: Catalog, statement: Describe) -> Result:
     """DESCRIBE [TABLE | CONTINUOUS QUERY] name: one row per column, or per fact of a query."""
     state = overview.state
     query = state.queries.get(statement.name.lower())
     if statement.kind == "CONTINUOUS QUERY" or (query is not None and statement.kind is None):
-        return _describe_query(apply.find_query(state, statement.name), overview)
+        return _describe_query(apply.find_query(state, statement.name), overview, catalog)
     return _describe_table(apply.find_table(state, statement.name))
 
 
@@ -97,21 +104,22 @@ def _describe_table(table: Table) -> Result:
     return _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
 
 
-def _describe_query(query: ContinuousQuery, overview: Overview) -> Result:
+def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog) -> Result:
     status = overview.status.get(query.name, QueryStatus(0))
     key = "none (a multiset)" if query.key is None else _names(query.key)
     facts = [
         ("name", query.name),
         ("state", status.state),
-        ("error", status.error),
+        ("error", status.error or waiting_for(catalog, query)),
         ("verdict", query.verdict),
-        *(("reason", reason) for reason in query.reasons),
+        *(("block", block) for block in query.reasons),
         ("result key", key),
         ("mode", query.mode),
         ("markers", ", ".join(query.markers)),
         ("when", format_when(query.when)),
         ("position", str(status.position)),
         ("sources", ", ".join(query.sources)),
+        ("read by", ", ".join(reader.name for reader in readers(overview.state, query.name))),
         ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),
         *(("destination", f"{d.kind or ''} {d.name}".strip()) for d in query.destinations),
         ("statement", query.statement),

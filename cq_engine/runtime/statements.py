@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.functions import drop_function
 from cq_engine.errors import CatalogError, TransactionError
 from cq_engine.grammar import (
     AlterContinuousQuery,
@@ -17,10 +20,12 @@ from cq_engine.grammar import (
     CompactTable,
     CopyInto,
     CreateContinuousQuery,
+    CreateFunction,
     CreateTable,
     Describe,
     Dml,
     DropContinuousQuery,
+    DropFunction,
     DropTable,
     Explain,
     Query,
@@ -35,6 +40,7 @@ from cq_engine.result import Result
 from cq_engine.runtime import show
 from cq_engine.runtime.check import check_constraints
 from cq_engine.runtime.explain import explain_query, explain_text
+from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
 from cq_engine.runtime.transaction import Transaction
@@ -167,15 +173,17 @@ def _create_as(statement: CreateTable, engine: Engine) -> Result:
 @execute.register(DropTable)
 def _drop_table(statement: DropTable, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "DROP TABLE")
-    catalog = engine.catalog
-    if statement.if_exists and statement.name.lower() not in catalog.state.tables:
-        return Result(message=f"there is no table {statement.name}")
-    gone = {q.name for q in catalog.state.queries.values()}
-    with catalog.lock, catalog.write() as unit:
-        unit.set_state(apply.drop_table(catalog.state, statement))
-    for name in gone - {q.name for q in catalog.state.queries.values()}:
+    with _dropping(engine):
+        return Result(message=engine.queries.drop_table(statement))
+
+
+@contextmanager
+def _dropping(engine: Engine) -> Iterator[None]:
+    """Queries that are gone after the block are no longer scheduled."""
+    before = {query.name for query in engine.catalog.state.queries.values()}
+    yield
+    for name in before - {query.name for query in engine.catalog.state.queries.values()}:
         engine.scheduler.remove(name)
-    return Result(message=f"table {statement.name} dropped")
 
 
 @execute.register(AlterTable)
@@ -199,6 +207,32 @@ def _check(statement: CheckConstraints, engine: Engine, sql: str) -> Result:
     return check_constraints(engine.services, statement.table)
 
 
+@execute.register(CreateFunction)
+def _create_function(statement: CreateFunction, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "CREATE FUNCTION")
+    catalog = engine.catalog
+    if statement.if_not_exists and statement.name.lower() in catalog.state.functions:
+        return Result(message=f"function {statement.name} exists")
+    with catalog.lock:
+        state = engine.services.functions.created(statement, catalog.state, lambda: engine.spark)
+        with catalog.write() as unit:
+            unit.set_state(state)
+    function = state.functions[statement.name.lower()]
+    note = "" if function.deterministic else "; it is not deterministic, so no continuous query can call it"
+    return Result(message=f"function {function.name} created{note}")
+
+
+@execute.register(DropFunction)
+def _drop_function(statement: DropFunction, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "DROP FUNCTION")
+    catalog = engine.catalog
+    if statement.if_exists and statement.name.lower() not in catalog.state.functions:
+        return Result(message=f"there is no function {statement.name}")
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(drop_function(catalog.state, statement.name))
+    return Result(message=f"function {statement.name} dropped")
+
+
 # ------------------------------------------------------------------------------------------------ queries
 
 
@@ -208,6 +242,7 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
     check_when(statement.when, engine.now)
     message = engine.queries.create(statement)
     engine.schedule(statement.name, new=True)
+    engine.cascade(statement.name)
     if statement.start.point != "NOW":
         engine.scheduler.wake(statement.name)
     return Result(message=message)
@@ -220,6 +255,7 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
         check_when(statement.when, engine.now)
     message = engine.queries.alter(statement)
     engine.schedule(statement.name)
+    engine.cascade(statement.name)
     if statement.action == "RESUME":
         engine.scheduler.wake(statement.name)
     return Result(message=message)
@@ -228,9 +264,8 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
 @execute.register(DropContinuousQuery)
 def _drop_query(statement: DropContinuousQuery, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "DROP CONTINUOUS QUERY")
-    message = engine.queries.drop(statement)
-    engine.scheduler.remove(statement.name)
-    return Result(message=message)
+    with _dropping(engine):
+        return Result(message=engine.queries.drop(statement))
 
 
 @execute.register(RefreshContinuousQuery)
@@ -238,17 +273,21 @@ def _refresh(statement: RefreshContinuousQuery, engine: Engine, sql: str) -> Res
     _no_transaction(engine, "REFRESH CONTINUOUS QUERY")
     done = engine.refresh(statement.name)
     said = f"{done.query}: {done.inserted} I, {done.deleted} D, {done.updated} U, version {done.to_version}"
+    waits = waiting_for(engine.catalog, engine.queries.find(done.query))
+    said += f"; {waits}" if waits else ""
     return Result(message=said, rowcount=done.inserted + done.deleted + done.updated)
 
 
 @execute.register(Show)
 def _show(statement: Show, engine: Engine, sql: str) -> Result:
+    if statement.what == "FUNCTIONS":
+        return show.functions(engine.services.functions.rows(engine.catalog.state))
     return show.show(engine.overview(), engine.catalog, statement)
 
 
 @execute.register(Describe)
 def _describe(statement: Describe, engine: Engine, sql: str) -> Result:
-    return show.describe(engine.overview(), statement)
+    return show.describe(engine.overview(), engine.catalog, statement)
 
 
 @execute.register(Explain)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, VersionedTable
-from cq_engine.runtime.rows import identity_keys
+from cq_engine.runtime.rows import identity_columns, identity_keys
 
 __all__ = ["Tail"]
 
@@ -34,7 +34,7 @@ class Tail:
 
     @classmethod
     def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> Tail:
-        keys = identity_keys(rows, table.identity)
+        keys = identity_keys(rows, identity_columns(table))
         weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
         signed = rows.select([c.name for c in table.physical_columns])
         signed = signed.append_column(VERSION, rows.column(COMMIT_VERSION)).append_column(WEIGHT, weights)
@@ -82,7 +82,9 @@ class Tail:
     def untouched(self, base: pa.Table) -> pa.Table:
         """The rows of `base` whose identity has no change."""
         touched = set(self.net_keys)
-        keep = [i for i, key in enumerate(identity_keys(base, self.table.identity)) if key not in touched]
+        keep = [
+            i for i, key in enumerate(identity_keys(base, identity_columns(self.table))) if key not in touched
+        ]
         return base if len(keep) == base.num_rows else base.take(pa.array(keep, pa.int64()))
 
 

@@ -15,10 +15,11 @@ from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import ROW_ID, Table
 from cq_engine.errors import CQError
 from cq_engine.runtime import bulk, dml, staging
+from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.merge import MergeEffect
 from cq_engine.runtime.pending import BulkPending, SmallPending
 from cq_engine.runtime.reader import Restrict
-from cq_engine.runtime.rows import conform, empty, identity_keys
+from cq_engine.runtime.rows import conform, empty, identity_columns, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import SPARK_ERRORS, translate_spark_error
 
@@ -182,7 +183,7 @@ class Workspace:
         check: bool,
     ) -> tuple[list[int], pa.Table, pa.Table]:
         """A target row may stand in one pair only, or in several that all delete it."""
-        keys = identity_keys(removed, table.storage.identity)
+        keys = identity_keys(removed, identity_columns(table.storage))
         if len(set(keys)) == len(keys):
             return gone, removed, rows
         first: dict[Any, int] = {}
@@ -275,7 +276,7 @@ def _collect(frame: DataFrame, limit: int) -> pa.Table | None:
 
 def _rows(frame: DataFrame) -> pa.Table:
     try:
-        return frame.toArrow()
+        return to_arrow(frame)
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
 

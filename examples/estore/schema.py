@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -112,9 +112,7 @@ class Sizes:
         return {"customer": self.customers, "orders": self.orders, "orderline": self.lines}
 
 
-def create_queries(engine: cq_engine.Engine, names: Iterable[str] = tuple(QUERIES)) -> None:
-    """Creates the named queries: transactional, and refreshed only when asked to."""
-    for name in names:
-        engine.execute(
-            f"CREATE CONTINUOUS QUERY {name} COMPUTE TRANSACTIONAL DELTA ON DEMAND AS {QUERIES[name]}"
-        )
+def create_queries(engine: cq_engine.Engine, queries: Mapping[str, str] = QUERIES) -> None:
+    """Creates queries by their names: transactional, and refreshed only when asked to."""
+    for name, query in queries.items():
+        engine.execute(f"CREATE CONTINUOUS QUERY {name} COMPUTE TRANSACTIONAL DELTA ON DEMAND AS {query}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import sqlglot
 
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.keys import TableKeys, column_types, covers, result_key
 from cq_engine.algebra.lower import lower
 from cq_engine.algebra.names import Names
@@ -36,6 +36,12 @@ CASES = (
     ("SELECT a.o FROM orders a JOIN items b ON a.qty < b.i", None),
     ("SELECT a.o, b.o AS p FROM orders a, orders b", ("o", "p")),
     ("SELECT a.o FROM orders a JOIN events e ON a.o = e.at", None),
+    ("SELECT l.o, n, r.qty FROM lines l JOIN orders r ON l.o <=> r.o", ("o", "n")),
+    # A subquery has one value for each row, however it is found.
+    ("SELECT o, (SELECT max(n) FROM lines WHERE lines.o = orders.o) AS m FROM orders", ("o",)),
+    ("SELECT o, (SELECT max(n) FROM lines WHERE lines.o < orders.qty) AS m FROM orders", ("o",)),
+    ("SELECT o, EXISTS (SELECT 1 FROM lines WHERE lines.o = orders.o) AS m FROM orders", ("o",)),
+    ("SELECT o, qty NOT IN (SELECT n FROM lines) AS m FROM orders", ("o",)),
     # A chain of look-ups.
     ("SELECT l.o, l.n FROM lines l JOIN orders r ON l.o = r.o JOIN items i ON r.item = i.i", ("o", "n")),
     # A constant part needs not be shown.
@@ -47,11 +53,23 @@ CASES = (
     ("SELECT count(*) AS c FROM orders", ()),
     ("SELECT o, cust, count(*) AS c FROM orders GROUP BY o, cust", ("o",)),
     # Group keys that another one fixes, over joins and derived tables.
-    ("SELECT l.o, r.cust, count(*) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY l.o, r.cust", ("o",)),
+    (
+        "SELECT l.o, r.cust, count(*) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY l.o, r.cust",
+        ("o",),
+    ),
     ("SELECT r.cust, l.o, sum(n) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY r.cust, l.o", ("o",)),
-    ("SELECT r.cust, l.n, sum(r.o) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY r.cust, l.n", ("cust", "n")),
-    ("SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.item = i.i GROUP BY i.name, r.o", ("o",)),
-    ("SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.qty < i.i GROUP BY i.name, r.o", ("name", "o")),
+    (
+        "SELECT r.cust, l.n, sum(r.o) AS c FROM lines l JOIN orders r ON l.o = r.o GROUP BY r.cust, l.n",
+        ("cust", "n"),
+    ),
+    (
+        "SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.item = i.i GROUP BY i.name, r.o",
+        ("o",),
+    ),
+    (
+        "SELECT i.name, r.o, count(*) AS c FROM orders r JOIN items i ON r.qty < i.i GROUP BY i.name, r.o",
+        ("name", "o"),
+    ),
     (
         "SELECT l.o, k, count(*) AS c FROM lines l JOIN (SELECT o, upper(cust) AS k FROM orders) r ON l.o = r.o"  # noqa: ISC004
         " GROUP BY l.o, k",
@@ -85,7 +103,7 @@ def table_key(name: str) -> tuple[str, ...] | None:
 
 @pytest.mark.parametrize(("query", "expected"), CASES)
 def test_result_key(query: str, expected: tuple[str, ...] | None) -> None:
-    tree = sqlglot.parse_one(query, dialect="spark")
+    tree = parse_expression(query)
     lowered = lower(tree, TABLES, Names())
     shown = dict(zip(lowered.outputs, (s.alias_or_name for s in tree.selects)))
     found = result_key(lowered.node, lowered.outputs, table_key)
@@ -96,7 +114,7 @@ def test_result_key(query: str, expected: tuple[str, ...] | None) -> None:
     ("declared", "expected"), [(("o",), True), (("o", "qty"), True), (("qty",), False), ((), False)]
 )
 def test_declared_key_covers_a_derived_one(declared: tuple[str, ...], expected: bool) -> None:
-    lowered = lower(sqlglot.parse_one("SELECT o, qty FROM orders", dialect="spark"), TABLES, Names())
+    lowered = lower(parse_expression("SELECT o, qty FROM orders"), TABLES, Names())
     by_name = dict(zip(("o", "qty"), lowered.outputs))
     assert covers(lowered.node, [by_name[d] for d in declared], lowered.outputs, table_key) is expected
 
@@ -113,7 +131,7 @@ CONVERSIONS = (
 
 @pytest.mark.parametrize(("query", "expected"), CONVERSIONS)
 def test_an_equality_with_a_conversion_derives_nothing(query: str, expected: tuple[str, ...] | None) -> None:
-    tree = sqlglot.parse_one(query, dialect="spark")
+    tree = parse_expression(query)
     lowered = lower(tree, TABLES, Names())
     keys = {**KEYS, "orders": ("o",), "items": ("i",)}
     if "item = " in query and "JOIN" not in query:

@@ -13,6 +13,7 @@ import duckdb
 import pytest
 import sqlglot
 
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.lower import lower
 from cq_engine.algebra.names import Names
@@ -28,7 +29,7 @@ CREATE TABLE u AS FROM (VALUES (1, 'x'), (2, 'y'), (2, 'y'), (5, NULL), (7, 'z')
 
 def emitted(query: str) -> str:
     """The query, lowered and emitted."""
-    lowered = lower(sqlglot.parse_one(query, dialect="spark"), TABLES, Names())
+    lowered = lower(parse_expression(query), TABLES, Names())
 
     def leaf(node: Node) -> str:
         assert isinstance(node, Scan)

@@ -14,6 +14,7 @@ from cq_engine.catalog.model import (
     DataFile,
     ForeignKey,
     OutputColumn,
+    SqlFunction,
     Table,
     VersionedTable,
 )
@@ -69,6 +70,8 @@ QUERY = ContinuousQuery(
     source_columns=(("t", ("a", "b")), ("u", ())),
     declared=True,
     key_checked=True,
+    functions=("f", "g"),
+    relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
 )
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
@@ -110,6 +113,11 @@ def test_the_examples_leave_no_field_at_its_default() -> None:
 def test_files() -> None:
     files = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
     assert documents.files_from_text(documents.files_to_text(files)) == files
+
+
+def test_functions() -> None:
+    function = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
+    assert documents.function_from_text(documents.function_to_text(function)) == function
 
 
 def test_an_unknown_schedule_is_said_so() -> None:

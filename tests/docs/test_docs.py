@@ -134,9 +134,15 @@ def test_every_variant_of_a_statement_is_shown() -> None:
         "TABLES",
         "CONTINUOUS QUERIES",
         "DESTINATIONS",
+        "FUNCTIONS",
         "REFRESHES",
     }
-    assert {s.action for s in shown if isinstance(s, AlterContinuousQuery)} == {"PAUSE", "RESUME", "SET"}
+    assert {s.action for s in shown if isinstance(s, AlterContinuousQuery)} == {
+        "PAUSE",
+        "RESUME",
+        "SET",
+        "AS",
+    }
     actions = {s.action for s in shown if isinstance(s, AlterTable)}
     assert actions == {"ADD COLUMNS", "ADD FOREIGN KEY", "CLUSTER BY", "RENAME"}
     assert {s.kind for s in shown if isinstance(s, Dml)} == {

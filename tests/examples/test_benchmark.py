@@ -21,3 +21,19 @@ def test_benchmark_prints_its_figures(
         *(3 * ["growth"]),
     ]
     assert all(figure["benchmark"] == "estore_refresh" for figure in figures)
+
+
+def test_shapes_benchmark_checks_its_deltas(
+    load_program: Callable[[str], ModuleType], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = load_program("benchmarks/shapes_refresh.py")
+    chosen = ["left_join", "anti_join", "top_n"]
+    arguments = ["--scales", "0.001", "0.006", "--rounds", "1", "--queries", *chosen]
+    assert program.main(arguments, spark=spark) == 0
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [f["figure"] for f in figures] == [*(2 * ["load", *3 * ["refresh"]]), *(3 * ["growth"])]
+    refreshes = [f for f in figures if f["figure"] == "refresh"]
+    assert [f["query"] for f in refreshes] == 2 * chosen
+    assert all(f["delta_rows"] > 0 for f in refreshes)
+    # The lines of scale 0.006 are not in memory: of 60 000 a refresh reads those of the changed orders.
+    assert 0 < refreshes[-1]["rows_read"] < 1000

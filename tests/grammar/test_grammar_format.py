@@ -135,6 +135,7 @@ alter_table = some.one_of(
     some.builds(st.AlterTable, name, some.just("CLUSTER BY"), cluster_by=some.just(()) | names),
     some.builds(st.AlterTable, name, some.just("RENAME"), new_name=name),
 )
+body = some.sampled_from(["(a INT) RETURN a", "() RETURNS STRING DETERMINISTIC RETURN 'x)'"])
 dml = some.sampled_from(
     [
         st.Dml("INSERT", "INSERT INTO t VALUES ('a;b')"),
@@ -156,6 +157,11 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.DropTable: some.builds(st.DropTable, name, flag, flag),
     st.CompactTable: some.builds(st.CompactTable, name),
     st.CheckConstraints: some.builds(st.CheckConstraints, some.none() | name),
+    st.CreateFunction: some.one_of(
+        some.builds(st.CreateFunction, name, body, flag),
+        some.builds(st.CreateFunction, name, body, some.just(False), flag),
+    ),
+    st.DropFunction: some.builds(st.DropFunction, name, flag),
     st.Dml: dml,
     st.CopyInto: some.builds(
         st.CopyInto,
@@ -170,7 +176,9 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.Rollback: some.just(st.Rollback()),
     st.Query: some.builds(st.Query, query),
     st.Show: some.one_of(
-        some.builds(st.Show, some.sampled_from(["TABLES", "CONTINUOUS QUERIES", "DESTINATIONS"])),
+        some.builds(
+            st.Show, some.sampled_from(["TABLES", "CONTINUOUS QUERIES", "DESTINATIONS", "FUNCTIONS"])
+        ),
         some.builds(st.Show, some.just("REFRESHES"), some.none() | name),
     ),
     st.Describe: some.builds(st.Describe, name, some.sampled_from([None, "TABLE", "CONTINUOUS QUERY"])),

@@ -12,21 +12,23 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-INT, BIGINT, STRING, DOUBLE, DECIMAL, DATE, BOOLEAN = (
+INT, BIGINT, STRING, DOUBLE, FLOAT, DECIMAL, DATE, BOOLEAN = (
     "INT",
     "BIGINT",
     "STRING",
     "DOUBLE",
+    "FLOAT",
     "DECIMAL(10,2)",
     "DATE",
     "BOOLEAN",
 )
-TYPES = (INT, BIGINT, STRING, DOUBLE, DECIMAL, DATE, BOOLEAN)
+TYPES = (INT, BIGINT, STRING, DOUBLE, FLOAT, DECIMAL, DATE, BOOLEAN)
 DOMAINS: dict[str, tuple[str, ...]] = {
     INT: ("-2", "0", "1", "2", "3", "5"),
     BIGINT: tuple(f"CAST({n} AS BIGINT)" for n in (-1, 0, 1, 2, 3, 3_000_000_000)),
     STRING: ("'a'", "'b'", "'c'", "''", "'B'"),
     DOUBLE: tuple(f"CAST({n} AS DOUBLE)" for n in ("-1.5", "0.0", "0.25", "0.1", "0.7", "2.0")),
+    FLOAT: tuple(f"CAST({n} AS FLOAT)" for n in ("-1.5", "0.1", "0.7", "16777216", "3.25")),
     DECIMAL: tuple(f"CAST({n} AS DECIMAL(10,2))" for n in ("-1.25", "0.00", "0.10", "2.00", "99.99")),
     DATE: tuple(f"DATE '2024-0{m}-01'" for m in (1, 2, 3, 4)),
     BOOLEAN: ("TRUE", "FALSE"),
@@ -58,10 +60,12 @@ class Maker:
         return self.draw(st.integers(low, high))  # type: ignore[no-any-return]
 
     def chance(self, percent: int) -> bool:
-        return self.number(1, 100) <= percent
+        return self.number(1, 100) > 100 - percent
 
     def some(self, values: Sequence[T], least: int, most: int) -> list[T]:
         """From `least` to `most` of the values, in their order."""
+        if not values:
+            return []
         picked: list[int] = self.draw(
             st.lists(
                 st.integers(0, len(values) - 1), min_size=least, max_size=min(most, len(values)), unique=True

@@ -59,8 +59,23 @@ class History:
 KEY_TYPES = (INT, STRING, BIGINT, DATE)
 
 
+SHAPES = {
+    "mixed": ("insert", "insert", "update", "update", "delete", "again", "noop", "shift", "null"),
+    "insert": ("insert",),
+    "delete": ("delete", "delete", "delete", "empty", "insert"),
+    "keys": ("shift", "shift", "again", "swap"),
+    "nulls": ("null", "null", "insert", "update"),
+    "moves": ("swap", "update", "update"),
+}
+"""The operations of a history by its theme; every other one is mixed."""
+
+
 class _HistoryMaker(Maker):
     """Draws tables, rows and statements."""
+
+    def __init__(self, draw: Callable[[Any], Any]) -> None:
+        super().__init__(draw)
+        self.theme = self.one(tuple(SHAPES))
 
     def tables(self) -> tuple[TableSpec, ...]:
         found = []
@@ -88,13 +103,16 @@ class _HistoryMaker(Maker):
 
     def statements(self, table: TableSpec) -> list[str]:
         """One operation: a statement, or two that belong together."""
-        shape = self.one(("insert", "insert", "update", "update", "delete", "again", "noop", "shift"))
+        shape = self.one(SHAPES[self.one(("mixed", self.theme))])
         key = [Ref(n, k) for n, k in table.columns if n in table.key]
+        free = [Ref(n, k) for n, k in table.columns if n not in table.key]
         where = self.predicate(key if key and self.chance(50) else table.refs)
         if shape == "insert":
-            return [self.insert(table, 2)]
+            return [self.insert(table, 1) for _ in range(self.one((1, 2)))]
         if shape == "delete":
             return [f"DELETE FROM {table.name} WHERE {where}"]
+        if shape == "empty":
+            return [f"DELETE FROM {table.name}"]
         if shape == "noop":
             name = self.one(table.columns)[0]
             return [f"UPDATE {table.name} SET {name} = {name} WHERE {where}"]
@@ -104,9 +122,22 @@ class _HistoryMaker(Maker):
             same = " AND ".join(f"{r.sql} = {v}" for r, v in zip(key, values))
             return [f"DELETE FROM {table.name} WHERE {same}", f"INSERT INTO {table.name} VALUES {row}"]
         if shape == "shift" and key and key[0].type == INT:
-            return [
-                f"UPDATE {table.name} SET {key[0].sql} = {key[0].sql} + {self.one(('1', '2', '-1'))} WHERE {where}"
-            ]
+            by = self.one(("1", "2", "-1"))
+            return [f"UPDATE {table.name} SET {key[0].sql} = {key[0].sql} + {by} WHERE {where}"]
+        if shape == "null" and free:
+            name = self.one(free)
+            other = self.one(
+                (
+                    f"{name.sql} = NULL WHERE {where}",
+                    f"{name.sql} = {self.literal(name.type)} WHERE {name.sql} IS NULL",
+                )
+            )
+            return [f"UPDATE {table.name} SET {other}"]
+        if shape == "swap" and free:
+            name = self.one(free)
+            one, two = (self.literal(name.type) for _ in range(2))
+            text = f"CASE WHEN {name.sql} = {one} THEN {two} WHEN {name.sql} = {two} THEN {one} ELSE {name.sql} END"
+            return [f"UPDATE {table.name} SET {name.sql} = {text}"]
         return [self.update(table, where)]
 
     def update(self, table: TableSpec, where: str) -> str:
@@ -120,6 +151,28 @@ class _HistoryMaker(Maker):
     def transaction(self, tables: tuple[TableSpec, ...]) -> tuple[str, ...]:
         return tuple(s for _ in range(self.number(1, 3)) for s in self.statements(self.one(tables)))
 
+    def transactions(self, tables: tuple[TableSpec, ...], number: int) -> tuple[tuple[str, ...], ...]:
+        """Some of them are taken back by the next one, so that the net effect of both is nothing."""
+        found: list[tuple[str, ...]] = []
+        while len(found) < number:
+            if len(found) + 1 < number and self.chance(12):
+                found += self.there_and_back(self.one(tables))
+            else:
+                found.append(self.transaction(tables))
+        return tuple(found)
+
+    def there_and_back(self, table: TableSpec) -> list[tuple[str, ...]]:
+        numbers = [n for n, kind in table.columns if kind == INT and n not in table.key]
+        if numbers and self.chance(50):
+            where = self.predicate(table.refs)
+            name, where = self.one(numbers), where if self.one(numbers) not in where else "TRUE"
+            return [(f"UPDATE {table.name} SET {name} = {name} {sign} 1 WHERE {where}",) for sign in "+-"]
+        row = self.row(table)
+        same = " AND ".join(
+            f"{n} IS NOT DISTINCT FROM {v}" for (n, _), v in zip(table.columns, row[1:-1].split(", "))
+        )
+        return [(f"INSERT INTO {table.name} VALUES {row}",), (f"DELETE FROM {table.name} WHERE {same}",)]
+
 
 @st.composite
 def _histories(
@@ -128,7 +181,7 @@ def _histories(
     maker = _HistoryMaker(draw)
     tables = maker.tables()
     initial = tuple(maker.insert(t, 1) for t in tables for _ in range(maker.number(0, 6)))
-    steps = tuple(maker.transaction(tables) for _ in range(maker.number(*transactions)))
+    steps = maker.transactions(tables, maker.number(*transactions))
     texts = []
     for _ in range(queries):
         sources = [(t.name, tuple(t.refs)) for t in tables]
@@ -142,5 +195,5 @@ def core_histories(queries: int, transactions: tuple[int, int] = (3, 6)) -> st.S
 
 
 def nested_histories(queries: int, transactions: tuple[int, int] = (3, 6)) -> st.SearchStrategy[History]:
-    """All shapes, nested up to three levels."""
+    """All shapes, nested three levels deep and more."""
     return _histories(True, queries, transactions)

@@ -25,16 +25,16 @@ from cq_engine.algebra.nodes import (
     Changes,
     Given,
     History,
+    KeyHint,
     Node,
     Scan,
     StateRows,
 )
 from cq_engine.catalog.model import ROW_ID, Column, Table, VersionedTable
-from cq_engine.delta.aggregate import initial_state
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
-from cq_engine.delta.lineage import changes_column
+from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import Compiled, StoredAggregate, compile_query
-from cq_engine.planner.delta_plan import plan_delta
+from cq_engine.planner.delta_plan import Stage, plan_delta
 from tests.oracle.law import Broken, Change, Row, row_of
 from tests.oracle.recorded import Recorded
 
@@ -66,6 +66,9 @@ def _duckdb_sql(sql: str) -> str:
     return sqlglot.transpile(sql, read="spark", write="duckdb")[0]
 
 
+VALIDITY = (Column(FROM, "bigint"), Column(TO, "bigint"))
+
+
 class TwoRows(Broken):
     """A refresh found two rows with one result key."""
 
@@ -77,8 +80,11 @@ class Plans:
         self.recorded = recorded
         self.base = duckdb.connect()
         self.base.execute("SET threads = 1")
+        self.base.execute("PRAGMA disable_optimizer")
         self.base.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")  # Spark's
         self.tables: dict[str, Table] = {}
+        self.repairs = 0
+        self.refreshes = 0
         for number, spec in enumerate(recorded.history.tables):
             columns = tuple(Column(name, kind.lower()) for name, kind in spec.columns)
             storage = VersionedTable(number, "base", spec.name, columns, spec.key or (ROW_ID,))
@@ -148,6 +154,10 @@ class Plans:
         emitter = Emitter(lambda leaf: self._scan(leaf, version))
         return self.run(emitter.statement("SELECT * FROM {0}", initial_state(stored.node, stored.state)))
 
+    def make(self, name: str, sql: str) -> None:
+        """A table with the rows of a Spark SQL query."""
+        self._execute(f"CREATE OR REPLACE TEMP TABLE {name} AS ", sql)
+
     def put(self, name: str, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> None:
         """A table with just these rows."""
         self.base.execute(
@@ -197,6 +207,7 @@ class PlannedQuery:
         self.position = b
         if not kinds:
             return []
+        self.plans.refreshes += 1
         insert_only = all(found == {"insert"} for found in kinds.values())
         leaves = _Leaves(self, a, b)
         plan = plan_delta(self.compiled, frozenset(kinds), insert_only)
@@ -204,9 +215,26 @@ class PlannedQuery:
             return []
         for stage in plan.stages:
             rows = self.plans.run(stage.sql(leaves, leaves.attach))
-            leaves.give(stage.node, stage.stored, rows)
+            if stage.hit is not None:
+                rows = self._repaired(stage, rows, leaves)
+            leaves.give(stage.node, (*stage.stored.columns, *VALIDITY), rows)
             self._advance(stage.stored, rows)
         return self._changes(self.plans.run(plan.sql(leaves, leaves.attach)))
+
+    def _repaired(self, stage: Stage, rows: list[tuple[Any, ...]], leaves: _Leaves) -> list[tuple[Any, ...]]:
+        assert stage.hit is not None
+        width = len(stage.stored.keys)
+        hit = {row_of(row[:width]): row[:width] for row in rows if row[-1]}
+        if not hit:
+            return [row[:-1] for row in rows]
+        leaves.give(
+            stage.hit,
+            stage.stored.columns[:width] or (Column("one", "int"),),
+            hit.values() if width else [(1,)],
+        )
+        self.plans.repairs += len(hit)
+        fixed = self.plans.run(stage.repair_sql(leaves, leaves.attach))
+        return [row[:-1] for row in rows if not row[-1]] + fixed
 
     def _advance(self, stored: StoredAggregate, versions: list[tuple[Any, ...]]) -> None:
         """Puts the groups' last versions in the place of the old ones; groups without rows leave."""
@@ -247,14 +275,14 @@ class _Leaves:
         self.query, self.a, self.b = query, a, b
         self.base = min(query.base_version, a)
         self.emitter: Emitter | None = None
-        self.given: dict[int, tuple[Column, ...]] = {}
+        self.given: dict[int, Sequence[Column]] = {}
+        self.wanted: dict[tuple[int, str], str] = {}
 
     def attach(self, emitter: Emitter) -> None:
         self.emitter = emitter
 
-    def give(self, node: Given, stored: StoredAggregate, rows: list[tuple[Any, ...]]) -> None:
+    def give(self, node: Given, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> None:
         """Says what rows the leaf `node` stands for."""
-        columns = (*stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
         self.query.plans.put(f"given_{node.name}", columns, rows)
         self.given[id(node)] = columns
 
@@ -299,10 +327,19 @@ class _Leaves:
         image = self.query.plans.image(storage.name, self.base)
         conditions = []
         for hint in leaf.hints:
-            of: tuple[Node, str] | None = (hint.leaf, hint.of_column)
-            if not isinstance(hint.leaf, (Changes, History)):
-                of = changes_column(hint.leaf, hint.of_column)
-            if of is not None:
-                own = f"i.{quote(leaf.scan.source_of(hint.column))}"
-                conditions.append(f"EXISTS (SELECT 1 FROM {self(of[0])} w WHERE w.{quote(of[1])} <=> {own})")
+            own = f"i.{quote(leaf.scan.source_of(hint.column))}"
+            wanted = f"SELECT 1 FROM {self._values(hint)} w WHERE w.v <=> {own}"
+            conditions.append(f"EXISTS ({wanted})")
         return f"(SELECT * FROM {image} i WHERE {' AND '.join(conditions)})" if conditions else image
+
+    def _values(self, hint: KeyHint) -> str:
+        """A table with the values that the hint wants, computed by the plan itself."""
+        label = (id(hint.leaf), hint.of_column)
+        if label not in self.wanted:
+            name = self.wanted[label] = f"wanted_{len(self.wanted)}"
+            emitter = Emitter(self)
+            outer, self.emitter = self.emitter, emitter
+            body = emitter.statement(f"SELECT DISTINCT {quote(hint.of_column)} AS v FROM {{0}}", hint.leaf)
+            self.emitter = outer
+            self.query.plans.make(name, body)
+        return self.wanted[label]

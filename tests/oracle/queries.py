@@ -1,328 +1,361 @@
-"""Random queries over given tables; see `expressions` for what keeps Spark and DuckDB in agreement."""
+"""Random queries of all shapes over given tables; see `expressions` for what keeps Spark and DuckDB in agreement.
+
+A result is a function of its tables: every order is total but for rows that are equal in all columns, and of several
+windows all but one give equal rows equal values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tests.oracle.expressions import (
-    BIGINT,
-    BOOLEAN,
-    COMPARABLE,
-    DECIMAL,
-    DOUBLE,
-    INT,
-    STRING,
-    TYPES,
-    Maker,
-    Ref,
-)
+from tests.oracle.expressions import BIGINT, BOOLEAN, DATE, DOMAINS, DOUBLE, INT, STRING, Ref
+from tests.oracle.relations import CoreMaker, From, Relation, Sources, exact, qualified
 
 __all__ = ["QueryMaker", "Relation"]
 
-Sources = Sequence[tuple[str, tuple[Ref, ...]]]
+_ENDS = (" ASC NULLS FIRST", " DESC NULLS LAST", " ASC NULLS LAST", " DESC NULLS FIRST")
+_ROWS = (
+    "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
+    "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+    "ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+    "ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING",
+)
+_RANGES = (
+    "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
+    "RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+)
 
 
-@dataclass(frozen=True)
-class Relation:
-    """A SELECT and its columns."""
-
-    sql: str
-    columns: tuple[Ref, ...]
-
-
-@dataclass(frozen=True)
-class _From:
-    text: str
-    refs: tuple[Ref, ...]
-    conditions: tuple[str, ...] = ()
-
-
-class QueryMaker(Maker):
+class QueryMaker(CoreMaker):
     """Draws one query. With `nested`, all shapes; else those of joins under at most one GROUP BY."""
 
     def __init__(self, draw: Callable[[Any], Any], tables: Sources, nested: bool) -> None:
-        super().__init__(draw)
-        self.tables = list(tables)
+        super().__init__(draw, tables)
         self.nested = nested
-        self.aliases = 0
-        self.ctes: list[tuple[str, Relation]] = []
 
     def query(self) -> str:
         """The text of a whole query."""
-        if self.chance(20):
-            body = self.relation(1 if self.nested else 0)
-            self.ctes.append(("w1", body))
-        main = self.relation(self.number(1, 2) if self.nested else 1)
-        if not self.ctes:
-            return main.sql
-        return f"WITH w1 AS ({self.ctes[0][1].sql}) {main.sql}"
-
-    def alias(self) -> str:
-        self.aliases += 1
-        return f"s{self.aliases}"
-
-    # ------------------------------------------------------------ relations
+        for name in ("w1", "w2")[: self.one((0, 0, 0, 1, 2)) if self.nested else int(self.chance(20))]:
+            self.ctes.append((name, self.relation(1 if self.nested else 0)))
+        main = self.relation(self.one((1, 2, 2, 3, 3)) if self.nested else 1)
+        shown = ", ".join(f"{name} AS ({relation.sql})" for name, relation in self.ctes)
+        return f"WITH {shown} {main.sql}" if shown else main.sql
 
     def relation(self, level: int) -> Relation:
-        """A SELECT; `level` is how deep it may nest."""
-        shapes: list[Callable[[int], Relation]] = [self.select, self.select, self.union]
-        if level > 0 or self.nested:
-            shapes += [self.aggregate] * 4
-        if self.nested:
-            shapes += [
-                self.distinct,
-                self.set_operation,
-                self.window,
-                self.top,
-                self.outer,
-                self.outer,
-                self.subquery,
-            ]
+        if not self.nested:
+            return super().relation(level)
+        shapes = [
+            self.select, self.union, self.aggregate, self.aggregate, self.aggregate, self.grouping_sets, self.distinct,
+            self.set_operation, self.window, self.window, self.top, self.top_per_key, self.outer, self.outer,
+            self.outer, self.semi, self.subquery, self.subquery, self.lateral, self.answers, self.answers,
+        ]  # fmt: skip
         return self.one(shapes)(level)
 
-    def select(self, level: int) -> Relation:
-        return self._projected(self.from_clause(level), self.types())
+    def source(self, level: int) -> From:
+        return self.values() if self.nested and self.chance(2) else super().source(level)
 
-    def types(self) -> list[str]:
-        return [self.one((INT, INT, STRING, STRING, *TYPES)) for _ in range(self.number(1, 4))]
-
-    def _projected(self, source: _From, kinds: Sequence[str], rough: bool = True) -> Relation:
-        """Expressions of the given types over `source`, most of them plain columns; rough columns are shown, too."""
-        items = [(self.expression(source.refs, kind, self.one((0, 0, 1, 2))), kind) for kind in kinds]
-        columns = [Ref(f"c{i + 1}", kind) for i, (_, kind) in enumerate(items)]
-        shown = [f"{text} AS c{i + 1}" for i, (text, _) in enumerate(items)]
-        if rough:
-            for ref in [r for r in source.refs if r.rough][:2]:
-                columns.append(Ref(f"c{len(columns) + 1}", ref.type, True))
-                shown.append(f"{ref.sql} AS c{len(columns)}")
-        return Relation(f"SELECT {', '.join(shown)} FROM {source.text}{self.where(source)}", tuple(columns))
-
-    def where(self, source: _From) -> str:
-        conditions = [*source.conditions]
-        if self.chance(50):
-            conditions.append(self.predicate(source.refs))
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
-
-    def union(self, level: int) -> Relation:
-        kinds = self.types()
-        left, right = (self._projected(self.from_clause(level), kinds, False) for _ in range(2))
-        return Relation(f"{left.sql} UNION ALL {right.sql}", left.columns)
-
-    # ------------------------------------------------------------ FROM
-
-    def source(self, level: int) -> _From:
+    def values(self) -> From:
+        """VALUES as a table."""
         alias = self.alias()
-        inner: Relation | None = None
-        if self.ctes and self.chance(60):
-            name, relation = self.ctes[0]
-            return _From(f"{name} {alias}", _qualified(alias, relation.columns))
-        if level > 0 and self.chance(60 if self.nested else 20):
-            inner = self.relation(level - 1)
-            return _From(f"({inner.sql}) {alias}", _qualified(alias, inner.columns))
-        name, columns = self.one(self.tables)
-        return _From(f"{name} {alias}", _qualified(alias, columns))
+        kinds = [INT, *self.some((STRING, DATE, DOUBLE), 0, 2)]
 
-    def from_clause(self, level: int) -> _From:
-        result = self.source(level)
-        for _ in range(self.one((0, 0, 1, 1, 2)) if level > 0 or not self.nested else self.one((0, 0, 1))):
-            result = self.joined(result, self.source(max(0, level - 1)))
-        return result
+        def value(kind: str) -> str:
+            return f"CAST(NULL AS {kind})" if self.chance(15) else self.one(DOMAINS[kind])
 
-    def joined(self, left: _From, right: _From) -> _From:
-        refs, conditions = left.refs + right.refs, left.conditions + right.conditions
-        equality = self.equality(left, right)
-        shape = self.one(("on", "on", "on", "comma", "theta"))
-        if equality is None or shape == "theta":
-            condition = (
-                f"{equality or 'TRUE'} AND {self.predicate(refs)}" if equality else self.predicate(refs)
-            )
-            return _From(f"{left.text} JOIN {right.text} ON {condition}", refs, conditions)
-        if shape == "comma" and " JOIN " not in right.text and " JOIN " not in left.text:
-            return _From(f"{left.text}, {right.text}", refs, (*conditions, equality))
-        return _From(f"{left.text} JOIN {right.text} ON {equality}", refs, conditions)
+        rows = ", ".join(f"({', '.join(map(value, kinds))})" for _ in range(self.number(1, 4)))
+        names = [f"v{i + 1}" for i in range(len(kinds))]
+        columns = [Ref(n, k) for n, k in zip(names, kinds)]
+        return From(f"(VALUES {rows}) {alias}({', '.join(names)})", qualified(alias, columns))
 
-    def equality(self, left: _From, right: _From) -> str | None:
-        pairs = [
-            f"{a.sql} = {b.sql}"
-            for a in left.refs
-            for b in right.refs
-            if not a.rough
-            and not b.rough
-            and b.type in COMPARABLE.get(a.type, (a.type,))
-            and a.type != BOOLEAN
-        ]
-        return self.one(pairs) if pairs else None
+    # ------------------------------------------------------------ joins
 
-    # ------------------------------------------------------------ aggregates
+    def outer(self, level: int) -> Relation:
+        """One to three joins, of which the first is an outer one."""
+        result = self.outer_joined(self.source(level), self.source(max(0, level - 2)))
+        for _ in range(self.one((0, 0, 1, 2))):
+            join = self.outer_joined if self.chance(75) else self.joined
+            result = join(result, self.source(0))
+        return self.projected(result, self.types())
 
-    def aggregate(self, level: int) -> Relation:
-        source = self.from_clause(level)
-        usable = [r for r in source.refs if not r.rough]
-        grouped = self.some(usable, 0, 2) if usable and self.chance(85) else []
-        keys = [(ref.sql, ref.type) for ref in grouped]
-        ints = [r for r in usable if r.type == INT]
-        if ints and keys and self.chance(15):
-            keys.append((f"({self.one(ints).sql} + 1)", INT))
-        shown = [k for k in keys if not self.chance(8)]
-        items = [(text, kind, False) for text, kind in shown]
-        items += [self.call(source.refs) for _ in range(self.number(1, 3))]
-        columns = tuple(Ref(f"c{i + 1}", kind, rough) for i, (_, kind, rough) in enumerate(items))
-        text = (
-            f"SELECT {', '.join(f'{e} AS c{i + 1}' for i, (e, _, _) in enumerate(items))} FROM {source.text}"
-        )
-        text += self.where(source)
-        if keys:
-            text += " GROUP BY " + ", ".join(k for k, _ in keys)
-        if self.chance(35):
-            text += f" HAVING {self.having(source.refs)}"
-        return Relation(text, columns)
+    def outer_joined(self, left: From, right: From) -> From:
+        kind = self.one(("LEFT", "LEFT", "LEFT", "RIGHT", "FULL", "FULL"))
+        refs = left.refs + right.refs
+        text = f"{left.text} {kind} JOIN {right.text} ON {self.on(left, right)}"
+        return From(text, refs, left.conditions + right.conditions)
 
-    def call(self, refs: Sequence[Ref]) -> tuple[str, str, bool]:
-        """(aggregate call or an expression over calls, type, rough)."""
-        name, argument, kind, rough = self._plain_call(refs)
-        text = f"{name}({argument})"
-        if self.chance(15):
-            text += f" FILTER (WHERE {self.predicate(refs)})"
-        if name == "count_if":  # DuckDB's gives NULL for no rows
-            text = f"COALESCE({text}, 0)"
-        if kind == BIGINT and self.chance(15):
-            return f"COALESCE({text}, 0) + count(*)", BIGINT, False
-        if self.chance(6) and kind == BIGINT:
-            return f"CASE WHEN {text} > 1 THEN 'many' ELSE 'few' END", STRING, False
-        return text, kind, rough
+    def on(self, left: From, right: From) -> str:
+        """Any join condition."""
+        pairs = self.pairs(left, right)
+        refs = left.refs + right.refs
+        if not pairs or self.chance(8):
+            return self.predicate(refs)
+        conditions = [self.match(*self.one(pairs)) for _ in range(self.one((1, 1, 1, 2)))]
+        if self.chance(30):
+            conditions.append(self.predicate(self.one((refs, left.refs, right.refs))))
+        return " AND ".join(conditions)
 
-    def _plain_call(self, refs: Sequence[Ref]) -> tuple[str, str, str, bool]:
-        shape = self.one(
-            ("*", "count", "sum", "sum", "avg", "min", "max", "spread", "if", "bool", "distinct")
-        )
-        usable = [r for r in refs if not r.rough]
-        if shape == "*" or not usable:
-            return "count", "*", BIGINT, False
-        if shape in ("count", "distinct"):
-            ref = self.one(usable)
-            return "count", ("DISTINCT " if shape == "distinct" else "") + ref.sql, BIGINT, False
-        if shape in ("min", "max"):
-            ref = self.one(usable)
-            return shape, ref.sql, ref.type, False
-        if shape == "if":
-            return "count_if", self.predicate(refs), BIGINT, False
-        if shape == "bool":
-            return self.one(("bool_and", "bool_or")), self.predicate(refs), BOOLEAN, False
-        kind = self.one((INT, INT, DOUBLE, DECIMAL, BIGINT) if shape == "sum" else (INT, INT, DOUBLE))
-        argument = self.expression(refs, kind, 1)
-        if shape == "sum":
-            return "sum", argument, BIGINT if kind == INT else kind, kind != INT
-        if shape == "avg":
-            return "avg", argument, DOUBLE, True
-        return (
-            self.one(("stddev_samp", "stddev_pop", "var_samp", "var_pop", "stddev", "variance")),
-            argument,
-            DOUBLE,
-            True,
-        )
-
-    def having(self, refs: Sequence[Ref]) -> str:
-        shapes = ["count(*) > 1", "count(*) < 3", "count(*) % 2 = 1"]
-        for ref in refs:
-            if ref.type == INT and not ref.rough:
-                shapes += [f"sum({ref.sql}) > 2", f"max({ref.sql}) <= 3", f"count({ref.sql}) > 0"]
+    def match(self, a: Ref, b: Ref) -> str:
+        """A comparison of a column of one side with a column of the other."""
+        shapes = [f"{a.sql} = {b.sql}"] * 4
+        shapes += [f"{a.sql} IS NOT DISTINCT FROM {b.sql}", f"{a.sql} {self.one(('<', '>='))} {b.sql}"]
+        if a.type == INT:
+            shapes.append(f"{a.sql} + 1 = {b.sql}")
+        if a.type == STRING:
+            shapes.append(f"upper({a.sql}) = upper({b.sql})")
         return self.one(shapes)
 
-    # ------------------------------------------------------------ further shapes
+    def semi(self, level: int) -> Relation:
+        """SEMI JOIN and ANTI JOIN in so many words."""
+        left, right = self.source(level), self.source(max(0, level - 1))
+        text = f"{left.text} {self.one(('SEMI', 'ANTI'))} JOIN {right.text} ON {self.on(left, right)}"
+        return self.projected(From(text, left.refs), self.types())
 
-    def exact(self, level: int) -> _From:
-        """A derived table without rough columns."""
-        inner = self._projected(self.from_clause(level), self.types(), False)
+    def lateral(self, level: int) -> Relation:
+        """A derived table that reads columns of the one before it."""
+        left, inner = self.source(level), self.source(max(0, level - 2))
+        pairs = self.pairs(left, inner)
+        if not pairs:
+            return self.outer(level)
+        correlated = From(inner.text, inner.refs, (*inner.conditions, self.match(*self.one(pairs))))
+        shape = self.one(("rows", "rows", "aggregate", "top"))
+        if shape == "rows":
+            made = self.projected(correlated, self.types()[:2], False)
+        elif shape == "aggregate":
+            made = self.grouped(correlated, [self.call(inner.refs), ("count(*)", BIGINT, False)], "", None)
+        else:
+            made = self.ordered(correlated)
         alias = self.alias()
-        return _From(f"({inner.sql}) {alias}", _qualified(alias, inner.columns))
+        join = self.one((", LATERAL ({0}) {1}", " LEFT JOIN LATERAL ({0}) {1} ON TRUE"))
+        text = left.text + join.format(made.sql, alias)
+        refs = left.refs + qualified(alias, made.columns)
+        return self.projected(From(text, refs, left.conditions), self.types())
+
+    # ------------------------------------------------------------ subqueries
+
+    def condition(self, refs: Sequence[Ref]) -> str:
+        if self.nested and self.chance(12):
+            return self.with_subquery(refs, 0)
+        return self.predicate(refs)
+
+    def subquery(self, level: int) -> Relation:
+        """A select with subqueries in WHERE."""
+        source = self.source(level)
+        condition = self.with_subquery(source.refs, max(0, level - 1))
+        return self.projected(From(source.text, source.refs, (*source.conditions, condition)), self.types())
+
+    def with_subquery(self, refs: Sequence[Ref], level: int) -> str:
+        first = self.test(refs, level)
+        shape = self.one(("plain", "plain", "plain", "or", "not", "and", "either", "case"))
+        if shape == "plain":
+            return first
+        if shape == "not":
+            return f"NOT ({first})"
+        if shape == "or":
+            return f"({self.predicate(refs)} OR {first})"
+        if shape == "case":
+            return f"CASE WHEN {first} THEN {self.predicate(refs)} ELSE {self.predicate(refs)} END"
+        return f"({first} {'AND' if shape == 'and' else 'OR'} {self.test(refs, 0)})"
+
+    def test(self, refs: Sequence[Ref], level: int) -> str:
+        """A condition that is one subquery; it can be NULL."""
+        inner = self.source(level)
+        pairs = self.pairs(From("", tuple(refs)), inner)
+        conditions = [self.match(*self.one(pairs))] if pairs and self.chance(75) else []
+        where = self.inner_where(inner, conditions)
+        word = self.one(("", "NOT "))
+        comparable = [(a, b) for a, b in pairs if a.type == b.type]
+        shape = self.one(("exists", "exists", "in", "in", "compare", "count"))
+        if shape == "in" and comparable:
+            a, b = self.one(comparable)
+            alone = self.inner_where(inner, []) if self.chance(70) else where
+            value = f"({a.sql} + 1)" if a.type == INT and self.chance(20) else a.sql
+            return f"{value} {word}IN (SELECT {b.sql} FROM {inner.text}{alone})"
+        if shape == "compare" and comparable:
+            a, b = self.one(comparable)
+            return f"{a.sql} {self.one(('=', '<', '>=', '<>'))} ({self.scalar(inner, b, conditions)})"
+        if shape == "count":
+            return f"(SELECT count(*) FROM {inner.text}{where}) {self.one(('> 1', '= 0', '< 2'))}"
+        return f"{word}EXISTS (SELECT 1 FROM {inner.text}{where})"
+
+    def inner_where(self, inner: From, more: Sequence[str]) -> str:
+        conditions = [*inner.conditions, *more]
+        if self.chance(35):
+            conditions.append(self.predicate(inner.refs))
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def scalar(self, inner: From, value: Ref, conditions: Sequence[str]) -> str:
+        """A subquery of one row."""
+        return f"SELECT {self.one(('min', 'max'))}({value.sql}) FROM {inner.text}{self.inner_where(inner, conditions)}"
+
+    def answers(self, level: int) -> Relation:
+        """Subqueries in the SELECT list."""
+        source = self.source(level)
+        usable = exact(source.refs)
+        items = [(r.sql, r.type) for r in self.some(usable, 1, 3)]
+        items += [self.answer(source, max(0, level - 2)) for _ in range(self.one((1, 1, 2)))]
+        shown = ", ".join(f"{text} AS c{i + 1}" for i, (text, _) in enumerate(items))
+        columns = tuple(Ref(f"c{i + 1}", kind) for i, (_, kind) in enumerate(items))
+        return Relation(f"SELECT {shown} FROM {source.text}{self.where(source)}", columns)
+
+    def answer(self, source: From, level: int) -> tuple[str, str]:
+        """An expression with a subquery, and its type."""
+        shape = self.one(("test", "case", "value", "count"))
+        if shape == "test":
+            return f"({self.test(source.refs, level)})", BOOLEAN
+        if shape == "case":
+            then, other = (self.expression(source.refs, STRING, 1) for _ in range(2))
+            return f"CASE WHEN {self.test(source.refs, level)} THEN {then} ELSE {other} END", STRING
+        inner = self.source(level)
+        pairs = self.pairs(source, inner)
+        conditions = [self.match(*self.one(pairs))] if pairs and self.chance(80) else []
+        values = exact(inner.refs)
+        if shape == "count" or not values:
+            return f"(SELECT count(*) FROM {inner.text}{self.inner_where(inner, conditions)})", BIGINT
+        value = self.one(values)
+        return f"({self.scalar(inner, value, conditions)})", value.type
+
+    def having(self, refs: Sequence[Ref], grouped: Sequence[Ref]) -> str:
+        if not self.nested or not self.chance(20):
+            return super().having(refs, grouped)
+        if grouped and self.chance(60):
+            return self.test(grouped, 0)
+        inner = self.source(0)
+        return f"count(*) {self.one(('<', '>='))} (SELECT count(*) FROM {inner.text}{self.inner_where(inner, [])})"
+
+    # ------------------------------------------------------------ groups and sets
+
+    def grouping_sets(self, level: int) -> Relation:
+        """ROLLUP, CUBE and GROUPING SETS. Over no rows Spark gives none, the standard the row of the empty set."""
+        source = self.from_clause(level)
+        keys = self.some(exact(source.refs), 1, 2)
+        if not keys:
+            return self.aggregate(level)
+        names = [k.sql for k in keys]
+        listed = ", ".join(names)
+        sets = [f"ROLLUP ({listed})", f"CUBE ({listed})", f"GROUPING SETS (({listed}), ({names[-1]}), ())"]
+        items = [(k.sql, k.type, False) for k in keys]
+        items += [self.call(source.refs) for _ in range(self.number(1, 2))]
+        if self.chance(40):
+            items.append((f"CAST(grouping({names[0]}) AS INT)", INT, False))
+        having = "count(*) > 0" + (f" AND {super().having(source.refs, keys)}" if self.chance(25) else "")
+        return self.grouped(source, items, self.one(sets), having)
+
+    def exactly(self, level: int) -> From:
+        """A derived table without rough columns."""
+        return self.derived(self.projected(self.from_clause(level), self.types(), False))
 
     def distinct(self, level: int) -> Relation:
-        inner = self._projected(self.from_clause(level), self.types(), False)
+        inner = self.projected(self.from_clause(level), self.types(), False)
         return Relation("SELECT DISTINCT" + inner.sql.removeprefix("SELECT"), inner.columns)
 
     def set_operation(self, level: int) -> Relation:
+        """Two operands, or three that are taken from left to right."""
         kinds = self.types()[:2]
-        left, right = (self._projected(self.from_clause(max(0, level - 1)), kinds, False) for _ in range(2))
+
+        def operand(at: int) -> Relation:
+            return self.projected(self.from_clause(max(0, at)), kinds, False)
+
+        left = operand(level)
         word = self.one(("EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL", "UNION"))
-        return Relation(f"{left.sql} {word} {right.sql}", left.columns)
+        text = f"{left.sql} {word} {operand(level - 1).sql}"
+        if self.chance(20):
+            text += f" {self.one(('EXCEPT', 'UNION', 'UNION ALL', 'EXCEPT ALL'))} {operand(0).sql}"
+        return Relation(text, left.columns)
+
+    # ------------------------------------------------------------ orders
 
     def total(self, refs: Sequence[Ref]) -> str:
         """An ORDER BY of all columns, so that ties are equal rows."""
         first = self.one(refs)
         ordered = [first, *(r for r in refs if r is not first)]
-        ends = (" ASC NULLS FIRST", " DESC NULLS LAST", " ASC NULLS LAST", " DESC NULLS FIRST")
-        return ", ".join(r.sql + self.one(ends) for r in ordered)
+        return ", ".join(r.sql + self.one(_ENDS) for r in ordered)
 
     def window(self, level: int) -> Relation:
-        source = self.exact(level)
-        usable = list(source.refs)
-        partition = f"PARTITION BY {self.one(usable).sql} " if self.chance(75) else ""
-        order = self.total(usable)
-        items = [(r.sql, r.type) for r in usable]
-        ints = [r.sql for r in usable if r.type == INT]
-        number = self.one(ints) if ints else "1"
-        rows = self.one(
-            ("ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING")
-        )
-        functions = [
-            (f"row_number() OVER ({partition}ORDER BY {order})", INT),
-            (f"rank() OVER ({partition}ORDER BY {order})", INT),
-            (f"dense_rank() OVER ({partition}ORDER BY {order})", INT),
-            (f"lag({number}) OVER ({partition}ORDER BY {order})", INT),
-            (f"lead({number}) OVER ({partition}ORDER BY {order})", INT),
-            (f"sum({number}) OVER ({partition}ORDER BY {order} {rows})", BIGINT),
-            (f"max({number}) OVER ({partition.strip()})", INT),
-            (f"count(*) OVER ({partition.strip()})", BIGINT),
-        ]
-        items += self.some(functions, 1, 2)
-        shown = ", ".join(f"{text} AS c{i + 1}" for i, (text, _) in enumerate(items))
-        columns = tuple(Ref(f"c{i + 1}", kind) for i, (_, kind) in enumerate(items))
+        source = self.exactly(level)
+        refs = source.refs
+        items = [(r.sql, r.type, False) for r in refs]
+        first = self.over(refs)
+        items += self.some(self.by_position(refs, first) + self.by_value(refs, first), 1, 2)
+        if self.chance(40):
+            items += self.some(self.by_value(refs, self.over(refs)), 1, 2)
+        shown = ", ".join(f"{text} AS c{i + 1}" for i, (text, _, _) in enumerate(items))
+        columns = tuple(Ref(f"c{i + 1}", kind, rough) for i, (_, kind, rough) in enumerate(items))
         return Relation(f"SELECT {shown} FROM {source.text}", columns)
 
-    def top(self, level: int) -> Relation:
-        source = self.exact(level)
-        shown = ", ".join(f"{r.sql} AS c{i + 1}" for i, r in enumerate(source.refs))
-        columns = tuple(Ref(f"c{i + 1}", r.type) for i, r in enumerate(source.refs))
-        offset = f" OFFSET {self.number(1, 2)}" if self.chance(25) else ""
-        text = f"SELECT {shown} FROM {source.text} ORDER BY {self.total(source.refs)} LIMIT {self.number(1, 4)}{offset}"
-        return Relation(f"SELECT * FROM ({text}) {self.alias()}", columns)
+    def over(self, refs: Sequence[Ref]) -> tuple[str, str]:
+        """PARTITION BY (often) and ORDER BY."""
+        one = self.one(refs)
+        key = f"{one.sql} + 1" if one.type == INT and self.chance(15) else one.sql
+        return f"PARTITION BY {key} " if self.chance(75) else "", f"ORDER BY {self.total(refs)}"
 
-    def outer(self, level: int) -> Relation:
-        left, right = self.source(level), self.source(max(0, level - 1))
-        kind = self.one(("LEFT", "LEFT", "RIGHT", "FULL"))
-        condition = self.equality(left, right)
-        if condition is None:
-            return self.select(level)
-        if kind != "FULL" and self.chance(30):
-            condition += f" AND {self.predicate(left.refs + right.refs)}"
-        source = _From(f"{left.text} {kind} JOIN {right.text} ON {condition}", left.refs + right.refs)
-        return self._projected(source, self.types())
-
-    def subquery(self, level: int) -> Relation:
-        """A select with a subquery in WHERE."""
-        source = self.source(level)
-        inner = self.source(0)
-        equality = self.equality(source, inner)
-        refs = [r for r in source.refs if not r.rough]
-        pairs = [
-            (a, b) for a in refs for b in inner.refs if not b.rough and a.type == b.type and a.type != BOOLEAN
+    def by_position(self, refs: Sequence[Ref], over: tuple[str, str]) -> list[tuple[str, str, bool]]:
+        """Functions that can give equal rows different values."""
+        partition, order = over
+        value = self.one(refs)
+        ints = [r.sql for r in refs if r.type == INT]
+        number = self.one(ints) if ints else "1"
+        ordered, rows = f"OVER ({partition}{order})", f"OVER ({partition}{order} {self.one(_ROWS)})"
+        return [
+            (f"row_number() {ordered}", INT, False),
+            (f"lag({value.sql}) {ordered}", value.type, False),
+            (f"lead({number}, 2, 0) {ordered}", INT, False),
+            (f"ntile(2) {ordered}", INT, False),
+            (f"sum({number}) {rows}", BIGINT, False),
+            (f"min({value.sql}) {rows}", value.type, False),
+            (f"first_value({value.sql}) {rows}", value.type, False),
+            (f"count({value.sql}) {rows}", BIGINT, False),
         ]
-        conditions = []
-        if equality is not None:
-            where = f"{equality} AND {self.predicate(inner.refs)}"
-            conditions += [
-                f"{word}EXISTS (SELECT 1 FROM {inner.text} WHERE {where})" for word in ("", "NOT ")
-            ]
-        if pairs:
-            a, b = self.one(pairs)
-            conditions += [f"{a.sql} {word} (SELECT {b.sql} FROM {inner.text})" for word in ("IN", "NOT IN")]
-            conditions.append(f"{a.sql} >= (SELECT min({b.sql}) FROM {inner.text})")
-        if not conditions:
-            return self.select(level)
-        return self._projected(_From(source.text, source.refs, (self.one(conditions),)), self.types())
+
+    def by_value(self, refs: Sequence[Ref], over: tuple[str, str]) -> list[tuple[str, str, bool]]:
+        """Functions that give equal rows equal values."""
+        partition, order = over
+        value = self.one(refs)
+        ints = [r.sql for r in refs if r.type == INT]
+        number = self.one(ints) if ints else "1"
+        ordered, whole = f"OVER ({partition}{order})", f"OVER ({partition.strip()})"
+        ranged = f"OVER ({partition}{order} {self.one(_RANGES)})"
+        return [
+            (f"rank() {ordered}", INT, False),
+            (f"dense_rank() {ordered}", INT, False),
+            (f"percent_rank() {ordered}", DOUBLE, True),
+            (f"cume_dist() {ordered}", DOUBLE, True),
+            (f"sum({number}) {ranged}", BIGINT, False),
+            (f"last_value({value.sql}) {ranged}", value.type, False),
+            (f"max({value.sql}) {whole}", value.type, False),
+            (f"count(*) {whole}", BIGINT, False),
+            (f"avg({number}) {whole}", DOUBLE, True),
+        ]
+
+    def ordered(self, source: From) -> Relation:
+        """ORDER BY, LIMIT and OFFSET over exact columns."""
+        inner = self.derived(self.projected(source, self.types(), False))
+        shown, columns = _all(inner)
+        offset = f" OFFSET {self.number(1, 2)}" if self.chance(25) else ""
+        limit = f"LIMIT {self.number(1, 4)}{offset}"
+        return Relation(
+            f"SELECT {shown} FROM {inner.text} ORDER BY {self.total(inner.refs)} {limit}", columns
+        )
+
+    def top(self, level: int) -> Relation:
+        limited = self.ordered(self.from_clause(level))
+        return Relation(f"SELECT * FROM ({limited.sql}) {self.alias()}", limited.columns)
+
+    def top_per_key(self, level: int) -> Relation:
+        """The first rows of each key, by QUALIFY or by a condition on a number."""
+        source = self.exactly(level)
+        partition, order = self.over(source.refs)
+        number = f"{self.one(('row_number', 'rank'))}() OVER ({partition}{order})"
+        test = self.one(("<= 1", "<= 2", "= 2", "> 1"))
+        shown, columns = _all(source)
+        if self.chance(50):
+            return Relation(f"SELECT {shown} FROM {source.text} QUALIFY {number} {test}", columns)
+        names = ", ".join(c.sql for c in columns)
+        inner = f"SELECT {shown}, {number} AS n FROM {source.text}"
+        return Relation(f"SELECT {names} FROM ({inner}) {self.alias()} WHERE n {test}", columns)
 
 
-def _qualified(alias: str, columns: Sequence[Ref]) -> tuple[Ref, ...]:
-    return tuple(Ref(f"{alias}.{c.sql}", c.type, c.rough) for c in columns)
+def _all(source: From) -> tuple[str, tuple[Ref, ...]]:
+    """All columns of a FROM clause as c1, c2, ..."""
+    shown = ", ".join(f"{r.sql} AS c{i + 1}" for i, r in enumerate(source.refs))
+    return shown, tuple(Ref(f"c{i + 1}", r.type) for i, r in enumerate(source.refs))

@@ -29,8 +29,8 @@ def _check(history: History, spark: SparkSession) -> None:
 
 
 def test_core_shapes(spark: SparkSession) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 3)
-    @given(history=core_histories(queries=4, transactions=(3, 4)))
+    @budget("CQ_ORACLE_EXAMPLES", 2)
+    @given(history=core_histories(queries=3, transactions=(3, 4)))
     def check(history: History) -> None:
         _check(history, spark)
 
@@ -39,8 +39,8 @@ def test_core_shapes(spark: SparkSession) -> None:
 
 
 def test_nested_shapes(spark: SparkSession) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 3)
-    @given(history=nested_histories(queries=2, transactions=(3, 4)))
+    @budget("CQ_ORACLE_EXAMPLES", 2)
+    @given(history=nested_histories(queries=1, transactions=(3, 3)))
     def check(history: History) -> None:
         _check(history, spark)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlglot import exp
 
-from cq_engine.algebra.nodes import Aggregate, Filter, Node
-from cq_engine.delta import aggregate, images, join, lineage, linear, partitioned
+from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, Node, OuterJoin
+from cq_engine.delta import aggregate, hints, images, join, linear, matching, partition, stored
 from cq_engine.delta.context import Context, delta
+from cq_engine.delta.hints import Hints, Origin, Wanted
 from cq_engine.planner import delta_plan, finish
 from tests.oracle import plans
 from tests.oracle.generate import History, TableSpec
@@ -22,7 +24,10 @@ QUERIES = {
     "join": "SELECT s1.o, s2.city FROM orders s1 JOIN customers s2 ON s1.cust = s2.c",
     "having": "SELECT s1.cust, sum(s1.amt) AS total FROM orders s1 GROUP BY s1.cust HAVING sum(s1.amt) > 5",
     "highest": "SELECT s1.cust, max(s1.amt) AS top, count(*) AS n FROM orders s1 GROUP BY s1.cust",
+    "kinds": "SELECT s1.cust, count(DISTINCT s1.amt) AS n FROM orders s1 GROUP BY s1.cust",
     "outer": "SELECT s1.o, s2.city FROM orders s1 LEFT JOIN customers s2 ON s1.cust = s2.c",
+    "absent": "SELECT s2.c FROM customers s2 WHERE NOT EXISTS (SELECT 1 FROM orders s1 WHERE s1.cust = s2.c)",
+    "ranked": "SELECT s1.o, row_number() OVER (PARTITION BY s1.cust ORDER BY s1.o) AS n FROM orders s1",
     "bag": "SELECT s1.cust FROM orders s1 UNION ALL SELECT s2.c FROM customers s2",
 }
 TRANSACTIONS = (
@@ -44,8 +49,7 @@ def history(query: str) -> History:
 
 
 def always_after(patch: pytest.MonkeyPatch) -> None:
-    right = join._valid
-    patch.setattr(join, "_valid", lambda start, end, before: right(start, end, False))
+    patch.setattr(join, "valid_before", join.valid_after)
 
 
 def dropped_having(patch: pytest.MonkeyPatch) -> None:
@@ -58,14 +62,14 @@ def dropped_having(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsigned_sums(patch: pytest.MonkeyPatch) -> None:
-    right = aggregate._signed_sums
+    right = stored._signed_sums
 
-    def wrong(state: aggregate.State, names: tuple[str, ...]) -> tuple[tuple[str, exp.Expr], ...]:
+    def wrong(state: stored.State, names: tuple[str, ...]) -> tuple[tuple[str, exp.Expr], ...]:
         count, *_ = right(state, names)
         sums = zip(names[1:], state.accumulators)
-        return (count, *((n, aggregate._cast(aggregate._total(a.term), a.type)) for n, a in sums))
+        return (count, *((n, stored._cast(stored._total(a.term), a.type)) for n, a in sums))
 
-    patch.setattr(aggregate, "_signed_sums", wrong)
+    patch.setattr(stored, "_signed_sums", wrong)
 
 
 def empty_groups_stay(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +84,17 @@ def null_group_lost(patch: pytest.MonkeyPatch) -> None:
     def wrong(left: str, right: str) -> exp.Expr:
         return exp.EQ(this=exp.column(left), expression=exp.column(right))
 
-    patch.setattr(aggregate, "same", wrong)
+    patch.setattr(stored, "same", wrong)
+
+
+def extremum_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stored, "_reaches", lambda kind, name: lambda lost, running: exp.false())
+
+
+def repair_in_vain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        plans.PlannedQuery, "_repaired", lambda self, stage, rows, leaves: [row[:-1] for row in rows]
+    )
 
 
 def not_netted(patch: pytest.MonkeyPatch) -> None:
@@ -90,23 +104,40 @@ def not_netted(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def keys_of_one_side(patch: pytest.MonkeyPatch) -> None:
-    """What the property test found: with both sides changed, each was read by its own changed keys only."""
+def partner_always_after(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(matching, "valid_before", matching.valid_after)
 
-    def wrong(node: Node, keys: tuple[exp.Expr, ...], changes: Node, _: object) -> object:
+
+def changed_partners_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def wrong(node: OuterJoin, context: Context) -> Node:
+        return Empty((*node.columns, VERSION, WEIGHT))
+
+    patch.setattr(matching, "_partner_changes", wrong)
+
+
+def keys_of_one_side(patch: pytest.MonkeyPatch) -> None:
+    """Found by the property test once: with both sides changed, each was read by its own changed keys only."""
+
+    def wrong(node: Node, wanted: Wanted) -> Hints:
         own = delta(node, context[0])
-        return lineage.key_hints(node, keys, own, keys)
+        return hints.restricted(
+            node, {n: Origin(own, n, o.nulls) for n, o in wanted.items() if n in own.columns}
+        )
 
     context: list[Context] = []
-    versions = partitioned._versions
+    right = matching._by_key
 
-    def remembering(node: Node, inputs: object, build: object, given: Context) -> object:
-        context[:] = [given]
-        patch.setattr(partitioned, "touched", lambda each, _: each is inputs[0][0])  # type: ignore[index]
-        return versions(node, inputs, build, given)  # type: ignore[arg-type]
+    def remembering(*given: Any) -> object:
+        context[:] = [given[-1]]
+        return right(*given)
 
-    patch.setattr(partitioned, "key_hints", wrong)
-    patch.setattr(partitioned, "_versions", remembering)
+    patch.setattr(matching, "_by_key", remembering)
+    patch.setattr(matching, "restricted", wrong)
+
+
+def null_partition_lost(patch: pytest.MonkeyPatch) -> None:
+    right = partition.not_null
+    patch.setattr(partition, "not_null", lambda node, names, nulls: right(node, names, (False,) * len(names)))
 
 
 def repeated_rows_once(patch: pytest.MonkeyPatch) -> None:
@@ -118,11 +149,18 @@ BUGS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (
     (always_after, "join"),
     (dropped_having, "having"),
     (unsigned_sums, "having"),
-    (empty_groups_stay, "highest"),
+    (empty_groups_stay, "kinds"),
     (state_not_advanced, "having"),
     (null_group_lost, "highest"),
+    (extremum_stays, "highest"),
+    (repair_in_vain, "highest"),
     (not_netted, "join"),
+    (partner_always_after, "outer"),
+    (partner_always_after, "absent"),
+    (changed_partners_forgotten, "outer"),
+    (changed_partners_forgotten, "absent"),
     (keys_of_one_side, "outer"),
+    (null_partition_lost, "ranked"),
     (repeated_rows_once, "bag"),
 )
 

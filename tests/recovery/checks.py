@@ -18,7 +18,7 @@ from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import root_of
 from cq_engine.destinations import Delta
 from cq_engine.engine import Engine
-from tests.recovery.story import QUERIES, STEPS
+from tests.recovery.story import OVER, QUERIES, STEPS
 
 Row = tuple[Any, ...]
 
@@ -40,6 +40,8 @@ def check_all(engine: Engine, warehouse: Path, calls: Path, *, look_at: int) -> 
         check_law(engine, name, deltas, logs)
         check_table(name, deltas, logs[f"{name}_log"])
         published(engine, warehouse, name)
+    for name in OVER:
+        check_law(engine, name, list(engine.deltas(name)), logs)
     check_garbage(engine, warehouse)
     return check_calls("owned", list(engine.deltas("owned")), calls)
 
@@ -62,7 +64,7 @@ def check_law(engine: Engine, name: str, deltas: list[Delta], logs: dict[str, pa
             apply(found, by_version.get(version, []))
             for table in ("account", "entry"):
                 oracle.register(table, image(logs[table], version))
-            wanted = Counter(oracle.sql(QUERIES[name]).fetchall())
+            wanted = Counter(oracle.sql({**QUERIES, **OVER}[name]).fetchall())
             assert Counter(found.values()) == wanted, f"{name} at version {version}"
 
 

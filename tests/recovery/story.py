@@ -24,6 +24,8 @@ RICH = (
 OWNED = "SELECT e.id, e.amount, e.note, a.owner FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
 QUERIES = {"rich": RICH, "owned": OWNED}
 """The defining queries without delta functions: what the oracle recomputes."""
+OVER = {"named": f"SELECT r.account, r.total, a.owner FROM ({RICH}) r JOIN account a ON a.id = r.account"}
+"""The same of queries over those, which have no destinations."""
 
 CREATE_RICH = (
     "CREATE CONTINUOUS QUERY IF NOT EXISTS rich DESTINATION TABLE rich_log START FROM SNAPSHOT AS "
@@ -36,12 +38,17 @@ CREATE_OWNED = (
     " cq_old_value(a.owner) AS was, cq_commit_version() AS v"
     " FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
 )
+CREATE_NAMED = (
+    "CREATE CONTINUOUS QUERY IF NOT EXISTS named START FROM SNAPSHOT AS"
+    " SELECT r.account, r.total, a.owner FROM rich r JOIN account a ON a.id = r.account"
+)
 DEFINITIONS = (
     "CREATE TABLE IF NOT EXISTS progress (step INT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, owner STRING)",
     "CREATE TABLE IF NOT EXISTS entry (id INT PRIMARY KEY, account INT, amount DECIMAL(10,2), note STRING)",
     CREATE_RICH,
     CREATE_OWNED,
+    CREATE_NAMED,
 )
 BULK = 600
 CHUNK = 250
@@ -176,7 +183,7 @@ _NUMBERED = (
         "UPDATE account SET owner = 'Annie' WHERE id = 1",
     ),
     _stream,
-    upkeep(publish, refresh("rich")),
+    upkeep(publish, refresh("named")),
     transaction("INSERT INTO account VALUES (9, 'Nina')", "UPDATE entry SET id = 5 WHERE id = 4"),
     transaction("DELETE FROM entry WHERE account = 9", "INSERT INTO entry VALUES (5, 9, 101.00, 'back')"),
     upkeep(refresh("owned"), publish),

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 import cq_engine.repl.render
 from cq_engine.repl.render import render_result, render_value
@@ -118,6 +119,7 @@ class FakeFrame:
     """A DataFrame of a thousand rows that remembers how many were asked for."""
 
     columns = ("n",)
+    schema = StructType([StructField("n", LongType())])
     asked = 1000
 
     def limit(self, rows: int) -> FakeFrame:

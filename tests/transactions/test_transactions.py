@@ -11,7 +11,7 @@ import pytest
 
 from cq_engine.errors import AnalysisError, ConflictError, ConstraintError, CQError, TransactionError
 from cq_engine.runtime import transaction as transactions
-from cq_engine.runtime.apply_changes import apply_all, apply_changes
+from cq_engine.runtime.apply_changes import apply_all
 from tests.transactions.harness import Small, execute, tuples
 
 
@@ -118,7 +118,7 @@ def test_apply_changes(stock: Small) -> None:
 
 def test_apply_changes_is_the_same_as_dml(stock: Small, small: Small) -> None:
     batch = _batch(k=[1, 5, 5, 1], v=["p", "q", "r", "s"], op=["U", "I", "U", "U"], txn=[1, 1, 2, 3])
-    apply_changes(stock.services, {"t": batch, "o": batch.slice(1, 1)}, transaction="txn")
+    apply_all(stock.services, {"t": batch, "o": batch.slice(1, 1)}, transaction="txn")
     applied = tuples(stock.log("t"))
     stock.create("CREATE TABLE u (k INT PRIMARY KEY, v STRING)")
     stock.run("INSERT INTO u VALUES (1, 'a'), (2, 'b')")
@@ -136,10 +136,10 @@ def test_apply_changes_is_atomic(stock: Small) -> None:
         (_batch(k=[9, None], v=["x", "y"], op=["I", "I"]), "NULL"),
     ):
         with pytest.raises(ConstraintError, match=why):
-            apply_changes(stock.services, {"t": batch})
+            apply_all(stock.services, {"t": batch})
     assert stock.catalog.newest_version == 1
     with pytest.raises(AnalysisError, match="unknown operation"):
-        apply_changes(stock.services, {"t": _batch(k=[9], v=["x"], op=["Z"])})
+        apply_all(stock.services, {"t": _batch(k=[9], v=["x"], op=["Z"])})
 
 
 def test_apply_changes_of_keys_and_times(stock: Small) -> None:
@@ -154,9 +154,9 @@ def test_apply_changes_of_keys_and_times(stock: Small) -> None:
             "at": [start, start + timedelta(1)],
         }
     )
-    done = apply_changes(stock.services, {"t": batch}, transaction="x", commit_time="at")
+    done = apply_all(stock.services, {"t": batch}, transaction="x", commit_time="at")
     assert stock.rows("SELECT * FROM t") == [(11, "a"), (2, "bb")]
-    assert stock.catalog.timestamp(done[-1]) == start + timedelta(1)
+    assert stock.catalog.timestamp(done.versions[-1]) == start + timedelta(1)
 
 
 # ---------------------------------------------------------------- COPY INTO

@@ -1,6 +1,6 @@
 -- SELECT o, amt + 1 AS more FROM orders WHERE amt > 5
 -- INCREMENTAL, key ('o',)
--- joins, filters, projections and UNION ALL only
+-- rows of orders: INCREMENTAL, by the rows that change
 -- the delta
 SELECT
   `o_4` AS `o`,

@@ -1,6 +1,6 @@
 -- SELECT cust, sum(amt) AS total FROM orders GROUP BY cust HAVING sum(amt) < 0
 -- INCREMENTAL, key ('cust',)
--- aggregate by cust: carried in its state (any change)
+-- GROUP BY cust (sum): INCREMENTAL, sums and counts are kept per group
 -- block_block_1: k0, _n, a0, a1, _from, _to
 WITH shared_1 AS (
   SELECT
@@ -161,7 +161,7 @@ FROM (
             )
           )
             ON (
-              cust_4 IS NOT DISTINCT FROM k_8
+              cust_4 <=> k_8
             )
         )
       )
@@ -225,7 +225,7 @@ FROM (
               cust_4_n > 0
           )
           LATERAL VIEW
-          EXPLODE(ARRAY(STRUCT(_from AS v, 1 AS w), STRUCT(_to AS v, -1 AS w))) t1 AS e
+          EXPLODE(ARRAY(NAMED_STRUCT('v', _from, 'w', 1), NAMED_STRUCT('v', _to, 'w', -1))) t1 AS e
           WHERE
             t1.e.v > -1 AND t1.e.v < 9223372036854775807
         )

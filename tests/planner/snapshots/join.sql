@@ -1,6 +1,6 @@
 -- SELECT o, city FROM orders JOIN customers ON cust = c
 -- INCREMENTAL, key ('o',)
--- joins, filters, projections and UNION ALL only
+-- join on cust = c: INCREMENTAL, by the rows that change and those that join them
 -- the delta
 SELECT
   `o_6` AS `o`,

@@ -1,77 +1,7 @@
 -- SELECT o, city FROM orders LEFT JOIN customers ON cust = c
--- AFFECTED KEYS, key ('o',)
--- OuterJoin: affected partitions are recomputed
+-- INCREMENTAL, key ('o',)
+-- LEFT JOIN on cust = c: INCREMENTAL, by the rows that change, and those that a changed row can match
 -- the delta
-WITH shared_1 AS (
-  SELECT DISTINCT
-    `pk_8`,
-    `p_9`
-  FROM (
-    SELECT
-      `pk_8`,
-      `p_9`
-    FROM (
-      SELECT
-        cust_2 AS `pk_8`,
-        _v AS `p_9`
-      FROM (
-        SELECT
-          `o` AS `o_1`,
-          `cust` AS `cust_2`,
-          `amt` AS `amt_3`,
-          _v,
-          _w
-        FROM changes_of_orders
-      )
-    )
-    UNION ALL
-    SELECT
-      `pk_8`,
-      `p_9`
-    FROM (
-      SELECT
-        c_4 AS `pk_8`,
-        _v AS `p_9`
-      FROM (
-        SELECT
-          `c` AS `c_4`,
-          `city` AS `city_5`,
-          _v,
-          _w
-        FROM changes_of_customers
-      )
-    )
-  )
-), shared_2 AS (
-  SELECT
-    `pk_8`,
-    `p_9`,
-    COALESCE(
-      LEAD(p_9) OVER (PARTITION BY pk_8 ORDER BY p_9),
-      CAST(9223372036854775807 AS BIGINT)
-    ) AS `until_10`
-  FROM (
-    SELECT
-      `pk_8`,
-      `p_9`
-    FROM shared_1
-    UNION ALL
-    SELECT
-      `pk_8`,
-      `p_9`
-    FROM (
-      SELECT DISTINCT
-        `pk_8`,
-        `p_9`
-      FROM (
-        SELECT
-          `pk_8`,
-          CAST(-1 AS BIGINT) AS `p_9`
-        FROM shared_1
-      )
-    )
-  )
-)
 SELECT
   `o_6` AS `o`,
   `city_7` AS `city`,
@@ -118,8 +48,8 @@ FROM (
             `amt_3`,
             `c_4`,
             `city_5`,
-            t1.e.v AS _v,
-            t1.e.w AS _w
+            `_v`,
+            `_w`
           FROM (
             SELECT
               `o_1`,
@@ -127,134 +57,194 @@ FROM (
               `amt_3`,
               `c_4`,
               `city_5`,
-              COALESCE(p_13, p_17) AS `_from`,
-              COALESCE(until_14, until_18) AS `_to`
+              `_v`,
+              `_w`
             FROM (
               SELECT
                 `o_1`,
                 `cust_2`,
                 `amt_3`,
-                `k_11`,
-                `p_13`,
-                `until_14`,
+                `_v`,
+                `_w`,
                 `c_4`,
                 `city_5`,
-                `k_15`,
-                `p_17`,
-                `until_18`
+                `from_8`,
+                `to_9`
+              FROM (
+                SELECT
+                  `o` AS `o_1`,
+                  `cust` AS `cust_2`,
+                  `amt` AS `amt_3`,
+                  _v,
+                  _w
+                FROM changes_of_orders
+              )
+              LEFT OUTER JOIN (
+                SELECT
+                  `c_4`,
+                  `city_5`,
+                  _from AS `from_8`,
+                  _to AS `to_9`
+                FROM (
+                  SELECT
+                    `c` AS `c_4`,
+                    `city` AS `city_5`,
+                    _from,
+                    _to
+                  FROM history_of_customers
+                )
+              )
+                ON (
+                  cust_2 = c_4
+                ) AND (
+                  from_8 <= _v
+                ) AND (
+                  _v < to_9
+                )
+            )
+          )
+          UNION ALL
+          SELECT
+            `o_1`,
+            `cust_2`,
+            `amt_3`,
+            `c_4`,
+            `city_5`,
+            `_v`,
+            `_w`
+          FROM (
+            SELECT
+              `o_1`,
+              `cust_2`,
+              `amt_3`,
+              `c_4`,
+              `city_5`,
+              s_10 AS `_v`,
+              w_11 AS `_w`
+            FROM (
+              SELECT
+                `o_1`,
+                `cust_2`,
+                `amt_3`,
+                `s_10`,
+                `w_11`,
+                `c_4`,
+                `city_5`,
+                `from_15`,
+                `to_16`
               FROM (
                 SELECT
                   `o_1`,
                   `cust_2`,
                   `amt_3`,
-                  `k_11`,
-                  `p_13`,
-                  `until_14`
+                  `s_10`,
+                  `w_11`
                 FROM (
                   SELECT
-                    `pk_12`,
-                    `p_13`,
-                    `until_14`,
                     `o_1`,
                     `cust_2`,
                     `amt_3`,
-                    `_from`,
-                    `_to`,
-                    `k_11`
+                    `s_10`
                   FROM (
                     SELECT
-                      pk_8 AS `pk_12`,
-                      p_9 AS `p_13`,
-                      until_10 AS `until_14`
-                    FROM shared_2
-                  )
-                  JOIN (
-                    SELECT
+                      `pk_12`,
+                      `s_10`,
                       `o_1`,
                       `cust_2`,
                       `amt_3`,
-                      `_from`,
-                      `_to`,
-                      cust_2 AS `k_11`
+                      `from_13`,
+                      `to_14`
                     FROM (
+                      SELECT DISTINCT
+                        `pk_12`,
+                        `s_10`
+                      FROM (
+                        SELECT
+                          `pk_12`,
+                          `s_10`
+                        FROM (
+                          SELECT
+                            c_4 AS `pk_12`,
+                            _v AS `s_10`
+                          FROM (
+                            SELECT
+                              `c` AS `c_4`,
+                              `city` AS `city_5`,
+                              _v,
+                              _w
+                            FROM changes_of_customers
+                          )
+                        )
+                        WHERE
+                          NOT pk_12 IS NULL
+                      )
+                    )
+                    JOIN (
                       SELECT
-                        `o` AS `o_1`,
-                        `cust` AS `cust_2`,
-                        `amt` AS `amt_3`,
-                        _from,
-                        _to
-                      FROM history_of_orders
+                        `o_1`,
+                        `cust_2`,
+                        `amt_3`,
+                        _from AS `from_13`,
+                        _to AS `to_14`
+                      FROM (
+                        SELECT
+                          `o` AS `o_1`,
+                          `cust` AS `cust_2`,
+                          `amt` AS `amt_3`,
+                          _from,
+                          _to
+                        FROM history_of_orders
+                      )
                     )
+                      ON (
+                        (
+                          cust_2
+                        ) = pk_12
+                      ) AND (
+                        from_13 < s_10
+                      ) AND (
+                        s_10 <= to_14
+                      )
                   )
-                    ON (
-                      pk_12 IS NOT DISTINCT FROM k_11
-                    ) AND (
-                      _from <= p_13
-                    ) AND (
-                      p_13 < _to
-                    )
+                )
+                CROSS JOIN (
+                  SELECT
+                    *
+                  FROM VALUES
+                    (1),
+                    (-1) AS t1(`w_11`)
                 )
               )
               LEFT OUTER JOIN (
                 SELECT
                   `c_4`,
                   `city_5`,
-                  `k_15`,
-                  `p_17`,
-                  `until_18`
+                  _from AS `from_15`,
+                  _to AS `to_16`
                 FROM (
                   SELECT
-                    `pk_16`,
-                    `p_17`,
-                    `until_18`,
-                    `c_4`,
-                    `city_5`,
-                    `_from`,
-                    `_to`,
-                    `k_15`
-                  FROM (
-                    SELECT
-                      pk_8 AS `pk_16`,
-                      p_9 AS `p_17`,
-                      until_10 AS `until_18`
-                    FROM shared_2
-                  )
-                  JOIN (
-                    SELECT
-                      `c_4`,
-                      `city_5`,
-                      `_from`,
-                      `_to`,
-                      c_4 AS `k_15`
-                    FROM (
-                      SELECT
-                        `c` AS `c_4`,
-                        `city` AS `city_5`,
-                        _from,
-                        _to
-                      FROM history_of_customers
-                    )
-                  )
-                    ON (
-                      pk_16 IS NOT DISTINCT FROM k_15
-                    ) AND (
-                      _from <= p_17
-                    ) AND (
-                      p_17 < _to
-                    )
+                    `c` AS `c_4`,
+                    `city` AS `city_5`,
+                    _from,
+                    _to
+                  FROM history_of_customers
                 )
               )
                 ON (
                   cust_2 = c_4
-                ) AND (
-                  p_13 IS NOT DISTINCT FROM p_17
+                )
+                AND (
+                  (
+                    w_11 = 1 AND from_15 <= s_10 AND s_10 < to_16
+                  )
+                  OR (
+                    NOT (
+                      w_11 = 1
+                    ) AND from_15 < s_10 AND s_10 <= to_16
+                  )
                 )
             )
           )
-          LATERAL VIEW
-          EXPLODE(ARRAY(STRUCT(_from AS v, 1 AS w), STRUCT(_to AS v, -1 AS w))) t1 AS e
-          WHERE
-            t1.e.v > -1 AND t1.e.v < 9223372036854775807
         )
       )
       GROUP BY

@@ -1,6 +1,6 @@
 -- SELECT count(*) AS n FROM orders
 -- INCREMENTAL, key ()
--- aggregate by nothing (one row): carried in its state (any change)
+-- aggregate without GROUP BY (count): INCREMENTAL, sums and counts are kept for the one row
 -- block_block_1: _n, a0, _from, _to
 SELECT
   `count_4_n` AS `_n`,
@@ -138,7 +138,7 @@ FROM (
             FROM block_block_1
           )
           LATERAL VIEW
-          EXPLODE(ARRAY(STRUCT(_from AS v, 1 AS w), STRUCT(_to AS v, -1 AS w))) t1 AS e
+          EXPLODE(ARRAY(NAMED_STRUCT('v', _from, 'w', 1), NAMED_STRUCT('v', _to, 'w', -1))) t1 AS e
           WHERE
             t1.e.v > -1 AND t1.e.v < 9223372036854775807
         )

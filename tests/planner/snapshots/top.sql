@@ -1,6 +1,6 @@
 -- SELECT o, amt FROM orders ORDER BY amt DESC, o LIMIT 3
 -- AFFECTED KEYS, key ('o',)
--- Limit: affected partitions are recomputed
+-- the first 3 rows by amt DESC, o: AFFECTED KEYS, all rows are one partition, computed anew
 -- the delta
 SELECT
   `o_4` AS `o`,
@@ -39,135 +39,109 @@ FROM (
         SELECT
           `o_4`,
           `amt_5`,
-          `ord_6`,
-          `ord_7`,
           t1.e.v AS _v,
           t1.e.w AS _w
         FROM (
           SELECT
             `o_4`,
             `amt_5`,
-            `ord_6`,
-            `ord_7`,
-            p_10 AS `_from`,
-            until_11 AS `_to`
+            p_6 AS `_from`,
+            until_7 AS `_to`
           FROM (
             SELECT
+              `p_6`,
+              `until_7`,
               `o_4`,
               `amt_5`,
-              `ord_6`,
-              `ord_7`,
-              `p_10`,
-              `until_11`
+              `_from`,
+              `_to`
             FROM (
               SELECT
+                `p_6`,
+                `until_7`,
                 `o_4`,
                 `amt_5`,
-                `ord_6`,
-                `ord_7`,
-                `p_10`,
-                `until_11`,
-                ROW_NUMBER() OVER (PARTITION BY `p_10` ORDER BY ord_6 DESC, ord_7) AS _n
+                `_from`,
+                `_to`,
+                ROW_NUMBER() OVER (PARTITION BY `p_6` ORDER BY amt_5 DESC, o_4) AS _n
               FROM (
                 SELECT
+                  `p_6`,
+                  `until_7`,
                   `o_4`,
                   `amt_5`,
-                  `ord_6`,
-                  `ord_7`,
-                  `p_10`,
-                  `until_11`
+                  `_from`,
+                  `_to`
                 FROM (
                   SELECT
-                    `p_10`,
-                    `until_11`,
+                    `p_6`,
+                    COALESCE(LEAD(p_6) OVER (ORDER BY p_6), CAST(9223372036854775807 AS BIGINT)) AS `until_7`
+                  FROM (
+                    SELECT
+                      `p_6`
+                    FROM (
+                      SELECT DISTINCT
+                        `p_6`
+                      FROM (
+                        SELECT
+                          _v AS `p_6`
+                        FROM (
+                          SELECT
+                            o_1 AS `o_4`,
+                            amt_3 AS `amt_5`,
+                            `_v`,
+                            `_w`
+                          FROM (
+                            SELECT
+                              `o` AS `o_1`,
+                              `cust` AS `cust_2`,
+                              `amt` AS `amt_3`,
+                              _v,
+                              _w
+                            FROM changes_of_orders
+                          )
+                        )
+                      )
+                    )
+                    UNION ALL
+                    SELECT
+                      `p_6`
+                    FROM (
+                      SELECT
+                        *
+                      FROM VALUES
+                        (CAST(-1 AS BIGINT)) AS t2(`p_6`)
+                    )
+                  )
+                )
+                JOIN (
+                  SELECT
                     `o_4`,
                     `amt_5`,
-                    `ord_6`,
-                    `ord_7`,
                     `_from`,
                     `_to`
                   FROM (
                     SELECT
-                      p_8 AS `p_10`,
-                      until_9 AS `until_11`
-                    FROM (
-                      SELECT
-                        `p_8`,
-                        COALESCE(LEAD(p_8) OVER (ORDER BY p_8), CAST(9223372036854775807 AS BIGINT)) AS `until_9`
-                      FROM (
-                        SELECT
-                          `p_8`
-                        FROM (
-                          SELECT DISTINCT
-                            `p_8`
-                          FROM (
-                            SELECT
-                              _v AS `p_8`
-                            FROM (
-                              SELECT
-                                o_1 AS `o_4`,
-                                amt_3 AS `amt_5`,
-                                amt_3 AS `ord_6`,
-                                o_1 AS `ord_7`,
-                                `_v`,
-                                `_w`
-                              FROM (
-                                SELECT
-                                  `o` AS `o_1`,
-                                  `cust` AS `cust_2`,
-                                  `amt` AS `amt_3`,
-                                  _v,
-                                  _w
-                                FROM changes_of_orders
-                              )
-                            )
-                          )
-                        )
-                        UNION ALL
-                        SELECT
-                          `p_8`
-                        FROM (
-                          SELECT
-                            *
-                          FROM VALUES
-                            (CAST(-1 AS BIGINT)) AS t2(`p_8`)
-                        )
-                      )
-                    )
-                  )
-                  JOIN (
-                    SELECT
-                      `o_4`,
-                      `amt_5`,
-                      `ord_6`,
-                      `ord_7`,
+                      o_1 AS `o_4`,
+                      amt_3 AS `amt_5`,
                       `_from`,
                       `_to`
                     FROM (
                       SELECT
-                        o_1 AS `o_4`,
-                        amt_3 AS `amt_5`,
-                        amt_3 AS `ord_6`,
-                        o_1 AS `ord_7`,
-                        `_from`,
-                        `_to`
-                      FROM (
-                        SELECT
-                          `o` AS `o_1`,
-                          `cust` AS `cust_2`,
-                          `amt` AS `amt_3`,
-                          _from,
-                          _to
-                        FROM history_of_orders
-                      )
+                        `o` AS `o_1`,
+                        `cust` AS `cust_2`,
+                        `amt` AS `amt_3`,
+                        _from,
+                        _to
+                      FROM history_of_orders
                     )
                   )
-                    ON (
-                      _from <= p_10
-                    ) AND (
-                      p_10 < _to
-                    )
                 )
+                  ON (
+                    _from <= p_6
+                  ) AND (
+                    p_6 < _to
+                  )
               )
             )
             WHERE
@@ -175,7 +149,7 @@ FROM (
           )
         )
         LATERAL VIEW
-        EXPLODE(ARRAY(STRUCT(_from AS v, 1 AS w), STRUCT(_to AS v, -1 AS w))) t1 AS e
+        EXPLODE(ARRAY(NAMED_STRUCT('v', _from, 'w', 1), NAMED_STRUCT('v', _to, 'w', -1))) t1 AS e
         WHERE
           t1.e.v > -1 AND t1.e.v < 9223372036854775807
       )

@@ -1,6 +1,6 @@
 -- SELECT cust FROM orders UNION ALL SELECT c FROM customers
 -- INCREMENTAL, key None
--- joins, filters, projections and UNION ALL only
+-- rows of orders, customers: INCREMENTAL, by the rows that change
 -- the delta
 SELECT
   `cust_8` AS `cust`,

@@ -1,0 +1,187 @@
+"""The leaves of plans, and what all nodes share: names of columns, expressions, checks (see `nodes`).
+
+Two families of leaves: a `Scan` stands for a base table in a defining query; the others stand for what a refresh of
+(a, b] reads, and appear only in delta plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+__all__ = [
+    "BEFORE",
+    "FOREVER",
+    "FROM",
+    "TO",
+    "VERSION",
+    "WEIGHT",
+    "Changes",
+    "Empty",
+    "Given",
+    "History",
+    "KeyHint",
+    "Named",
+    "Node",
+    "PlanError",
+    "Scan",
+    "StateRows",
+    "Values",
+    "column",
+    "references",
+    "require",
+    "require_columns",
+]
+
+FROM = "_from"
+TO = "_to"
+VERSION = "_v"
+WEIGHT = "_w"
+BEFORE = -1
+"""The version that stands for "before the interval"."""
+FOREVER = 9_223_372_036_854_775_807
+"""The version that stands for "still there at the end of the interval"."""
+
+
+class PlanError(ValueError):
+    """A node was put together wrongly: a defect of the planner, never of the user's query."""
+
+
+def column(name: str) -> exp.Column:
+    """A reference to the plan's column `name`."""
+    return exp.Column(this=exp.Identifier(this=name, quoted=False))
+
+
+def references(expression: exp.Expr) -> frozenset[str]:
+    """The names of the columns that `expression` reads."""
+    return frozenset(found.name for found in expression.find_all(exp.Column))
+
+
+Named = tuple[tuple[str, exp.Expr], ...]
+"""Named expressions, in column order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Base of all nodes."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+
+def require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise PlanError(problem)
+
+
+def require_columns(known: tuple[str, ...], used: frozenset[str], where: str) -> None:
+    missing = sorted(used - set(known))
+    require(not missing, f"{where} reads {missing}, its input has {list(known)}")
+
+
+# ------------------------------------------------------------------------------------------------ leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """One occurrence of a table. `fields` maps each of the plan's columns to the table's."""
+
+    table: str
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.fields)
+
+    def source_of(self, name: str) -> str:
+        """The table's own name of the plan's column `name`."""
+        return dict(self.fields)[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Changes(Node):
+    """Net change rows of a scan's table in the interval, with `_v` and `_w` (−1 before-image, +1 after-image)."""
+
+    scan: Scan
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.scan.columns, VERSION, WEIGHT)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyHint:
+    """Says that of a leaf only rows are needed whose `column` has a value that `of_column` of `leaf` has.
+
+    `leaf` may be any node of the delta plan whose column leads down to leaves.
+    """
+
+    column: str
+    leaf: Node
+    of_column: str
+
+
+@dataclass(frozen=True, eq=False)
+class History(Node):
+    """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end."""
+
+    scan: Scan
+    hints: tuple[KeyHint, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.scan.columns, FROM, TO)
+
+
+@dataclass(frozen=True, eq=False)
+class StateRows(Node):
+    """The stored state `label` as it was at the start of the interval."""
+
+    label: str
+    names: tuple[str, ...]
+    hints: tuple[KeyHint, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Node):
+    """Rows that were computed before, under the name `name`."""
+
+    name: str
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Empty(Node):
+    """No rows."""
+
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Values(Node):
+    """Literal rows."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[exp.Expr, ...], ...]
+
+    def __post_init__(self) -> None:
+        require(all(len(row) == len(self.names) for row in self.rows), "VALUES rows differ in width")
+        require(len(self.rows) > 0, "VALUES without rows")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names

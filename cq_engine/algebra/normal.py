@@ -1,0 +1,171 @@
+"""Operators written by others whose deltas are known, so that fewer need a delta rule of their own.
+
+    R RIGHT JOIN S      =  S LEFT JOIN R
+    R FULL JOIN S       =  R LEFT JOIN S  ⊎  NULLs × (S ▷ R)
+    DISTINCT R          =  groups of equal rows, with their number of rows
+    R EXCEPT S, ...     =  groups of equal rows of R ⊎ S, with their number r in R and s in S, where r > 0 and s = 0
+    R INTERSECT S       =  ... where r > 0 and s > 0
+    R EXCEPT ALL S      =  ... each max(r − s, 0) times
+    R INTERSECT ALL S   =  ... each min(r, s) times
+    R ▷ S, a NOT IN b   =  ((R ▷ S on a = b) ▷ S on a IS NULL) ▷ σ(b IS NULL) S, less what can hold no NULL
+
+The counts are sums, so that the state of such an aggregate is the multiplicity of each row (Gupta, Mumick &
+Subrahmanian, "Maintaining Views Incrementally", SIGMOD 1993, counting).
+
+>>> from cq_engine.algebra.nodes import Scan
+>>> from cq_engine.algebra.show import explain
+>>> r, s = Scan("r", (("a", "a"),)), Scan("s", (("b", "b"),))
+>>> print(explain(normal(Distinct(r), Names(), lambda node: frozenset())))
+Aggregate BY (a)
+  Scan r (a)
+>>> print(explain(normal(OuterJoin(r, s, "FULL", ()), Names(), lambda node: frozenset())))
+UnionAll (a, b)
+  OuterJoin LEFT
+    #1 Scan r (a)
+    #2 Scan s (b)
+  Project NULL AS a, b
+    AntiJoin
+      #2
+      #1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from cq_engine.algebra.names import Names
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Generate,
+    Node,
+    OuterJoin,
+    Project,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    column,
+)
+from cq_engine.algebra.rebuild import rebuilt
+
+__all__ = ["normal"]
+
+
+Present = Callable[[Node], frozenset[str]]
+"""The columns of a node that are never NULL."""
+
+
+def normal(node: Node, names: Names, present: Present) -> Node:
+    """`node` without RIGHT and FULL joins, set operations and the query's own DISTINCTs; NOT IN by equalities."""
+
+    def rule(each: Node) -> Node:
+        if isinstance(each, SemiJoin) and each.anti:
+            return _not_in(each, present)
+        if isinstance(each, OuterJoin) and each.kind != "LEFT":
+            return _outer(each)
+        if isinstance(each, SetOperation):
+            return _counted(each, names)
+        if isinstance(each, Distinct) and not each.internal:
+            return grouped(each)
+        return each
+
+    return rebuilt(node, rule)
+
+
+def grouped(node: Distinct, of: str = "DISTINCT") -> Aggregate:
+    """DISTINCT as GROUP BY all columns."""
+    return Aggregate(node.input, tuple((n, column(n)) for n in node.columns), (), not node.columns, of)
+
+
+def _outer(node: OuterJoin) -> Node:
+    if node.kind == "RIGHT":
+        swapped = OuterJoin(node.right, node.left, "LEFT", node.conditions)
+        return Project(swapped, tuple((name, column(name)) for name in node.columns))
+    matched = OuterJoin(node.left, node.right, "LEFT", node.conditions)
+    alone = SemiJoin(node.right, node.left, True, node.conditions)
+    items: list[tuple[str, exp.Expr]] = [(name, exp.Null()) for name in node.left.columns]
+    items += [(name, column(name)) for name in node.right.columns]
+    return UnionAll((matched, Project(alone, tuple(items))), node.columns)
+
+
+def _not_in(node: SemiJoin, present: Present) -> Node:
+    """Anti joins on plain conditions for one on `a = b OR a IS NULL OR b IS NULL`."""
+    found = [(c, pair) for c in node.conditions if (pair := _unless_different(c)) is not None]
+    if not found:
+        return node
+    ours, theirs = present(node.left), present(node.right)
+    hard = [(c, a, b) for c, (a, b) in found if not (_never_null(a, ours) and _never_null(b, theirs))]
+    if len(hard) > 1:
+        return node
+    others = [c for c in node.conditions if c not in [c for c, _ in found]]
+    equal: list[exp.Expr] = [exp.EQ(this=a.copy(), expression=b.copy()) for _, (a, b) in found]
+    if not hard:
+        return SemiJoin(node.left, node.right, True, (*others, *equal))
+    ((condition, a, b),) = hard
+    rest = [*others, *(e for e, (c, _) in zip(equal, found) if c is not condition)]
+    result: Node = SemiJoin(node.left, node.right, True, (*others, *equal))
+    if not _never_null(a, ours):
+        result = SemiJoin(result, node.right, True, (*rest, exp.Is(this=a.copy(), expression=exp.Null())))
+    if not _never_null(b, theirs):
+        without = Filter(node.right, exp.Is(this=b.copy(), expression=exp.Null()))
+        result = SemiJoin(result, without, True, tuple(rest))
+    return result
+
+
+def _unless_different(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """(a, b) where `condition` is `a = b OR a IS NULL OR b IS NULL`."""
+    parts = list(condition.unnest().flatten()) if isinstance(condition.unnest(), exp.Or) else []
+    equal = [p for p in (each.unnest() for each in parts) if isinstance(p, exp.EQ)]
+    null = [p.unnest().this.unnest() for p in parts if _is_null(p.unnest())]
+    if len(parts) != 3 or len(equal) != 1 or len(null) != 2:
+        return None
+    a, b = equal[0].left, equal[0].right
+    same = {a.unnest().sql(), b.unnest().sql()} == {n.sql() for n in null}
+    return (a, b) if same else None
+
+
+def _is_null(expression: exp.Expr) -> bool:
+    return isinstance(expression, exp.Is) and isinstance(expression.expression, exp.Null)
+
+
+def _never_null(expression: exp.Expr, present: frozenset[str]) -> bool:
+    bare = expression.unnest()
+    return isinstance(bare, exp.Column) and bare.name in present
+
+
+def _counted(node: SetOperation, names: Names) -> Node:
+    ours, theirs = names.fresh("left"), names.fresh("right")
+    one, none = exp.Literal.number(1), exp.Null()
+    sides = [
+        Project(side, (*((n, column(n)) for n in side.columns), (ours, mine), (theirs, other)))
+        for side, mine, other in ((node.left, one, none), (node.right, none, one))
+    ]
+    both = UnionAll(tuple(sides), (*node.names, ours, theirs))
+    of = f"{node.kind} ALL" if node.all else node.kind
+    r, s = names.fresh("r"), names.fresh("s")
+    counts = ((r, exp.Count(this=column(ours))), (s, exp.Count(this=column(theirs))))
+    rows: Node = Aggregate(both, tuple((n, column(n)) for n in node.names), counts, False, of)
+    zero = exp.Literal.number(0)
+    if not node.all:
+        test = exp.EQ if node.kind == "EXCEPT" else exp.GT
+        shown = exp.and_(
+            exp.GT(this=column(r), expression=zero), test(this=column(s), expression=zero.copy())
+        )
+        return _only(Filter(rows, shown), node.names)
+    times: exp.Expr = exp.Sub(this=column(r), expression=column(s))
+    if node.kind == "INTERSECT":
+        times = exp.Least(this=column(r), expressions=[column(s)], ignore_nulls=True)
+    number = names.fresh("times")
+    counted = Project(rows, (*((n, column(n)) for n in node.names), (number, times)))
+    some = Filter(counted, exp.GT(this=column(number), expression=zero.copy()))
+    upto = exp.Cast(this=column(number), to=exp.DataType.build("int", dialect="spark"))
+    series = exp.Anonymous(this="sequence", expressions=[exp.Literal.number(1), upto])
+    repeated = Generate(some, exp.Explode(this=series), (names.fresh("nth"),))
+    return _only(repeated, node.names)
+
+
+def _only(node: Node, columns: tuple[str, ...]) -> Node:
+    return Project(node, tuple((name, column(name)) for name in columns))

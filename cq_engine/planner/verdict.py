@@ -1,0 +1,234 @@
+"""The verdict on a lowered query, block by block: how each operator is maintained, and why.
+
+Blocks come in the order of the plan, inner ones first. Filters, projections, generators and UNION ALL are no blocks:
+they are applied to changed rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import singledispatch
+
+from sqlglot import exp
+
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Limit,
+    Mark,
+    Node,
+    OuterJoin,
+    Project,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    Window,
+    children,
+    column,
+)
+
+__all__ = ["AFFECTED_KEYS", "FULL", "INCREMENTAL", "Exact", "blocks", "classify", "full"]
+
+INCREMENTAL = "INCREMENTAL"
+AFFECTED_KEYS = "AFFECTED KEYS"
+FULL = "FULL"
+
+Exact = Mapping[int, bool]
+"""For the ids of the aggregates that have a state: whether it is carried on when rows leave."""
+Block = tuple[str, str, str]
+"""What it is, its verdict, how it is maintained."""
+
+_MOST = 100
+_NUMBER = re.compile(r"_\d+$")
+
+
+def classify(node: Node, stored: Exact) -> tuple[str, tuple[str, ...]]:
+    """The verdict on the query and a line for each of its blocks."""
+    found = blocks(node, stored)
+    verdict = AFFECTED_KEYS if any(v == AFFECTED_KEYS for _, v, _ in found) else INCREMENTAL
+    return verdict, tuple(f"{what}: {each}, {how}" for what, each, how in found)
+
+
+def full(reason: str) -> str:
+    """The line for a query that is recomputed."""
+    return f"the whole query: {FULL}, {reason}"
+
+
+def blocks(node: Node, stored: Exact) -> list[Block]:
+    """The blocks of a plan; of one without any, a block for its filters and projections."""
+    seen: set[int] = set()
+    found = []
+    for each in _inner_first(node, seen):
+        block = _block(each, stored)
+        if block is not None:
+            found.append(block)
+    if found:
+        return found
+    tables = dict.fromkeys(each.table for each in _inner_first(node, set()) if isinstance(each, Scan))
+    return [(f"rows of {', '.join(tables) or 'nothing'}", INCREMENTAL, "by the rows that change")]
+
+
+def _inner_first(node: Node, seen: set[int]) -> Iterator[Node]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    for child in children(node):
+        yield from _inner_first(child, seen)
+    yield node
+
+
+@singledispatch
+def _block(node: Node, stored: Exact) -> Block | None:
+    """What to say of `node`; None where it is no block of its own."""
+    return None
+
+
+@_block.register
+def _join(node: Join, stored: Exact) -> Block:
+    return f"join{_on(node)}", INCREMENTAL, "by the rows that change and those that join them"
+
+
+@_block.register
+def _outer_join(node: OuterJoin, stored: Exact) -> Block:
+    return f"{node.kind} JOIN{_on(node)}", INCREMENTAL, _matched(node)
+
+
+@_block.register
+def _semi_join(node: SemiJoin, stored: Exact) -> Block:
+    what = "rows without a match" if node.anti else "rows with a match"
+    return f"{what}{_on(node)}", INCREMENTAL, _matched(node)
+
+
+@_block.register
+def _mark(node: Mark, stored: Exact) -> Block:
+    return f"is there a match{_on(node)}", INCREMENTAL, _matched(node)
+
+
+def _matched(node: OuterJoin | SemiJoin | Mark) -> str:
+    sides = [set(node.left.columns), set(node.right.columns)]
+    for condition in node.conditions:
+        bare = condition.unnest()
+        if isinstance(bare, (exp.EQ, exp.NullSafeEQ)):
+            used = [{c.name for c in side.find_all(exp.Column)} for side in (bare.left, bare.right)]
+            if any(a and b and a <= sides[0] and b <= sides[1] for a, b in (used, used[::-1])):
+                return "by the rows that change, and those that a changed row can match"
+    return (
+        "by the rows that change; no equality says which rows a changed row can match, so that all are tried"
+    )
+
+
+@_block.register
+def _aggregate(node: Aggregate, stored: Exact) -> Block:
+    keys = _list((e for _, e in node.keys), node.input)
+    calls = _calls(e for _, e in node.functions)
+    if node.of:
+        return node.of, *_counted(node, stored)
+    what = f"GROUP BY {keys}" if node.keys else "aggregate without GROUP BY"
+    what += f" ({calls})" if calls else ""
+    each = "per group" if node.keys else "for the one row"
+    if id(node) not in stored:
+        return what, AFFECTED_KEYS, f"computed anew {each}, from all its rows, where rows change"
+    if not stored[id(node)]:
+        return (
+            what,
+            INCREMENTAL,
+            f"kept {each}; its rows are read again where an extremum, or a FLOAT or DOUBLE value, leaves",
+        )
+    return what, INCREMENTAL, f"sums and counts are kept {each}"
+
+
+def _counted(node: Aggregate, stored: Exact) -> tuple[str, str]:
+    if id(node) in stored:
+        return INCREMENTAL, "the number of equal rows is kept"
+    return AFFECTED_KEYS, "equal rows are counted anew where rows change"
+
+
+@_block.register
+def _distinct(node: Distinct, stored: Exact) -> Block:
+    return (
+        f"different values of {_list(map(column, node.columns), node.input)}",
+        AFFECTED_KEYS,
+        "looked up where rows change",
+    )
+
+
+@_block.register
+def _set_operation(node: SetOperation, stored: Exact) -> Block:
+    what = f"{node.kind} ALL" if node.all else node.kind
+    return what, AFFECTED_KEYS, "equal rows are counted anew where rows change"
+
+
+@_block.register
+def _window(node: Window, stored: Exact) -> Block:
+    what = f"window functions ({_calls(e.this for _, e in node.functions)})"
+    if not node.keys:
+        return f"{what} without PARTITION BY", AFFECTED_KEYS, "all rows are one partition, computed anew"
+    return (
+        f"{what} per {_list(node.keys, node.input)}",
+        AFFECTED_KEYS,
+        "computed anew per partition, from all its rows, where rows change",
+    )
+
+
+@_block.register
+def _limit(node: Limit, stored: Exact) -> Block:
+    what = "all rows" if node.count is None else f"the first {node.count} rows"
+    what += f" after {node.offset}" if node.offset else ""
+    what += f" by {_list(node.order, node.input)}" if node.order else ""
+    if not node.keys:
+        return what, AFFECTED_KEYS, "all rows are one partition, computed anew"
+    return (
+        f"{what} per {_list(map(column, node.keys), node.input)}",
+        AFFECTED_KEYS,
+        "computed anew per partition where rows change",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def _on(node: Join | OuterJoin | SemiJoin | Mark) -> str:
+    shown = [_plain(condition, *children(node)) for condition in node.conditions]
+    return f" on {_short(' AND '.join(shown))}" if shown else ""
+
+
+def _list(expressions: Iterable[exp.Expr], under: Node) -> str:
+    """Expressions over the columns of `under`."""
+    return _short(", ".join(_plain(each, under) for each in expressions))
+
+
+def _plain(expression: exp.Expr, *under: Node) -> str:
+    """The expression with the columns' names as the query has them."""
+
+    def named(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column):
+            return node
+        return _origin(next((each for each in under if node.name in each.columns), None), node.name)
+
+    return expression.transform(named).sql(dialect="spark")
+
+
+def _origin(node: Node | None, name: str) -> exp.Expr:
+    """What the plan's column `name` of `node` is made of, followed down through projections."""
+    if isinstance(node, Project):
+        item = dict(node.items)[name].unnest()
+        if isinstance(item, exp.Column):
+            return _origin(node.input, item.name)
+    elif isinstance(node, Filter):
+        return _origin(node.input, name)
+    elif isinstance(node, Join):
+        return _origin(next(each for each in node.inputs if name in each.columns), name)
+    elif isinstance(node, Scan):
+        return exp.column(node.source_of(name))
+    return exp.column(_NUMBER.sub("", name))
+
+
+def _calls(calls: Iterable[exp.Expr]) -> str:
+    return _short(", ".join(dict.fromkeys(e.sql(dialect="spark").split("(")[0].lower() for e in calls)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"

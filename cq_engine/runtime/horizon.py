@@ -1,0 +1,84 @@
+"""How far a query over other queries can go, and what holds it up.
+
+A query that reads the results of others sees them as tables, which are known up to the position of the query that
+makes them, or further where nothing that it reads has changed since. Its own refresh ends where all of them are known.
+A compressed query has a result
+only at the ends of its refreshes, so that no reader may stop in between: else two branches of a diamond would be read
+as they were at different commits. The same holds for an interval that was skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cq_engine.catalog.graph import ancestors, source_query, upstreams
+from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.store import Catalog
+
+__all__ = ["JUMPS", "REDEFINED", "SKIPPED", "horizon", "waiting_for"]
+
+SKIPPED = "SKIPPED"
+REDEFINED = "REDEFINED"
+JUMPS = frozenset({SKIPPED, REDEFINED})
+"""What stands for the plan in a refresh record where the result went from one version to another in one step."""
+
+
+def horizon(catalog: Catalog, sources: Iterable[str], upto: int | None = None) -> int:
+    """The newest version, at most `upto`, to which a query over `sources` can be refreshed."""
+    names = list(sources)
+    state = catalog.state
+    newest = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
+    end = min([newest, *(_known(catalog, q, newest) for q in upstreams(state, names))])
+    above = ancestors(state, names)
+    while True:
+        lower = min([end, *(_whole(catalog, q, end) for q in above if catalog.status(q.name).position > end)])
+        if lower == end:
+            return end
+        end = lower
+
+
+def _known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
+    """The version up to which the query's result is known: its position, or later where nothing that it reads has
+    changed since."""
+    position = catalog.status(query.name).position
+    state, end = catalog.state, newest
+    for name in query.sources:
+        if end <= position:
+            return position
+        above = source_query(state, name)
+        if above is not None:
+            end = min(end, _known(catalog, above, newest))
+        table = state.tables[name] if above is None else above.relation
+        if table is not None:
+            sets = catalog.changes(table.storage.id, position + 1, end)
+            end = min([end, *(each.low - 1 for each in sets)])
+    return max(position, end)
+
+
+def _whole(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
+    """The newest version up to `version` at which the query's result is that of its sources."""
+    limit = 100
+    while True:
+        records = catalog.refreshes(query.name, limit)  # the newest first
+        for record in records:
+            if record.to_version <= version:
+                return version
+            if record.from_version < version:
+                jumped = query.mode == "COMPRESSED" or record.plan in JUMPS
+                return record.from_version if jumped else version
+        if len(records) < limit:
+            return version
+        limit *= 10
+
+
+def waiting_for(catalog: Catalog, query: ContinuousQuery) -> str:
+    """Which of the queries that it reads keep `query` from going on, for a person; empty where none does."""
+    newest = catalog.newest_version
+    if horizon(catalog, query.sources) >= newest:
+        return ""
+    held = []
+    for each in ancestors(catalog.state, query.sources):
+        status = catalog.status(each.name)
+        if status.state != "ACTIVE" and _known(catalog, each, newest) < newest:
+            held.append(f"{each.name}, which is {status.state} at version {status.position}")
+    return f"waits for {'; '.join(held)}" if held else ""

@@ -1,0 +1,207 @@
+"""Which values the keys of a delta have, and so which rows of a table a refresh can need.
+
+A hint (`delta.hints`) names a column of the delta plan. Where the rows below that column are few and at hand, the
+driver follows it down to them: change rows, rows given by an earlier statement, versions that were read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Changes,
+    Distinct,
+    Edges,
+    Empty,
+    Filter,
+    Generate,
+    Given,
+    History,
+    Join,
+    KeyHint,
+    Limit,
+    Mark,
+    Node,
+    OuterJoin,
+    Project,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    Window,
+)
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.runtime.tails import Tail
+from cq_engine.types import arrow_type, collations, spark_type
+
+__all__ = ["KeyValues", "Restrict", "contents"]
+
+Restrict = Mapping[str, pa.Array]
+"""Column → wanted values, as `Reader` takes it; empty to read everything."""
+
+HINT_VALUES = 20_000
+"""More distinct keys than this are not worth a look-up by key; the table is scanned."""
+
+
+def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
+    """What two restrictions have in common that ask for the same rows."""
+    return tuple(sorted((name, frozenset(values.to_pylist())) for name, values in restrict.items()))
+
+
+class KeyValues:
+    """The values of a delta plan's columns.
+
+    Args:
+        tables: the tables of the plan's scans.
+        tail: a table's changes, where the driver can have them.
+        base_rows: a table's rows before them, restricted; None where they are many.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, VersionedTable],
+        tail: Callable[[str], Tail | None],
+        base_rows: Callable[[VersionedTable, Restrict], pa.Table | None],
+    ) -> None:
+        self._tables = tables
+        self._tail = tail
+        self._base_rows = base_rows
+        self._given: dict[str, pa.Table] = {}
+        self._kept: list[Node] = []
+        self._known: dict[tuple[int, str], pa.Array | None] = {}
+
+    def give(self, name: str, rows: pa.Table) -> None:
+        """The rows of the leaf `Given(name)`."""
+        self._given[name] = rows
+
+    def restrict(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> dict[str, pa.Array]:
+        """The wanted values by column that the hints amount to; {} to read everything."""
+        sources = dict(fields)
+        found = {}
+        for hint in hints:
+            values = self._values(hint.leaf, hint.of_column)
+            fitting = None if values is None else _fitting(values, table, sources[hint.column])
+            if fitting is not None and len(fitting) <= HINT_VALUES:
+                found[sources[hint.column]] = fitting
+        return found
+
+    def _values(self, node: Node, name: str) -> pa.Array | None:
+        """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""
+        key = (id(node), name)
+        if key not in self._known:
+            self._kept.append(node)  # ids stay unique while the memo lives
+            values = self._find_values(node, name)
+            self._known[key] = None if values is None or len(values) > HINT_VALUES else values
+        return self._known[key]
+
+    def _find_values(self, node: Node, name: str) -> pa.Array | None:
+        if isinstance(node, Changes):
+            tail = self._tail(node.scan.table)
+            return None if tail is None else _distinct(tail.changes().column(node.scan.source_of(name)))
+        if isinstance(node, History):
+            return self._history_values(node, node.scan.source_of(name))
+        if isinstance(node, Given):
+            return self._given_values(node, name)
+        if isinstance(node, (Filter, Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
+            below = node.left if isinstance(node, (SemiJoin, Mark)) else node.input
+            return self._values(below, name) if name in below.columns else None
+        if isinstance(node, (Project, Aggregate)):
+            named = node.items if isinstance(node, Project) else node.keys
+            expression = dict(named).get(name, exp.Null()).unnest()
+            return self._values(node.input, expression.name) if isinstance(expression, exp.Column) else None
+        if isinstance(node, Join):
+            return self._join_values(node.inputs, node.conditions, name)
+        if isinstance(node, OuterJoin):
+            of_left = name in node.left.columns
+            values = self._values(node.left if of_left else node.right, name)
+            padded = node.kind != ("LEFT" if of_left else "RIGHT")
+            return _with_null(values) if padded and values is not None else values
+        if isinstance(node, SetOperation):
+            return self._values(node.left, node.left.columns[node.names.index(name)])
+        if isinstance(node, UnionAll):
+            place = node.names.index(name)
+            return _together([self._values(each, each.columns[place]) for each in node.inputs])
+        if isinstance(node, Empty):
+            return pa.nulls(0)
+        return None
+
+    def _join_values(
+        self, inputs: Sequence[Node], conditions: Sequence[exp.Expr], name: str
+    ) -> pa.Array | None:
+        """Of the column itself, or of one that an inner join holds equal to it."""
+        equal = [name]
+        for condition in conditions:
+            sides = (
+                (condition.left, condition.right) if isinstance(condition, (exp.EQ, exp.NullSafeEQ)) else ()
+            )
+            names = [side.unnest().name for side in sides if isinstance(side.unnest(), exp.Column)]
+            if len(names) == 2 and name in names:
+                equal.append(names[1 - names.index(name)])
+        for each in equal:
+            values = self._values(next(i for i in inputs if each in i.columns), each)
+            if values is not None:
+                return values
+        return None
+
+    def _given_values(self, node: Given, name: str) -> pa.Array | None:
+        rows = self._given.get(node.name)
+        return None if rows is None else _distinct(rows.column(node.names.index(name)))
+
+    def _history_values(self, leaf: History, source: str) -> pa.Array | None:
+        table = self._tables[leaf.scan.table]
+        tail = self._tail(leaf.scan.table)
+        restrict = self.restrict(table, leaf.hints, leaf.scan.fields)
+        base = self._base_rows(table, restrict) if tail is not None and (restrict or not leaf.hints) else None
+        if tail is None or base is None:
+            return None
+        both = [base.column(source), tail.rows.column(source)]
+        return _distinct(pa.chunked_array([_one(part).cast(both[0].type) for part in both]))
+
+
+def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
+    """The distinct values; None for types of which Arrow does not know any."""
+    return None if pa.types.is_nested(column.type) else pc.unique(_one(column))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _with_null(values: pa.Array) -> pa.Array:
+    return values if values.null_count else pa.concat_arrays([values, pa.nulls(1, values.type)])
+
+
+def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
+    """The union of the parts in one type: theirs, or BIGINT for integers of several; None where one is not known."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    known = [part for part in known if len(part)] or known[:1]
+    kinds = {part.type for part in known}
+    if len(kinds) > 1:
+        if not all(pa.types.is_integer(kind) for kind in kinds):
+            return None
+        known = [part.cast(pa.int64()) for part in known]
+    return pc.unique(pa.concat_arrays(known))
+
+
+def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | None:
+    """The values as the column's type, or None where a comparison in Spark would mean something else."""
+    column = next(c for c in table.physical_columns if c.name.lower() == name.lower())
+    kind = arrow_type(column.type)
+    if collations(spark_type(column.type)):
+        return None
+    if values.type == kind and not pa.types.is_floating(kind) and not pa.types.is_nested(kind):
+        return values
+    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
+        try:
+            return values.cast(kind)
+        except pa.ArrowInvalid:
+            return None
+    return None

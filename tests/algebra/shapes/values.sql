@@ -1,0 +1,15 @@
+VALUES (1, 'a'), (2, 'b');
+SELECT * FROM VALUES (1, 'a'), (2, 'b');
+SELECT * FROM VALUES (1, 'a'), (2, 'b') AS v(x, y);
+SELECT * FROM (VALUES (1, 'a'), (2, NULL)) AS v(x, y);
+SELECT col1 FROM VALUES 1, 2, 2;
+SELECT t.k, n.y FROM t JOIN (VALUES (1, 'one'), (2, 'two')) AS n(x, y) ON t.k = n.x;
+WITH n(x, y) AS (VALUES (1, 'one'), (2, 'two')) SELECT t.k, y FROM t LEFT JOIN n ON x = k;
+SELECT k FROM t UNION ALL VALUES (9), (10);
+SELECT k FROM t EXCEPT VALUES (1), (2);
+SELECT 1 AS one, 'a' AS b;
+SELECT 1 AS one WHERE 1 = 2;
+SELECT count(*) AS n;
+SELECT (SELECT max(col1) FROM VALUES (1), (2)) AS m, k FROM t;
+SELECT 1 AS x UNION ALL SELECT k FROM t;
+FROM t;

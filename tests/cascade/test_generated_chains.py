@@ -1,0 +1,34 @@
+"""The delta law for generated queries over queries: each against its recompute from the tables."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from pyspark.sql import SparkSession
+
+from tests.cascade.chains import Chain, chains, check_chain
+from tests.oracle.budget import budget
+from tests.oracle.warehouse import forced
+
+MODES = {
+    "transactional": ("TRANSACTIONAL",),
+    "compressed": ("COMPRESSED",),
+    "mixed": ("COMPRESSED", "TRANSACTIONAL", "TRANSACTIONAL", "COMPRESSED"),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["core", "nested"])
+@pytest.mark.parametrize("modes", MODES)
+def test_chains(spark: SparkSession, modes: str, nested: bool) -> None:
+    @budget("CQ_ORACLE_EXAMPLES", 1)
+    @given(chain=chains(nested, MODES[modes]))
+    def check(chain: Chain) -> None:
+        seed = chain.history.seed
+        paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0)
+        with tempfile.TemporaryDirectory(prefix="cq_cascade_") as directory, paths:
+            check_chain(chain, spark, Path(directory))
+
+    check()
