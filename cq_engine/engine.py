@@ -350,6 +350,7 @@ class Engine:
         self._closed = True
         self.scheduler.shutdown(wait=True)
         self.delivery.stop()
+        self.queries.refresher.plans.clear()
         if self.session is not None:
             self.session.rollback()
             self.session = None

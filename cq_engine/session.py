@@ -157,6 +157,9 @@ def _start_settings(directory: Path, master: str) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri(),
         "spark.sql.artifact.isolation.enabled": "false",
+        # One statement of a refresh has up to a hundred generated classes; Spark keeps that many of all statements
+        # together by default, and would compile them again in every refresh.
+        "spark.sql.codegen.cache.maxEntries": "10000",
     }
     if master.startswith("local"):
         # The loopback address works without a network, and where the host's own name does not resolve.

@@ -76,6 +76,8 @@ class Emitter:
         self.uses: Counter[int] = Counter()
         self.shared: dict[int, str] = {}
         self.aliases = 0
+        self.one_partition = False
+        """Unions and joins of inputs that have one partition each are said to have one, which saves a shuffle."""
 
     def bodies(self, *roots: Node) -> list[str]:
         """The relation of each root (a name or a subquery). What they share stands in `ctes` afterwards."""
@@ -174,31 +176,43 @@ class Emitter:
         )
         parts = [f"SELECT {head} FROM {self.relation(first)}"]
         parts += [f"SELECT {_list(each.columns)} FROM {self.relation(each)}" for each in rest]
-        return "\nUNION ALL\n".join(parts)
+        return self._together(node.names, parts)
+
+    def _together(self, columns: tuple[str, ...], parts: list[str]) -> str:
+        text = "\nUNION ALL\n".join(parts)
+        return f"{self._select_one(columns)} FROM ({text})" if self.one_partition else text
 
     @select.register
     def _join(self, node: Join) -> str:
         """Inputs in the order given; each condition stands at the first join where all its columns are known."""
         waiting = list(node.conditions)
-        known = set(node.inputs[0].columns)
-        text = f"SELECT {_list(node.columns)} FROM {self.relation(node.inputs[0])}"
-        first = [c for c in waiting if references(c) <= known]
+        known = list(node.inputs[0].columns)
+        source = self.relation(node.inputs[0])
+        first = [c for c in waiting if references(c) <= set(known)]
         waiting = [c for c in waiting if c not in first]
-        for each in node.inputs[1:]:
-            known |= set(each.columns)
-            ready = [c for c in waiting if references(c) <= known]
-            waiting = [c for c in waiting if not references(c) <= known]
-            if ready:
-                text += f"\nJOIN {self.relation(each)} ON {_and(ready)}"
-            else:
-                text += f"\nCROSS JOIN {self.relation(each)}"
+        for number, each in enumerate(node.inputs[1:]):
+            if number and self.one_partition:
+                source = f"(SELECT /*+ COALESCE(1) */ {_list(tuple(known))} FROM {source})"
+            known += each.columns
+            ready = [c for c in waiting if references(c) <= set(known)]
+            waiting = [c for c in waiting if not references(c) <= set(known)]
+            source += (
+                f"\nJOIN {self.relation(each)} ON {_and(ready)}"
+                if ready
+                else f"\nCROSS JOIN {self.relation(each)}"
+            )
+        text = f"{self._select_one(node.columns)} FROM {source}"
         return f"{text} {_where(_and(first))}" if first else text
+
+    def _select_one(self, columns: tuple[str, ...]) -> str:
+        """SELECT of the result of an operator after which Spark may forget that there is one partition."""
+        return f"SELECT {'/*+ COALESCE(1) */ ' if self.one_partition else ''}{_list(columns)}"
 
     @select.register
     def _outer(self, node: OuterJoin) -> str:
         on = _and(node.conditions) if node.conditions else "true"
         left, right = self.relation(node.left), self.relation(node.right)
-        return f"SELECT {_list(node.columns)} FROM {left}\n{node.kind} OUTER JOIN {right} ON {on}"
+        return f"{self._select_one(node.columns)} FROM {left}\n{node.kind} OUTER JOIN {right} ON {on}"
 
     @select.register
     def _semi(self, node: SemiJoin) -> str:
@@ -217,10 +231,11 @@ class Emitter:
         on = _and(node.conditions) if node.conditions else "true"
         left, right = self.relation(node.left), self.relation(node.right)
         shown, flag = _list(node.left.columns), quote(node.name)
-        return (
-            f"SELECT {shown}, true AS {flag} FROM {left}\nLEFT SEMI JOIN {right} ON {on}\nUNION ALL\n"
-            f"SELECT {shown}, false AS {flag} FROM {left}\nLEFT ANTI JOIN {right} ON {on}"
-        )
+        parts = [
+            f"SELECT {shown}, true AS {flag} FROM {left}\nLEFT SEMI JOIN {right} ON {on}",
+            f"SELECT {shown}, false AS {flag} FROM {left}\nLEFT ANTI JOIN {right} ON {on}",
+        ]
+        return self._together(node.columns, parts)
 
     @select.register
     def _aggregate(self, node: Aggregate) -> str:

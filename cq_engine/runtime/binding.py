@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,7 @@ from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
 from cq_engine.runtime.tails import Tail
 
-__all__ = ["ImageBinder", "IntervalBinder"]
+__all__ = ["ImageBinder", "IntervalBinder", "LeafRows"]
 
 DRIVER_CHANGES = 100_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
@@ -65,6 +66,22 @@ class ImageBinder:
         return _select(leaf.fields, self._names[leaf.table])
 
 
+@dataclass(frozen=True)
+class LeafRows:
+    """The rows of a leaf, its columns by position as `c0`, `c1`, ..."""
+
+    rows: pa.Table
+    columns: tuple[Column, ...]
+
+
+_FIELDS = {
+    VERSION: Column(VERSION, "bigint"),
+    WEIGHT: Column(WEIGHT, "int"),
+    FROM: Column(FROM, "bigint"),
+    TO: Column(TO, "bigint"),
+}
+
+
 class IntervalBinder:
     """Binds the leaves of a delta plan over (a, b]. `relations` are the DataFrames that the emitted SQL names.
 
@@ -93,6 +110,8 @@ class IntervalBinder:
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
+        self._given_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
+        self._found: dict[tuple[object, ...], pa.Table | None] = {}
         self._keys = KeyValues(tables, self._tail, self._base_rows)
 
     def __call__(self, leaf: Node) -> str:
@@ -101,7 +120,7 @@ class IntervalBinder:
         if isinstance(leaf, History):
             return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
         if isinstance(leaf, Given):
-            return self._names["given", leaf.name]
+            return self._given_name(leaf)
         assert isinstance(leaf, StateRows)
         return _select(
             tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
@@ -112,12 +131,43 @@ class IntervalBinder:
         self.emitter = emitter
         emitter.ctes.update(self._ctes)
 
-    def give(self, leaf: Given, rows: DataFrame, arrow: pa.Table | None = None) -> None:
-        """Binds rows that were computed before; `rows`, and `arrow` where given, have the leaf's columns by position."""
-        if arrow is not None:
-            self._keys.give(leaf.name, arrow)
+    def rows(self, leaf: Node) -> LeafRows | None:
+        """The rows of a leaf, where the driver can have them."""
+        if isinstance(leaf, Changes):
+            tail = self._tail(leaf.scan.table)
+            rows = None if tail is None else tail.changes()
+            return _shown(
+                rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
+            )
+        if isinstance(leaf, History):
+            table = self.tables[leaf.scan.table]
+            rows = self._version_rows(leaf, table, self._restrict(leaf))
+            return _shown(rows, table, [s for _, s in leaf.scan.fields], FROM, TO)
+        if isinstance(leaf, Given):
+            if leaf.name not in self._given_rows:
+                return None
+            rows, columns = self._given_rows[leaf.name]
+            return _by_position(rows, columns)
+        assert isinstance(leaf, StateRows)
+        table = self.states[leaf.label]
+        return _shown(self._wanted_state(leaf), table, [c.name for c in table.columns])
+
+    def give(self, leaf: Given, rows: DataFrame) -> None:
+        """Binds rows that were computed before; `rows` have the leaf's columns by position."""
         name = self._names["given", leaf.name] = fresh_name(leaf.name)
         self.relations[name] = rows.toDF(*leaf.columns)
+
+    def give_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+        """Likewise; `columns` are those of `rows`."""
+        self._keys.give(leaf.name, rows)
+        self._given_rows[leaf.name] = (rows, tuple(columns))
+        self._names.pop(("given", leaf.name), None)
+
+    def _given_name(self, leaf: Given) -> str:
+        if ("given", leaf.name) not in self._names:
+            rows, columns = self._given_rows[leaf.name]
+            self.give(leaf, self.reader.frame(rows, columns).coalesce(1))
+        return self._names["given", leaf.name]
 
     # ------------------------------------------------------------ changes
 
@@ -185,17 +235,28 @@ class IntervalBinder:
 
     # ------------------------------------------------------------ histories
 
+    def _restrict(self, leaf: History) -> Restrict:
+        return self._keys.restrict(self.tables[leaf.scan.table], leaf.hints, leaf.scan.fields)
+
+    def _version_rows(self, leaf: History, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """The row versions of a table, where the driver can have them: physical columns, `_from`, `_to`."""
+        key = ("versions", leaf.scan.table, contents(restrict))
+        if key not in self._found:
+            tail = self._tail(leaf.scan.table)
+            base = self._base_rows(table, restrict) if tail is not None else None
+            self._found[key] = None if tail is None or base is None else _versions(tail, base)
+        return self._found[key]
+
     def _history(self, leaf: History) -> str:
         table = self.tables[leaf.scan.table]
-        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        restrict = self._restrict(leaf)
         key = ("history", leaf.scan.table, contents(restrict))
         if key in self._names:
             return self._names[key]
-        tail = self._tail(leaf.scan.table)
-        base = self._base_rows(table, restrict) if tail is not None else None
-        if tail is not None and base is not None:
+        versions = self._version_rows(leaf, table, restrict)
+        if versions is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            return self._given(key, _versions(tail, base), columns)
+            return self._given(key, versions, columns)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
@@ -228,19 +289,28 @@ class IntervalBinder:
 
     # ------------------------------------------------------------ states
 
-    def _state(self, leaf: StateRows) -> str:
+    def _state_restrict(self, leaf: StateRows) -> Restrict:
         table = self.states[leaf.label]
-        restrict = self._keys.restrict(
-            table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns)))
-        )
+        return self._keys.restrict(table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns))))
+
+    def _wanted_state(self, leaf: StateRows) -> pa.Table | None:
+        """The rows of a state that a leaf wants, where the driver can have them."""
+        key = ("state", id(leaf))
+        if key not in self._found:
+            rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
+            self._found[key] = rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
+        return self._found[key]
+
+    def _state(self, leaf: StateRows) -> str:
         name = self._names.get(("state", leaf.label, id(leaf)))
         if name is not None:
             return name
-        rows = self._state_rows(table, restrict)
-        if rows is not None and rows.num_rows <= DRIVER_ROWS:
+        table = self.states[leaf.label]
+        rows = self._wanted_state(leaf)
+        if rows is not None:
             return self._given(("state", leaf.label, id(leaf)), rows, table.columns)
         name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
-        self.relations[name] = self.reader.image(table, self.a, restrict or None)
+        self.relations[name] = self.reader.image(table, self.a, self._state_restrict(leaf) or None)
         return name
 
     def _state_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
@@ -263,6 +333,22 @@ class IntervalBinder:
         return pa.concat_tables(
             [present.untouched(base), present.versions().select([c.name for c in table.columns])]
         )
+
+
+def _shown(
+    rows: pa.Table | None, table: VersionedTable, sources: Sequence[str], *extra: str
+) -> LeafRows | None:
+    """The columns `sources` of a table's rows, and `extra`."""
+    if rows is None:
+        return None
+    known = {c.name: c for c in table.physical_columns} | _FIELDS
+    names = [*sources, *extra]
+    return _by_position(rows.select(names), [known[name] for name in names])
+
+
+def _by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
+    named = tuple(replace(c, name=f"c{n}") for n, c in enumerate(columns))
+    return LeafRows(rows.rename_columns([c.name for c in named]), named)
 
 
 def _versions(tail: Tail, base: pa.Table) -> pa.Table:

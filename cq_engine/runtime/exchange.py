@@ -18,7 +18,7 @@ from cq_engine.catalog.model import Column
 from cq_engine.types import contains, rebuilt, spark_schema
 from cq_engine.values import Parts, is_variant, with_variants
 
-__all__ = ["from_arrow", "to_arrow"]
+__all__ = ["from_arrow", "is_plain", "to_arrow"]
 
 _ODD = (t.YearMonthIntervalType, t.VariantType)
 _TEXT = "NULL of cq-engine 4d1f0a2e-6f0c-4b7e-9a55-0c6c1d1f7b1e"
@@ -29,11 +29,16 @@ _MARK = {
 Leaf = Callable[[str, t.DataType], str]
 
 
+def is_plain(schema: t.StructType) -> bool:
+    """True where PySpark's own conversion to Arrow will do."""
+    return not any(contains(field.dataType, _ODD) for field in schema.fields)
+
+
 def to_arrow(frame: DataFrame) -> pa.Table:
     """The rows of `frame` as Arrow, in the types of `types.arrow_type`. PySpark's exceptions pass through."""
-    kinds = [field.dataType for field in frame.schema.fields]
-    if not any(contains(kind, _ODD) for kind in kinds):
+    if is_plain(frame.schema):
         return frame.toArrow()
+    kinds = [field.dataType for field in frame.schema.fields]
     names = frame.columns
     plain = frame.toDF(*(f"_c{n}" for n in range(len(names))))  # names may be empty, or stand twice
     shown = [f.expr(_each(f"_c{n}", kind, _sent)).alias(f"_c{n}") for n, kind in enumerate(kinds)]

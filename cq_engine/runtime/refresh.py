@@ -24,10 +24,11 @@ from cq_engine.catalog.model import (
 from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError, ResultKeyError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
-from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count, plan_delta
+from cq_engine.planner.delta_plan import Stage, is_key_count
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.prepared import KeptPlan, KeptPlans, Text
 from cq_engine.runtime.recompute import recompute
 from cq_engine.runtime.relations import change_files, change_rows, write_changes
 from cq_engine.runtime.rows import change_columns, conform
@@ -92,11 +93,34 @@ class Outcome:
         return frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), self.counts) if count)
 
 
+class _Statements:
+    """Runs the statements of a refresh: prepared ones where there are any, else new ones.
+
+    `lasting` is False where what a statement means may change from one refresh to the next.
+    """
+
+    def __init__(self, services: Services, kept: KeptPlan, binder: IntervalBinder, *, lasting: bool) -> None:
+        self.services = services
+        self.kept = kept
+        self.binder = binder
+        self.lasting = lasting
+
+    def __call__(self, name: str, text: Text) -> pa.Table | None:
+        """The statement's rows, or None where they are too many for the driver."""
+        spark, binder = self.services.spark(), self.binder
+        rows = self.kept.run(spark, name, text, binder, SMALL_RESULT + 1) if self.lasting else None
+        if rows is None:
+            frame = run_sql(spark, text(binder, binder.attach), binder.relations)
+            rows = to_arrow(frame.limit(SMALL_RESULT + 1))
+        return rows if rows.num_rows <= SMALL_RESULT else None
+
+
 class Refresher:
     """Runs refreshes. One object serves all queries; two refreshes of one query must not run at once."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self.plans = KeptPlans()
 
     def interval(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Interval:
         """What is to be processed: from the query's position to the newest commit, or to `upto`."""
@@ -155,15 +179,17 @@ class Refresher:
             return None
         if compiled.node is None:
             return self._outcome(query, recompute(self.services, query, compiled, interval), ())
-        plan = plan_delta(compiled, interval.changed, interval.insert_only)
-        if plan is None:
+        kept = self.plans.plan(compiled, interval.changed, interval.insert_only, query.session)
+        if kept is None:
             return None
         if interval.rows <= SMALL_CHANGES:
             with small_settings(self.services.spark()):
-                outcome = self._small(query, plan, self.binder(query, compiled, interval), interval.b)
+                outcome = self._small(query, kept.use(), self.binder(query, compiled, interval), interval.b)
             if outcome is not None:
                 return outcome
-        return write_outputs(self.services, query, plan, self.binder(query, compiled, interval), interval)
+        return write_outputs(
+            self.services, query, kept.plan, self.binder(query, compiled, interval), interval
+        )
 
     def binder(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> IntervalBinder:
         """The relations of a delta plan of this query over this interval."""
@@ -177,31 +203,33 @@ class Refresher:
         )
 
     def _small(
-        self, query: ContinuousQuery, plan: DeltaPlan, binder: IntervalBinder, version: int
+        self, query: ContinuousQuery, kept: KeptPlan, binder: IntervalBinder, version: int
     ) -> Outcome | None:
         """The outputs through Arrow, or None where they are too many for the driver."""
         tables = dict(query.states)
         states: list[tuple[VersionedTable, pa.Table]] = []
         twice: list[Sequence[object]] = []
-        for stage in plan.stages:
-            rows = self._stage_rows(stage, binder)
+        run = _Statements(self.services, kept, binder, lasting=not query.functions)
+        for stage in kept.plan.stages:
+            rows = self._stage_rows(stage, run)
             if rows is None:
                 return None
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            binder.give(stage.node, self.services.reader.frame(rows, columns).coalesce(1), rows)
+            binder.give_rows(stage.node, rows, columns)
             if is_key_count(stage):
                 twice += _doubled(rows, stage.stored)
             states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
-        log = self._collect(plan.sql(binder, binder.attach), binder)
+        log = run("log", kept.plan.sql)
         if log is None:
             return None
         if twice:
             raise two_rows(query, twice[0], log)
         return self._outcome(query, log, states)
 
-    def _stage_rows(self, stage: Stage, binder: IntervalBinder) -> pa.Table | None:
+    def _stage_rows(self, stage: Stage, run: _Statements) -> pa.Table | None:
         """The stage's versions; groups whose accumulators could not be carried on are read again."""
-        rows = self._collect(stage.sql(binder, binder.attach), binder)
+        label = stage.stored.state.label
+        rows = run(f"stage {label}", stage.sql)
         if rows is None or stage.hit is None:
             return rows
         wrong = pc.equal(rows.column(HIT), 1)
@@ -211,13 +239,9 @@ class Refresher:
         if stage.stored.keys:
             keys = stage.stored.columns[: len(stage.stored.keys)]
             groups = hit.select(stage.stored.keys).group_by(list(stage.stored.keys)).aggregate([])
-            binder.give(stage.hit, self.services.reader.frame(groups, keys).coalesce(1), groups)
-        again = self._collect(stage.repair_sql(binder, binder.attach), binder)
+            run.binder.give_rows(stage.hit, groups, keys)
+        again = run(f"repair {label}", stage.repair_sql)
         return None if again is None else pa.concat_tables([rows, again.cast(rows.schema)])
-
-    def _collect(self, text: str, binder: IntervalBinder) -> pa.Table | None:
-        rows = to_arrow(run_sql(self.services.spark(), text, binder.relations).limit(SMALL_RESULT + 1))
-        return rows if rows.num_rows <= SMALL_RESULT else None
 
     def _outcome(
         self, query: ContinuousQuery, log: pa.Table, states: Sequence[tuple[VersionedTable, pa.Table]]

@@ -11,7 +11,19 @@ from pyspark.sql import SparkSession
 
 __all__ = ["SMALL_SETTINGS", "meaning", "small_settings"]
 
-SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+SMALL_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    # A broadcast is a job of its own.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # A small file is not cut into one piece per core.
+    "spark.sql.files.minPartitionNum": "1",
+    # Spark estimates that joins of small inputs are large, and would shuffle what has one partition already.
+    "spark.sql.maxSinglePartitionBytes": "9223372036854775807b",
+    # This rule would move a semi-join to below what makes an input one partition.
+    _EXCLUDED: "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
+}
 """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
 
 
@@ -46,13 +58,20 @@ def _put(spark: SparkSession, settings: Mapping[str, str | None]) -> dict[str, s
     return before
 
 
+def _small(spark: SparkSession) -> dict[str, str | None]:
+    """SMALL_SETTINGS, with the rules that the session excludes already."""
+    given = spark.conf.get(_EXCLUDED, None)
+    rules = SMALL_SETTINGS[_EXCLUDED]
+    return {**SMALL_SETTINGS, _EXCLUDED: f"{given},{rules}" if given else rules}
+
+
 @contextmanager
 def small_settings(spark: SparkSession) -> Iterator[None]:
     """Runs the block with SMALL_SETTINGS; the last block to end puts back what the first one found."""
     session = _of(spark)
     with session.changed:
         if session.small == 0:
-            session.before = _put(spark, SMALL_SETTINGS)
+            session.before = _put(spark, _small(spark))
         session.small += 1
     try:
         yield

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -31,6 +32,7 @@ __all__ = [
     "fresh_name",
     "is_connect",
     "location_at",
+    "planned_sql",
     "quote",
     "run_sql",
     "trace",
@@ -64,12 +66,30 @@ def run_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) 
     """
     if is_connect(spark):
         return _run_connect(spark, text, relations)
+    with _views(spark, relations):
+        return spark.sql(text)
+
+
+def planned_sql(
+    spark: SparkSession, text: str, relations: Mapping[str, DataFrame], limit: int
+) -> tuple[DataFrame, str]:
+    """The first `limit` rows of `run_sql`, and Spark's physical plan of them as text. Not for Spark Connect."""
+    limited = f"SELECT * FROM (\n{text}\n) LIMIT {limit}"
+    with _views(spark, relations):
+        frame = spark.sql(limited)
+        explained = spark.sql(f"EXPLAIN {limited}").first()
+    return frame, str(explained[0]) if explained is not None else ""
+
+
+@contextmanager
+def _views(spark: SparkSession, relations: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Names the relations for the statements in the block."""
     created: list[str] = []
     try:
         for name, frame in relations.items():
             frame.createOrReplaceTempView(name)
             created.append(name)
-        return spark.sql(text)
+        yield
     finally:
         for name in created:
             spark.catalog.dropTempView(name)

@@ -1,0 +1,257 @@
+"""Delta plans that are kept from one refresh of a query to the next, with their statements prepared.
+
+A refresh of a few rows spends most of its time on Spark's analysis, optimisation and planning. Its statements are the
+same every time but for the rows at their leaves. So from the second refresh on that has the same plan, the statements
+are planned over slots (`runtime.slots`), and a refresh puts its rows into the slots and runs what is there.
+
+Spark keeps the output of shuffles, broadcasts and subqueries of a plan that runs again, and they would be those of
+other rows: a plan with any of them is not kept, and its statement is planned anew each time. Every leaf has one
+partition, so that plans need no shuffle.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.runtime.binding import IntervalBinder, LeafRows
+from cq_engine.runtime.exchange import is_plain
+from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
+from cq_engine.runtime.sql import fresh_name, is_connect, planned_sql
+
+__all__ = ["KeptPlan", "KeptPlans"]
+
+Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
+"""Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
+
+PLANS = 128
+"""Delta plans that an engine keeps; those used last stay."""
+OWN_PLAN = 20
+"""As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
+USES = 2
+"""From this use of a plan on its statements are prepared."""
+_KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
+"""Operators of Spark that keep rows from one run to the next."""
+
+
+class KeptPlans:
+    """The delta plans of an engine's queries. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[_Key, KeptPlan] = OrderedDict()
+        self._served: Counter[_Key] = Counter()
+        self._guard = threading.Lock()
+
+    def plan(
+        self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
+    ) -> KeptPlan | None:
+        """`plan_delta`, kept; `session` are the settings that its statements run under.
+
+        A plan for more changed tables, or for more kinds of changes, gives the same rows: until an interval of this
+        kind has come OWN_PLAN times, it is served by such a plan, if one is prepared.
+        """
+        key = _Key(id(compiled), changed, insert_only, session)
+        with self._guard:
+            found = self._own(key) or self._general(key)
+            if found is not None:
+                return found
+        plan = plan_delta(compiled, changed, insert_only)
+        if plan is None:
+            return None
+        with self._guard:
+            kept = self._plans.setdefault(key, KeptPlan(plan))
+            gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
+        for each in gone:
+            each.clear()
+        return kept
+
+    def _own(self, key: _Key) -> KeptPlan | None:
+        if key in self._plans:
+            self._plans.move_to_end(key)
+        return self._plans.get(key)
+
+    def _general(self, key: _Key) -> KeptPlan | None:
+        covering = [k for k, kept in self._plans.items() if k.covers(key) and kept.uses >= USES]
+        if not covering or self._served[key] >= OWN_PLAN:
+            return None
+        self._served[key] += 1
+        best = min(covering, key=lambda k: (len(k.changed), not k.insert_only))
+        self._plans.move_to_end(best)
+        return self._plans[best]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._guard:
+            plans, self._plans = list(self._plans.values()), OrderedDict()
+            self._served.clear()
+        for each in plans:
+            each.clear()
+
+
+class _Key(NamedTuple):
+    """What a plan is made for."""
+
+    compiled: int
+    changed: frozenset[str]
+    insert_only: bool
+    session: Hashable
+
+    def covers(self, other: _Key) -> bool:
+        """Does a plan for this serve the other, too?"""
+        return (
+            (self.compiled, self.session) == (other.compiled, other.session)
+            and self.changed >= other.changed
+            and (other.insert_only or not self.insert_only)
+        )
+
+
+@dataclass
+class _Statement:
+    """A planned statement; None where it cannot be run again."""
+
+    frame: DataFrame
+    slots: list[tuple[Node, Slot]]
+
+
+@dataclass
+class KeptPlan:
+    """A delta plan, and its statements by name as far as they are prepared."""
+
+    plan: DeltaPlan
+    uses: int = 0
+    _statements: dict[str, _Statement | None] = field(default_factory=dict)
+    _spark: SparkSession | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def use(self) -> KeptPlan:
+        """Counts a refresh that has the plan."""
+        self.uses += 1
+        return self
+
+    def run(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        """The first `limit` rows of the statement `name` from what is prepared; None where nothing can be.
+
+        PySpark's exceptions pass through.
+        """
+        if self.uses < USES or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._run(spark, name, text, binder, limit)
+        finally:
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Forgets the statements."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        for statement in self._statements.values():
+            _remove(statement)
+        self._statements = {}
+
+    def _run(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        if self._spark is not spark:
+            self._clear()
+            self._spark = spark
+        if name not in self._statements:
+            self._statements[name] = _prepared(spark, text, binder, limit)
+        statement = self._statements[name]
+        if statement is None:
+            return None
+        try:
+            for leaf, slot in statement.slots:
+                found = binder.rows(leaf)
+                if found is None:
+                    return None
+                slot.put(found.rows)
+        except (SlotFullError, OSError):
+            _remove(self._statements.pop(name))  # a larger one is prepared next time
+            return None
+        return statement.frame.toArrow()
+
+
+def _remove(statement: _Statement | None) -> None:
+    for _, slot in statement.slots if statement is not None else ():
+        with suppress(OSError):
+            slot.remove()
+
+
+def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: int) -> _Statement | None:
+    if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
+        return None
+    leaves = _SlotLeaves(spark, binder)
+    try:
+        sql = text(leaves, leaves.attach)
+    except (_NotDrivenError, SlotFullError, OSError):
+        leaves.remove()
+        return None
+    frame, plan = planned_sql(spark, sql, leaves.relations, limit)
+    if _KEEPS_ROWS.search(plan) or not is_plain(frame.schema):
+        leaves.remove()
+        return None
+    return _Statement(frame, leaves.slots)
+
+
+class _NotDrivenError(Exception):
+    """A leaf's rows are not at the driver, or are of a type that a slot cannot hold."""
+
+
+class _SlotLeaves:
+    """Binds every leaf to a slot with its present rows; leaves that are the same share one."""
+
+    def __init__(self, spark: SparkSession, binder: IntervalBinder) -> None:
+        self.relations: dict[str, DataFrame] = {}
+        self.slots: list[tuple[Node, Slot]] = []
+        self._spark = spark
+        self._binder = binder
+        self._names: dict[Hashable, str] = {}
+
+    def attach(self, emitter: Emitter) -> None:
+        emitter.one_partition = True
+
+    def remove(self) -> None:
+        """Takes the slots away."""
+        _remove(_Statement(self._spark.range(0), self.slots))
+
+    def __call__(self, leaf: Node) -> str:
+        key = _same(leaf)
+        if key not in self._names:
+            found: LeafRows | None = self._binder.rows(leaf)
+            if found is None or not fits_slot(found.columns):
+                raise _NotDrivenError
+            slot = Slot(found.columns, found.rows)
+            self.slots.append((leaf, slot))
+            name = self._names[key] = fresh_name("slot")
+            self.relations[name] = slot.frame(self._spark)
+        shown = ", ".join(f"{quote(f'c{n}')} AS {quote(each)}" for n, each in enumerate(leaf.columns))
+        return f"(SELECT {shown} FROM {self._names[key]})"
+
+
+def _same(leaf: Node) -> Hashable:
+    """Equal for leaves that always have the same rows, by position."""
+    if isinstance(leaf, Changes):
+        return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))
+    if isinstance(leaf, History):
+        hints = tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in leaf.hints)
+        return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), hints)
+    if isinstance(leaf, Given):
+        return ("given", leaf.name)
+    assert isinstance(leaf, StateRows)
+    return ("state", id(leaf))

@@ -1,0 +1,233 @@
+"""Statements that are planned once and run again over other rows: slots, which plans may be kept, and their results."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine.catalog.model import Column
+from cq_engine.runtime import prepared, refresh
+from cq_engine.runtime.prepared import KeptPlan
+from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
+
+COLUMNS = (
+    Column("a", "bigint"),
+    Column("b", "string"),
+    Column("c", "decimal(12,2)"),
+    Column("d", "double"),
+    Column("e", "timestamp"),
+    Column("f", "date"),
+    Column("g", "array<struct<x:int,y:string>>"),
+    Column("h", "binary"),
+    Column("i", "timestamp_ntz"),
+    Column("j", "map<string,int>"),
+)
+
+
+def _rows(count: int) -> pa.Table:
+    def row(n: int) -> dict[str, Any]:
+        return {
+            "a": n - 3,
+            "b": None if n % 5 == 0 else f"ä{n}" * (n % 7),
+            "c": Decimal(n) / 4,
+            "d": [1.5, float("inf"), -0.0, None][n % 4],
+            "e": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(microseconds=n),
+            "f": dt.date(1500, 1, 1) + dt.timedelta(days=n),
+            "g": [{"x": n, "y": None}] * (n % 3),
+            "h": bytes([n % 256]),
+            "i": dt.datetime(2026, 1, 1, 12, 0, n % 60),  # noqa: DTZ001 - a time without zone
+            "j": {"k": n},
+        }
+
+    types = [
+        pa.int64(), pa.string(), pa.decimal128(12, 2), pa.float64(), pa.timestamp("us", "UTC"), pa.date32(),
+        pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())])), pa.binary(), pa.timestamp("us"),
+        pa.map_(pa.string(), pa.int32()),
+    ]  # fmt: skip
+    schema = pa.schema([(c.name, t) for c, t in zip(COLUMNS, types)])
+    return pa.Table.from_pylist([row(n) for n in range(count)], schema=schema)
+
+
+def test_a_dataframe_gives_what_the_slot_has_now(spark: SparkSession) -> None:
+    assert fits_slot(COLUMNS)
+    slot = Slot(COLUMNS, _rows(3))
+    frame = slot.frame(spark)
+    for count in (3, 250, 0, 1, 40):
+        slot.put(_rows(count))
+        assert frame.toArrow().to_pylist() == _rows(count).to_pylist()
+    with pytest.raises(SlotFullError):
+        slot.put(_rows(20_000))
+    assert frame.count() == 40, "a slot stays as it was"
+    slot.remove()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["variant", "interval year to month", "array<interval day to second>", "string collate UTF8_LCASE"],
+)
+def test_types_that_no_slot_holds(kind: str) -> None:
+    assert not fits_slot([Column("a", "int"), Column("b", kind)])
+
+
+class _Runs:
+    """Counts which statements ran prepared."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.prepared = 0
+        self.asked = 0
+        run = KeptPlan.run
+
+        def counted(kept: KeptPlan, *arguments: Any) -> pa.Table | None:
+            rows = run(kept, *arguments)
+            self.asked += 1
+            self.prepared += rows is not None
+            return rows
+
+        patch.setattr(KeptPlan, "run", counted)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
+    return _Runs(monkeypatch)
+
+
+@pytest.fixture
+def engine(spark: SparkSession, warehouse: Path) -> Iterator[cq_engine.Engine]:
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False) as opened:
+        opened.execute("CREATE TABLE c (c INT PRIMARY KEY, region STRING, since TIMESTAMP)")
+        opened.execute("CREATE TABLE o (o INT PRIMARY KEY, c INT, amount DECIMAL(10, 2))")
+        opened.execute("CREATE TABLE l (o INT, n INT, price DOUBLE, PRIMARY KEY (o, n))")
+        yield opened
+
+
+QUERIES = {
+    "joined": "SELECT l.o, l.n, c.region, o.amount, l.price FROM l JOIN o ON l.o = o.o JOIN c ON o.c = c.c",
+    "rich": "SELECT c.c, c.region, sum(l.price) AS s, count(*) AS k FROM c JOIN o ON c.c = o.c JOIN l ON l.o = o.o"
+    " GROUP BY c.c, c.region HAVING sum(l.price) > 20",
+    "without": "SELECT p.o, p.amount FROM o AS p WHERE NOT EXISTS (SELECT 1 FROM l WHERE l.o = p.o AND l.price > 5)",
+    "beside": "SELECT c.c, max(o.amount) AS most FROM c LEFT JOIN o ON c.c = o.c GROUP BY c.c",
+    "ranked": "SELECT o, c, row_number() OVER (PARTITION BY c ORDER BY amount DESC, o) AS r FROM o",
+    # No equality: Spark needs a broadcast for it, so that this one is planned anew each time.
+    "unequal": "SELECT o.o, l.n, l.price FROM o LEFT JOIN l ON o.amount > l.price",
+}
+
+
+def _transaction(engine: cq_engine.Engine, chance: random.Random) -> None:
+    with engine.transaction() as tx:
+        for _ in range(chance.randint(1, 3)):
+            o = chance.randint(1, 12)
+            tx.execute(f"DELETE FROM o WHERE o = {o}")
+            tx.execute(f"INSERT INTO o VALUES ({o}, {chance.randint(1, 5)}, {chance.randint(1, 99)}.25)")
+        if chance.random() < 0.5:
+            tx.execute(
+                f"UPDATE c SET region = '{chance.choice(['n', 's'])}' WHERE c = {chance.randint(1, 5)}"
+            )
+        o = chance.randint(1, 12)
+        tx.execute(f"DELETE FROM l WHERE o = {o}")
+        if chance.random() < 0.8:
+            tx.execute(f"INSERT INTO l SELECT {o}, id, id * {chance.randint(1, 9)} FROM range(1, 4)")
+
+
+def _apply(rows: dict[Any, Any], engine: cq_engine.Engine, name: str, after: int) -> None:
+    for delta in engine.deltas(name, after_version=after):
+        if delta.marker != "I":
+            assert rows.pop(delta.key) == delta.old
+        if delta.marker != "D":
+            assert delta.key not in rows
+            rows[delta.key] = delta.new
+
+
+def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Runs) -> None:
+    """Commits of all kinds, a refresh after each; the results follow from the deltas."""
+    chance = random.Random(7)
+    engine.execute("INSERT INTO c SELECT id, 'n', TIMESTAMP '2026-01-01 00:00:00' FROM range(1, 6)")
+    keys = {"joined": "o, n", "without": "o", "rich": "c, region", "beside": "c", "ranked": "o"}
+    results: dict[str, dict[Any, Any]] = {name: {} for name in keys}
+    for name, key in keys.items():
+        engine.execute(
+            f"CREATE CONTINUOUS QUERY {name} PRIMARY KEY ({key}) ON DEMAND START FROM SNAPSHOT AS {QUERIES[name]}"
+        )
+        _apply(results[name], engine, name, 0)
+    for _ in range(9):
+        _transaction(engine, chance)
+        for name in keys:
+            text = QUERIES[name]
+            before = engine.describe(name).position
+            engine.refresh(name)
+            _apply(results[name], engine, name, before)
+            assert sorted(results[name].values(), key=str) == sorted(
+                engine.execute(text).fetchall(), key=str
+            ), name
+    assert runs.prepared > runs.asked / 2
+
+
+def test_plans_with_kept_rows_are_not_prepared(engine: cq_engine.Engine, runs: _Runs) -> None:
+    engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {QUERIES['unequal']}")
+    for n in range(1, 5):
+        engine.execute(f"INSERT INTO o VALUES ({n}, 1, {n}.00)")
+        engine.refresh("q")
+        assert engine.execute("SELECT count(*) FROM q CHANGES FROM VERSION 1 TO VERSION 100").fetchall() == [
+            (n,)
+        ]
+    assert runs.prepared == 0
+
+
+def test_a_general_plan_serves_intervals_with_fewer_changes(engine: cq_engine.Engine, runs: _Runs) -> None:
+    engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (o, n) ON DEMAND AS {QUERIES['joined']}")
+    for n in range(1, 4):
+        with engine.transaction() as tx:
+            tx.execute(f"INSERT INTO c VALUES ({n}, 'n', NULL)")
+            tx.execute(f"INSERT INTO o VALUES ({n}, {n}, 1.00)")
+            tx.execute(f"INSERT INTO l VALUES ({n}, 1, 2.5)")
+        engine.refresh("q")
+    done = runs.prepared
+    engine.execute("INSERT INTO l VALUES (1, 2, 3.5)")
+    assert engine.refresh("q").inserted == 1
+    assert runs.prepared == done + 1, "the plan for changes of three tables serves changes of one"
+    engine.execute("DELETE FROM l WHERE o = 2")
+    assert engine.refresh("q").deleted == 1
+    assert runs.prepared == done + 1, "a plan for inserts does not serve deletes"
+
+
+def test_more_rows_than_the_slot_holds(
+    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
+    total = 0
+    for rows in (1, 1, 9_000, 9_000, 3):
+        engine.execute(f"INSERT INTO o SELECT {total} + id, 1, 1.00 FROM range({rows})")
+        assert engine.refresh("q").inserted == rows
+        total += rows
+    assert runs.prepared == 3, (
+        "the first is planned as ever, the third does not fit and makes the slot larger"
+    )
+
+
+def test_a_changed_function_is_seen(engine: cq_engine.Engine) -> None:
+    engine.execute("CREATE FUNCTION twice(x DECIMAL(10, 2)) RETURNS DECIMAL(11, 2) RETURN x * 2")
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, twice(amount) AS t FROM o")
+    for n in range(1, 4):
+        engine.execute(f"INSERT INTO o VALUES ({n}, 1, {n}.00)")
+        engine.refresh("q")
+    assert [d.new for d in engine.deltas("q")] == [(n, Decimal(2 * n)) for n in (1, 2, 3)]
+
+
+def test_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "PLANS", 2)
+    monkeypatch.setattr(prepared, "plan_delta", lambda *_: object())
+    plans = prepared.KeptPlans()
+    compiled: Any = object()
+    a, b = (plans.plan(compiled, frozenset(t), insert_only=True) for t in "ab")
+    assert plans.plan(compiled, frozenset("a"), insert_only=True) is a
+    plans.plan(compiled, frozenset("c"), insert_only=True)
+    assert plans.plan(compiled, frozenset("b"), insert_only=True) is not b
+    assert refresh.SMALL_RESULT > refresh.SMALL_CHANGES
