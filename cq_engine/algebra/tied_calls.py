@@ -4,6 +4,7 @@
     collect_list(x)  sort_array(collect_list((i, x))).x
     min_by(x, y)     min_by(x, (y, i))                  mode(x)     mode(x, true)
     collect_set(x)   sort_array(collect_set(x))         listagg(x)  array_join(collect_list(x) as above)
+    collect_union(x) sort_array(collect_union(x))
 
 `i` is the identity of a row. NULLs that a function passes over (IGNORE NULLS; x of collect_list; y of min_by) are
 ordered by NULL, which min_by and max_by pass over.
@@ -27,6 +28,7 @@ __all__ = [
     "approximate",
     "collected",
     "extreme",
+    "is_numbering",
     "is_positional",
     "is_set",
     "opened",
@@ -92,7 +94,13 @@ def is_positional(call: Call) -> bool:
 def is_set(call: Call) -> bool:
     """Does the call collect distinct values?"""
     collects = isinstance(call.core, exp.ArrayAgg) and isinstance(call.core.this, exp.Distinct)
-    return collects or isinstance(call.core, exp.ArrayUniqueAgg)
+    return collects or isinstance(call.core, exp.ArrayUniqueAgg) or call_name(call.core) == "collect_union"
+
+
+def is_numbering(core: exp.Expr) -> bool:
+    """Does the value of a window function depend on how many rows, or which, stand before or behind in the order?"""
+    known = isinstance(core, (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead))
+    return known or call_name(core) == "counter_diff"
 
 
 def approximate(call: exp.Expr) -> bool:
@@ -206,7 +214,7 @@ def _joined(values: Call, identify: Identify, separator: exp.Expr | None) -> Tot
 
 
 def _value(core: exp.Expr) -> exp.Expr:
-    value: exp.Expr = core.this
+    value: exp.Expr = core.expressions[0] if isinstance(core, exp.Anonymous) else core.this
     return value.expressions[0] if isinstance(value, exp.Distinct) else value
 
 

@@ -29,6 +29,7 @@ from cq_engine.algebra.tied_calls import (
     approximate,
     collected,
     extreme,
+    is_numbering,
     is_positional,
     is_set,
     opened,
@@ -37,7 +38,6 @@ from cq_engine.algebra.tied_calls import (
 
 __all__ = ["break_ties", "untied"]
 
-_NUMBERING = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead)
 _RANKING = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _TIED = (exp.GroupConcat, exp.Mode, exp.ArgMin, exp.ArgMax, exp.ArrayUniqueAgg)
 
@@ -65,7 +65,11 @@ def untied(query: exp.Expr) -> tuple[str, ...]:
         call = opened(part)
         if isinstance(part, (exp.Limit, exp.Offset)):
             found["LIMIT"] = None
-        elif isinstance(part, (*_NUMBERING, *_TIED)) or (part is call.core and is_positional(call)):
+        elif (
+            isinstance(part, _TIED)
+            or is_numbering(part)
+            or (part is call.core and (is_positional(call) or is_set(call)))
+        ):
             found[_name(part)] = None
     if not found:
         return ()
@@ -189,7 +193,7 @@ class _Ties:
             numbers = "" if identity.unique else made.args["order"].sql(dialect="spark")
             return Total(made, numbers=numbers)
 
-        if isinstance(inner.core, _NUMBERING):
+        if is_numbering(inner.core):
             return ordered()
         if positional and frame.whole:
             return ordered(whole=True)

@@ -73,6 +73,7 @@ WINDOWS = (
     ("ntile(2) OVER (ORDER BY o)", "NTILE(2) OVER (ORDER BY o, id)"),
     ("lag(x, 1, 0) IGNORE NULLS OVER (ORDER BY o)", "LAG(x, 1, 0) IGNORE NULLS OVER (ORDER BY o, id)"),
     ("lead(x) OVER (ORDER BY o)", "LEAD(x) OVER (ORDER BY o, id)"),
+    ("counter_diff(x) OVER (ORDER BY o)", "COUNTER_DIFF(x) OVER (ORDER BY o, id)"),
     (
         "sum(x) OVER (ORDER BY o ROWS 1 PRECEDING)",
         "SUM(x) OVER (ORDER BY o, id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
@@ -128,6 +129,7 @@ AGGREGATES = (
     ("collect_set(x) RESPECT NULLS", ["COLLECT_SET(x) RESPECT NULLS", "-> SORT_ARRAY(raw)"]),
     ("array_agg(DISTINCT x)", ["COLLECT_LIST(DISTINCT x)", "-> SORT_ARRAY(raw)"]),
     ("collect_set(x)", ["COLLECT_SET(x)", "-> SORT_ARRAY(raw)"]),
+    ("collect_union(x)", ["COLLECT_UNION(x)", "-> SORT_ARRAY(raw)"]),
     ("mode(x)", ["MODE(x, TRUE)"]),
     ("mode() WITHIN GROUP (ORDER BY x)", ["MODE() WITHIN GROUP (ORDER BY x)"]),
     ("max_by(x, o)", ["MAX_BY(x, IF(NOT (o) IS NULL, NAMED_STRUCT('y', o, 'i0', id), NULL))"]),
