@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.session import spark_session
+
+# Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
+# than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=512m -XX:ReservedCodeCacheSize=256m",
+)
 
 
 @pytest.fixture(scope="session")
