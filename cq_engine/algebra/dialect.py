@@ -21,6 +21,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
 from cq_engine.algebra.calls import FUNCTIONS, call, field_name
+from cq_engine.algebra.pipes import piped
+from cq_engine.algebra.variant_paths import variant_path
 
 __all__ = ["CQSpark", "parse_expression", "write"]
 
@@ -139,6 +141,14 @@ class CQParser(SparkParser):
     TERM = {TokenType.DASH: exp.Sub, TokenType.PLUS: exp.Add, TokenType.DPIPE: exp.DPipe}
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, type[exp.Func]]] = {}
     EXPONENT = {TokenType.COLLATE: exp.Collate}
+    COLON_IS_VARIANT_EXTRACT = True
+    ADD_JOIN_ON_TRUE = False
+
+    def _parse_colon_as_variant_extract(self, this: exp.Expr | None) -> exp.Expr | None:
+        return variant_path(self, this)
+
+    def _parse_pipe_syntax_query(self, query: exp.Query) -> exp.Query | None:
+        return piped(self, query)
 
     def _parse_bitwise(self) -> exp.Expr | None:
         """Spark's precedence, from the weakest: | then ^ then & then shifts then + - ||."""

@@ -77,6 +77,8 @@ class Generators:
         on: exp.Expr | None = None,
     ) -> From:
         """LATERAL VIEW explode(...) and its kin: rows made from each row."""
+        if side == "LEFT" and on is None:  # Spark joins it as if LEFT were not there
+            raise NotLowered("LEFT JOIN LATERAL of a generator without ON: write ON true")
         alias = lateral.args.get("alias")
         given = [c.name for c in alias.columns] if alias is not None else []
         label = (alias.name.lower() if alias is not None else "") or "\0" + self.names.fresh("source")

@@ -36,6 +36,7 @@ STAYS_FULL = (
         "recursive CTE",
     ),
     ("SELECT k FROM t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE"),
+    ("SELECT id, e.x FROM a LEFT JOIN LATERAL explode(a.arr) AS e(x)", "write ON true"),
     ("SELECT t.k FROM t LEFT JOIN u ON t.k = u.k AND t.v NOT IN (SELECT k FROM a)", "NOT IN"),
     (
         "SELECT t.k FROM t WHERE EXISTS (SELECT w FROM u WHERE u.k <= t.k EXCEPT SELECT w FROM u WHERE u.k = t.k)",

@@ -41,3 +41,4 @@ SELECT k, x FROM t LATERAL VIEW json_tuple(concat('{"a": ', k, '}'), 'a') j AS x
 SELECT explode(array(1, 2)) AS x;
 SELECT explode(sequence(1, k)) AS x FROM t WHERE k < 3;
 SELECT id, explode(arr) AS x, k FROM a WHERE k > 0 ORDER BY 2 NULLS LAST, 1 LIMIT 2;
+SELECT id, e.x FROM a LEFT JOIN LATERAL explode(a.arr) AS e(x) ON true;
