@@ -19,6 +19,7 @@ from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
+from cq_engine.runtime.settings import writer
 from cq_engine.runtime.sql import quote, run_sql
 from cq_engine.runtime.staging import ROW_GROUPS
 
@@ -136,7 +137,7 @@ def write_log(
         .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
     )
     directory = attempt.directory(query.result, "log") + "/log"
-    rows.write.parquet(directory)
+    writer(rows).parquet(directory)
     return tables.data_files(directory, services.catalog.warehouse, ["_commit_version"])
 
 
@@ -154,5 +155,5 @@ def _write_state(
         keys = [f.col(quote(k)) for k in table.identity]
         shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
     directory = attempt.directory(table, "log") + f"/{table.id}"
-    shown.write.options(**ROW_GROUPS).parquet(directory)
+    writer(shown).options(**ROW_GROUPS).parquet(directory)
     return tables.data_files(directory, services.catalog.warehouse, table.identity)

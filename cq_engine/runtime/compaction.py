@@ -9,6 +9,7 @@ from cq_engine.algebra.emit import quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import ContinuousQuery, VersionedTable
 from cq_engine.runtime.services import Services
+from cq_engine.runtime.settings import writer
 from cq_engine.runtime.staging import ROW_GROUPS
 
 __all__ = ["Compactor"]
@@ -52,7 +53,7 @@ class Compactor:
             image = image.repartition(count)
         attempt = catalog.attempt("compact")
         directory = attempt.directory(table, "snapshot") + f"/v{at}"
-        image.write.options(**ROW_GROUPS).parquet(directory)
+        writer(image).options(**ROW_GROUPS).parquet(directory)
         wanted = dict.fromkeys([*table.cluster_by, *table.identity, *(c.name for c in table.columns[:32])])
         files = tables.data_files(directory, catalog.warehouse, list(wanted))
         faults.point("compact.staged")

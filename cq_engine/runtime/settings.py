@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import types as t
 
-__all__ = ["SMALL_SETTINGS", "meaning", "small_settings"]
+from cq_engine.errors import CQError
+from cq_engine.types import contains
+
+__all__ = ["SMALL_SETTINGS", "meaning", "small_settings", "writer"]
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 SMALL_SETTINGS = {
@@ -25,6 +29,7 @@ SMALL_SETTINGS = {
     _EXCLUDED: "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
 }
 """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+_SHREDDING = "spark.sql.variant.writeShredding.enabled"
 
 
 class _Session:
@@ -109,3 +114,18 @@ def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
             else:
                 session.shared -= 1
             session.changed.notify_all()
+
+
+def writer(frame: DataFrame) -> DataFrameWriter:
+    """`frame.write` for a file of the warehouse.
+
+    Raises CQError where the session, which may be the user's own, would take VARIANT columns apart: the driver and
+    other readers of Delta Lake know them as their two binary parts.
+    """
+    if contains(frame.schema, t.VariantType) and frame.sparkSession.conf.get(_SHREDDING, "false") == "true":
+        raise CQError(
+            "the Spark session would write VARIANT columns in shredded form",
+            detail="warehouses hold them unshredded, which every reader understands",
+            hint=f'call spark.conf.set("{_SHREDDING}", "false") on the session that you gave to connect()',
+        )
+    return frame.write

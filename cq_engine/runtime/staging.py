@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import ROW_ID, DataFile, Table
 from cq_engine.runtime.services import Services
+from cq_engine.runtime.settings import writer
 from cq_engine.runtime.sql import SPARK_ERRORS, quote, translate_spark_error
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def stage_rows(
     """
     directory = _fresh_directory(attempt, table, role)
     try:
-        frame.write.mode("append").options(**ROW_GROUPS).parquet(directory)
+        writer(frame).mode("append").options(**ROW_GROUPS).parquet(directory)
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
     return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine.runtime.settings import SMALL_SETTINGS, meaning, small_settings
+from cq_engine import CQError
+from cq_engine.runtime.settings import SMALL_SETTINGS, meaning, small_settings, writer
 
 ZONE = "spark.sql.session.timeZone"
 
@@ -43,3 +45,14 @@ def test_a_block_that_changes_the_meaning_runs_alone(spark: SparkSession) -> Non
         zones = [each.result(timeout=60) for each in found]
     assert zones == [before] * 2 + ["Asia/Tokyo"] * 4
     assert spark.conf.get(ZONE) == before
+
+
+def test_variants_are_never_shredded(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.variant.writeShredding.enabled", "true")
+    writer(session.sql("SELECT 1 AS id"))
+    nested = session.sql("SELECT 1 AS id, array(parse_json('1')) AS v")
+    with pytest.raises(CQError, match="VARIANT columns in shredded form"):
+        writer(nested)
+    session.conf.set("spark.sql.variant.writeShredding.enabled", "false")
+    writer(nested)
