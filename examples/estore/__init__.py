@@ -7,7 +7,7 @@ Scale 1 is 100 000 customers, 1 000 000 orders and 10 000 000 order lines.
 
 from estore.bulk import Loaded, load
 from estore.schema import QUERIES, TABLES, Sizes, create_queries
-from estore.stream import STREAM_A, STREAM_B, Change, Transaction, change_tables, transactions
+from estore.stream import STREAM_A, STREAM_B, Change, Shop, Transaction, change_tables, transactions
 
 __all__ = [
     "QUERIES",
@@ -16,6 +16,7 @@ __all__ = [
     "TABLES",
     "Change",
     "Loaded",
+    "Shop",
     "Sizes",
     "Transaction",
     "change_tables",

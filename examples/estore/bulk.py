@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -43,11 +43,17 @@ class Loaded:
     load_seconds: float
 
 
-def load(engine: cq_engine.Engine, scale: float, staging: str | None = None) -> Loaded:
+def load(
+    engine: cq_engine.Engine,
+    scale: float,
+    staging: str | None = None,
+    tables: Mapping[str, str] = TABLES,
+) -> Loaded:
     """Creates the three tables and loads the bulk rows of `scale`, one commit per table.
 
     Args:
         staging: a directory or URI that executors can write to; default a temporary directory of this machine.
+        tables: CREATE TABLE per table, where it is to be another one than TABLES.
     """
     sizes = Sizes(scale)
     with _staging(staging) as directory:
@@ -55,7 +61,7 @@ def load(engine: cq_engine.Engine, scale: float, staging: str | None = None) -> 
         for table, frame in bulk_rows(engine.spark, sizes).items():
             frame.write.mode("overwrite").parquet(f"{directory}/{table}")
         generated = time.perf_counter()
-        for table, create in TABLES.items():
+        for table, create in tables.items():
             engine.execute(create)
             engine.execute(f"COPY INTO {table} FROM '{directory}/{table}' FORMAT parquet")
     return Loaded(sizes.rows(), generated - started, time.perf_counter() - generated)

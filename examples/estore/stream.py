@@ -18,7 +18,7 @@ import pyarrow as pa
 from estore import values
 from estore.schema import ARROW, LINES_PER_ORDER, Sizes
 
-__all__ = ["STREAM_A", "STREAM_B", "Change", "Transaction", "change_tables", "transactions"]
+__all__ = ["STREAM_A", "STREAM_B", "Change", "Shop", "Transaction", "change_tables", "transactions"]
 
 Value = int | str | Decimal | date
 Row = dict[str, Value]
@@ -86,21 +86,21 @@ def transactions(
         units: share of the orders that come in FK-PK units.
         orders: how many orders (or customers) one transaction inserts, changes or deletes.
     """
-    return _Shop(random.Random(seed), Sizes(scale), mix, units, orders).run()  # noqa: S311 - no secrets here
+    return Shop(seed, scale).transactions(mix=mix, units=units, orders=orders)
 
 
-class _Shop:
-    """What the stream remembers: the orders and customers that it has touched."""
+class Shop:
+    """The shop after the bulk load of `scale`. It remembers the orders and customers that its transactions touched.
 
-    def __init__(
-        self, rng: random.Random, sizes: Sizes, mix: Mapping[str, float], units: float, orders: int
-    ) -> None:
-        self._rng = rng
-        self._sizes = sizes
-        self._mix = mix
-        self._units = units
-        self._per_transaction = orders
-        self._newest = sizes.orders
+    Streams of one shop can be taken one after the other: each goes on where the one before was left.
+    """
+
+    def __init__(self, seed: int, scale: float) -> None:
+        self._rng = random.Random(seed)  # noqa: S311 - no secrets here
+        self._sizes = Sizes(scale)
+        self._number = 0
+        self._units = 1.0
+        self._newest = self._sizes.orders
         self._orders: dict[int, Row] = {}
         self._lines: dict[int, list[Row]] = {}
         self._customers: dict[int, Row] = {}
@@ -108,24 +108,27 @@ class _Shop:
         self._late: deque[tuple[int, list[Row]]] = deque()
         self._without_lines: set[int] = set()
 
-    def run(self) -> Iterator[Transaction]:
+    def transactions(
+        self, *, mix: Mapping[str, float] = STREAM_B, units: float = 1.0, orders: int = 1
+    ) -> Iterator[Transaction]:
+        """Transactions without end, numbered on; the arguments are those of `transactions`."""
         make = {
             "orders": self._new_order,
             "prices": self._new_prices,
             "cancellation": self._cancel,
             "customer": self._change_customer,
         }
-        number = 0
         while True:
-            number += 1
-            if self._late and self._late[0][0] <= number:
-                yield Transaction(number, "lines", tuple(self._late_lines()))
+            self._number += 1
+            if self._late and self._late[0][0] <= self._number:
+                yield Transaction(self._number, "lines", tuple(self._late_lines()))
                 continue
-            kind = self._rng.choices(list(self._mix), list(self._mix.values()))[0]
+            self._units = units
+            kind = self._rng.choices(list(mix), list(mix.values()))[0]
             changes: list[Change] = []
-            for _ in range(self._per_transaction):
-                changes += make[kind](number)
-            yield Transaction(number, kind, tuple(changes))
+            for _ in range(orders):
+                changes += make[kind](self._number)
+            yield Transaction(self._number, kind, tuple(changes))
 
     # ------------------------------------------------------------ kinds of transactions
 
