@@ -1,9 +1,9 @@
 """What a refresh reads and how long it takes as the tables grow, for the shapes that are harder than joins and sums.
 
     python benchmarks/shapes_refresh.py                          # scales 0.1 and 1, about a quarter of an hour
-    python benchmarks/shapes_refresh.py --scales 0.01 0.05 --queries left_join anti_join --plot shapes.png
+    python benchmarks/shapes_refresh.py --scale 0.01 0.05 --queries left_join anti_join --plot shapes.png
 
-Every round applies the same number of transactions of the shop's stream B (see `estore_refresh.py`; half of the
+Every round applies the same number of transactions of the shop's stream B (see `recompute_and_diff.py`; half of the
 orders come before their lines), whatever the scale, and then refreshes every query. Figures per query and scale:
 
     refresh_seconds    engine.refresh(query): the delta, durably logged; median over the rounds, without two warm-ups
@@ -20,23 +20,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from frame import Figure, Scratch, apply, arguments, canvas, check, create, discard, growth, run, timed
+from pyspark.sql import SparkSession
 
 import cq_engine
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
-
-from estore import change_tables, create_queries, load, transactions
-from estore_refresh import DeltaMismatchError, Figure, difference, discard, growth, net, plot, timed
+from estore import change_tables, load, transactions
 
 NAME = "shapes_refresh"
 WARM_UPS = 2
@@ -83,24 +77,16 @@ QUERIES: dict[str, str] = {
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Runs the benchmark and prints its JSON lines; `spark` is a session to use instead of starting one."""
     options = _options(argv)
-    figures: list[Figure] = []
-
-    def report(figure: Figure) -> None:
-        figures.append({"benchmark": NAME, **figure})
-        print(json.dumps(figures[-1]), flush=True)
-
     if options.drawn is not None:
         plot([json.loads(line) for line in options.drawn.read_text().splitlines()], options.plot)
         return 0
-    for scale in sorted(options.scales):
-        with tempfile.TemporaryDirectory(prefix="cq-bench-") as directory:
-            for figure in measure(Path(directory), scale, options, spark):
-                report(figure)
-    for figure in growth(figures, NAME):
-        report(figure)
-    if options.plot is not None:
-        plot(figures, options.plot)
-    return 0
+    return run(
+        NAME,
+        options,
+        lambda directory, scale: measure(directory, scale, options, spark),
+        conclude=growth,
+        draw=plot,
+    )
 
 
 def measure(
@@ -115,12 +101,11 @@ def measure(
             "rows": loaded.rows,
             "seconds": round(loaded.load_seconds, 2),
         }
-        create_queries(engine, {name: QUERIES[name] for name in options.queries})
         watched = [_Watched(engine, name, directory / name) for name in options.queries]
         stream = transactions(options.seed, scale, units=0.5)
         for number in range(-WARM_UPS, options.rounds):
             changes = change_tables(islice(stream, options.transactions))
-            engine.apply_changes(changes, op="op", transaction="txn", order="seq")
+            apply(engine, changes)
             for one in watched:
                 one.refresh(counted=number >= 0)
         for one in watched:
@@ -131,12 +116,12 @@ class _Watched:
     """A query that is refreshed, and compared with its result from scratch in the end."""
 
     def __init__(self, engine: cq_engine.Engine, query: str, directory: Path) -> None:
+        create(engine, query, QUERIES[query])
         self._engine = engine
         self._query = query
-        self._directory = directory
+        self._scratch = Scratch(engine, QUERIES[query], directory)
         self._seconds: list[float] = []
         self._reads: list[int] = []
-        self._before = self._written("before")
         self._position = engine.describe(query).position
 
     def refresh(self, *, counted: bool) -> None:
@@ -148,10 +133,9 @@ class _Watched:
 
     def figure(self, scale: float) -> Figure:
         """The figures. Raises DeltaMismatchError where the deltas are not what changed in the result."""
-        recompute, _ = timed(lambda: discard(self._recomputed()))
+        recompute, _ = timed(lambda: discard(self._scratch.computed()))
         deltas = list(self._engine.deltas(self._query, after_version=self._position))
-        if net(deltas) != difference(self._before, self._written("after")):
-            raise DeltaMismatchError(f"{self._query}: the deltas are not what changed in the result")
+        check(self._query, deltas, self._scratch.difference())
         refresh = median(self._seconds)
         return {
             "figure": "refresh",
@@ -162,20 +146,9 @@ class _Watched:
             "ratio": round(recompute / refresh, 2),
             "rows_read": round(mean(self._reads)),
             "delta_rows": len(deltas),
-            "rounds": len(self._seconds),
+            "n": len(self._seconds),
             "plan": str(self._engine.describe(self._query).verdict),
         }
-
-    def _recomputed(self) -> DataFrame:
-        frame: DataFrame = self._engine.execute(QUERIES[self._query]).to_df()
-        return frame
-
-    def _written(self, name: str) -> DataFrame:
-        """The result from scratch, written as Parquet and read from there."""
-        frame = self._recomputed()
-        frame.write.parquet(str(self._directory / name))
-        spark: SparkSession = self._engine.spark
-        return spark.read.schema(frame.schema).parquet(str(self._directory / name))
 
 
 class _Reads:
@@ -204,14 +177,29 @@ class _Reads:
         del self._reader.base_arrow, self._reader.files
 
 
+def plot(figures: Sequence[Figure], path: str) -> None:
+    """Seconds of refresh and recompute over the scale, one panel per query."""
+    measured = [figure for figure in figures if figure["figure"] == "refresh"]
+    queries = list(dict.fromkeys(figure["query"] for figure in measured))
+    drawing = canvas(len(queries))
+    if drawing is None:
+        return
+    for panel, query in zip(drawing[1], queries):
+        points = sorted((f for f in measured if f["query"] == query), key=lambda figure: figure["scale"])
+        for name in ("refresh", "recompute"):
+            panel.plot(
+                [f["scale"] for f in points], [f[f"{name}_seconds"] for f in points], marker="o", label=name
+            )
+        panel.set(title=query, xlabel="scale", xscale="log", yscale="log")
+    drawing[1][0].set_ylabel("seconds")
+    drawing[1][-1].legend()
+    drawing[0].savefig(path, dpi=150)
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Refreshes of several shapes of query, on a shop's data.")
-    parser.add_argument("--scales", type=float, nargs="+", default=[0.1, 1.0], metavar="S")
+    parser = arguments("Refreshes of several shapes of query, on a shop's data.")
     parser.add_argument("--transactions", type=int, default=20, help="per round (default: 20)")
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default: 5)")
     parser.add_argument("--queries", nargs="+", choices=list(QUERIES), default=list(QUERIES), metavar="Q")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--plot", metavar="PNG", help="draw the figures (needs matplotlib)")
     parser.add_argument("--draw", type=Path, dest="drawn", metavar="JSONL", help="only draw these figures")
     options = parser.parse_args(argv)
     if options.drawn is not None and options.plot is None:

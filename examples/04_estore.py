@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from itertools import islice
 
 from delivered import show_delivered, show_latest
-from estore import QUERIES, STREAM_A, STREAM_B, change_tables, create_queries, load, transactions
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 import cq_engine
+from estore import QUERIES, STREAM_A, STREAM_B, change_tables, create_queries, load, transactions
 
 BY_HAND = 5
 

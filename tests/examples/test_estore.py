@@ -12,13 +12,13 @@ from typing import Any
 import duckdb
 import pytest
 from delivered import row_of
+from pyspark.sql import SparkSession
+
+import cq_engine
 from estore import QUERIES, STREAM_A, Sizes, change_tables, transactions
 from estore.bulk import bulk_rows
 from estore.schema import ARROW
 from estore.stream import KEYS
-from pyspark.sql import SparkSession
-
-import cq_engine
 
 SCALE = 0.001
 Rows = Counter[tuple[Any, ...]]
