@@ -1,0 +1,115 @@
+"""The figures of docs/benchmarks as a table: what was aimed at, and what was measured.
+
+    python benchmarks/table.py                                   # prints it
+    python benchmarks/table.py --write                           # puts it into docs/benchmarks/README.md
+
+A row is a JSON line; the table holds nothing that is not in one, but the targets below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN = "<!-- figures: written by benchmarks/table.py -->"
+END = "<!-- end of figures -->"
+
+TARGETS: Mapping[tuple[str, str], str] = {
+    ("paper_figures", "1 general over fk_pk"): "up to 10 (paper)",
+    ("paper_figures", "2 general over fk_pk"): "up to 4, small deltas (paper)",
+    ("paper_figures", "3 fk_pk over fk_pk_units"): "5 to 0.8 (paper)",
+    ("paper_figures", "4 fk_pk over fk_pk_units"): "1.5 to 2 (paper)",
+    ("paper_figures", "5 fk_pk over fk_pk_units"): "above 1 for shares below 0.8 (paper)",
+    ("paper_figures", "6 sql over undo"): "up to 1.5, small deltas (paper)",
+    ("paper_figures", "7 refresh frequency"): "35 every 10, about 1 from 100 on (paper)",
+}
+"""By benchmark and figure; a ratio unless it says a unit."""
+
+_WHERE = ("of", "stream", "query", "scale", "scales", "clustered", "orders", "share", "every", "transactions")
+"""What tells the lines of one figure apart."""
+_ASIDE = {"benchmark", "figure", "n", "rounds", "plan", "form", "rows", "delta_rows", "changes", "refreshes"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table, or writes it into the page."""
+    parser = argparse.ArgumentParser(description="The benchmarks' figures as a table.")
+    default = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
+    parser.add_argument("directory", type=Path, nargs="?", default=default, help="with .jsonl files")
+    parser.add_argument("--write", action="store_true", help="into the README.md there")
+    options = parser.parse_args(argv)
+    text = "\n".join(markdown(options.directory))
+    if not options.write:
+        print(text)
+        return 0
+    page = options.directory / "README.md"
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        parser.error(f"{page} has no lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    return 0
+
+
+def markdown(directory: Path) -> Iterator[str]:
+    """A section per file of JSON lines."""
+    for path in sorted(directory.glob("*.jsonl")):
+        figures = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        yield f"\n### {path.stem}\n"
+        for figure in figures:
+            if figure["figure"] == "machine":
+                yield _machine(figure)
+        yield "| figure | of | target | ratio | measured | n |"
+        yield "|---|---|---|---|---|---|"
+        for figure in figures:
+            if figure["figure"] not in {"machine", "load", "commit"}:
+                yield _row(figure)
+    yield ""
+
+
+def _machine(figure: Mapping[str, Any]) -> str:
+    versions = ", ".join(
+        f"{name} {figure[name]}" for name in ("python", "pyspark", "duckdb") if name in figure
+    )
+    return f"{figure['cores']} cores, {figure['memory_gib']} GiB, load {figure['load']} at the start; {versions}\n"
+
+
+def _row(figure: Mapping[str, Any]) -> str:
+    where = ", ".join(
+        f"{name} {_shown(figure[name])}" if name not in {"query", "of"} else str(figure[name])
+        for name in _WHERE
+        if name in figure
+    )
+    target = TARGETS.get((figure["benchmark"], figure["figure"]), "")
+    ratios = [
+        f"{name.removesuffix('_ratio').replace('_', ' ')} {_shown(value)}"
+        if name != "ratio"
+        else _shown(value)
+        for name, value in figure.items()
+        if name.endswith("ratio")
+    ]
+    measured = [
+        f"{name.removesuffix('seconds').strip('_').replace('_', ' ')} {_shown(value)} s".strip()
+        if name.endswith("seconds")
+        else f"{name.replace('_', ' ')} {_shown(value)}"
+        for name, value in figure.items()
+        if name not in {*_ASIDE, *_WHERE} and not name.endswith("ratio")
+    ]
+    cells = (figure["figure"], where, target, ", ".join(ratios), ", ".join(measured))
+    return f"| {' | '.join(cells)} | {figure.get('n', figure.get('rounds', ''))} |"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " to ".join(map(_shown, value))
+    return (
+        f"{value:,}".replace(",", " ")
+        if isinstance(value, int) and not isinstance(value, bool)
+        else str(value)
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
