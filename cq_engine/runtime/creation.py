@@ -83,14 +83,19 @@ def prepare_start(
     """
     start = Start(version)
     states = dict(query.states)
-    for each in compiled.states:
-        frame = _state_frame(services, compiled, each, version)
-        table = states[each.state.label]
-        if each.state.label == KEY_STATE:
-            _check_keys(query, compiled, services, frame, version, each)
-        _keep(services, start, table, frame)
-    if snapshot:
-        _keep_snapshot(services, start, query, compiled)
+    try:
+        for each in compiled.states:
+            frame = _state_frame(services, compiled, each, version)
+            table = states[each.state.label]
+            if each.state.label == KEY_STATE:
+                _check_keys(query, compiled, services, frame, version, each)
+            _keep(services, start, table, frame)
+        if snapshot:
+            _keep_snapshot(services, start, query, compiled)
+    except BaseException:
+        if start.attempt is not None:
+            start.attempt.abandon()
+        raise
     return start
 
 

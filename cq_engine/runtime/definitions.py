@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cq_engine import faults
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus
@@ -60,7 +61,8 @@ class Definitions:
                 return self._created(statement, None, "")
             if statement.start != StartFrom():
                 return self._created(statement, known, "")
-            message, why = redefined(self.queries, known, statement, "ACTIVE")
+            with catalog.lock:
+                message, why = redefined(self.queries, known, statement, "ACTIVE")
             return message or self._created(statement, known, why)
 
     def _try_refresh(self, query: ContinuousQuery) -> None:
@@ -77,7 +79,7 @@ class Definitions:
     ) -> Iterator[None]:
         """The queries that `statement` reads stand still, up to date, and their results are kept as tables.
 
-        Holds the catalog, too. What is kept and then read by nobody goes again.
+        What is kept and then read by nobody goes again.
         """
         catalog = self.services.catalog
         names = [reference.name for reference in find_references(statement.query)]
@@ -86,8 +88,7 @@ class Definitions:
         with self.queries.only([*above, *([known.name] if known else [])]):
             try:
                 self._keep_results(statement, above)
-                with catalog.lock:
-                    yield
+                yield
             except BaseException:
                 self.queries.tidy()
                 raise
@@ -129,24 +130,35 @@ class Definitions:
                 start.write(unit)
 
     def _created(self, statement: CreateContinuousQuery, known: ContinuousQuery | None, why: str) -> str:
-        """A new query; in the place of `known`, which goes in the same transaction, where there is one."""
+        """A new query; in the place of `known`, which goes in the same transaction, where there is one.
+
+        What it starts from is computed at a version that is chosen first, while others go on committing: their
+        commits are its first deltas. Definitions cannot change meanwhile.
+        """
         catalog = self.services.catalog
-        before = catalog.state if known is None else without(catalog.state, known, why)
-        state, query, compiled = define(self.services, before, statement)
-        check_options(query)
-        version = start_version(self.services, statement.start, query, compiled)
-        query = replace(query, created_version=version)
-        query, state, made = with_destinations(self.delivery, query, state)
-        state = apply.without_unread(apply.add_query(state, query))
-        snapshot = statement.start.point == "SNAPSHOT"
-        start = prepare_start(self.services, query, compiled, version, snapshot)
-        with catalog.write(start.attempt) as unit:
-            if version > catalog.newest_version:
-                unit.add_commit(version, commit_time(self.services))
-            unit.set_state(state)
-            start.write(unit)
-            unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
-            self.delivery.begin(unit, query, version - 1 if snapshot else version)
+        with ExitStack() as held:
+            if catalog.newest_version == 0:  # the query may make commit 1, which nobody else must take
+                held.enter_context(catalog.lock)
+            before = catalog.state if known is None else without(catalog.state, known, why)
+            state, query, compiled = define(self.services, before, statement)
+            check_options(query)
+            with catalog.lock:
+                version = start_version(self.services, statement.start, query, compiled)
+                held.enter_context(self.services.pins.held(version))
+            query = replace(query, created_version=version)
+            query, state, made = with_destinations(self.delivery, query, state)
+            state = apply.without_unread(apply.add_query(state, query))
+            snapshot = statement.start.point == "SNAPSHOT"
+            start = prepare_start(self.services, query, compiled, version, snapshot)
+            faults.point("create.computed")
+            with catalog.lock, catalog.write(start.attempt) as unit:
+                if version > catalog.newest_version:
+                    unit.add_commit(version, commit_time(self.services))
+                unit.set_state(state)
+                start.write(unit)
+                unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
+                self.delivery.begin(unit, query, version - 1 if snapshot else version)
+            faults.point("create.after_catalog")
         self.queries.remember(query, compiled)
         said = [
             f"continuous query {query.name} {'created' if known is None else 'replaced'}: {query.verdict}"
@@ -170,7 +182,7 @@ class Definitions:
         )  # fmt: skip
         self._try_refresh(query)
         paused = catalog.status(query.name).state == "PAUSED"
-        with self._sources_kept(statement, query):
+        with self._sources_kept(statement, query), catalog.lock:
             message, why = redefined(self.queries, query, statement, "PAUSED" if paused else "ACTIVE")
         if not message:
             raise AnalysisError(

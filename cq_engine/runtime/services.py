@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock
 from cq_engine.runtime.functions import Functions
+from cq_engine.runtime.pins import Pins
 from cq_engine.runtime.reader import Reader
 
 __all__ = ["Services"]
@@ -30,6 +31,8 @@ class Services:
     clock: Clock
     functions: Functions = field(default_factory=Functions)
     """The functions of the user that queries may call."""
+    pins: Pins = field(default_factory=Pins)
+    """Versions that retention leaves alone besides those that the catalog knows of."""
     resolve: Callable[[str], DataFrame | None] = _nothing
     """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
 

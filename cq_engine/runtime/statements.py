@@ -39,6 +39,7 @@ from cq_engine.grammar import (
 from cq_engine.result import Result
 from cq_engine.runtime import show
 from cq_engine.runtime.check import check_constraints
+from cq_engine.runtime.draining import has_news
 from cq_engine.runtime.explain import explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
@@ -138,7 +139,7 @@ def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
         return Result(message=f"table {statement.name} exists")
     if statement.query is not None:
         return _create_as(statement, engine)
-    with catalog.lock, catalog.write() as unit:
+    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(apply.create_table(catalog.state, statement, catalog.newest_version))
     return Result(message=f"table {statement.name} created")
 
@@ -155,14 +156,14 @@ def _create_as(statement: CreateTable, engine: Engine) -> Result:
     found = columns_of(frame.schema)
     columns = statement.columns or tuple(ColumnSpec(safe_name(c.name), c.type) for c in found)
     plain = replace(statement, columns=columns, query=None)
-    with catalog.lock, catalog.write() as unit:
+    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(apply.create_table(catalog.state, plain, catalog.newest_version))
     transaction = Transaction(engine.services)
     try:
         count = transaction.load(statement.name, frame.toDF(*(c.name for c in columns)))
         version = engine.commit(transaction)
     except BaseException:
-        with catalog.lock, catalog.write() as unit:
+        with engine.queries.ddl, catalog.lock, catalog.write() as unit:
             unit.set_state(apply.drop_table(catalog.state, DropTable(statement.name)))
         raise
     return Result(
@@ -190,7 +191,7 @@ def _dropping(engine: Engine) -> Iterator[None]:
 def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "ALTER TABLE")
     catalog = engine.catalog
-    with catalog.lock, catalog.write() as unit:
+    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(apply.alter_table(catalog.state, statement))
     return Result(message=f"table {statement.name} altered")
 
@@ -213,7 +214,7 @@ def _create_function(statement: CreateFunction, engine: Engine, sql: str) -> Res
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.functions:
         return Result(message=f"function {statement.name} exists")
-    with catalog.lock:
+    with engine.queries.ddl, catalog.lock:
         state = engine.services.functions.created(statement, catalog.state, lambda: engine.spark)
         with catalog.write() as unit:
             unit.set_state(state)
@@ -228,7 +229,7 @@ def _drop_function(statement: DropFunction, engine: Engine, sql: str) -> Result:
     catalog = engine.catalog
     if statement.if_exists and statement.name.lower() not in catalog.state.functions:
         return Result(message=f"there is no function {statement.name}")
-    with catalog.lock, catalog.write() as unit:
+    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(drop_function(catalog.state, statement.name))
     return Result(message=f"function {statement.name} dropped")
 
@@ -243,7 +244,8 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
     message = engine.queries.create(statement)
     engine.schedule(statement.name, new=True)
     engine.cascade(statement.name)
-    if statement.start.point != "NOW":
+    query = engine.queries.find(statement.name)
+    if statement.start.point != "NOW" or has_news(engine.catalog, query):  # commits came while it was created
         engine.scheduler.wake(statement.name)
     return Result(message=message)
 

@@ -53,6 +53,7 @@ class Transaction(Workspace):
         with services.catalog.lock:
             super().__init__(services, services.catalog.newest_version, PENDING_ROWS)
             self.state: CatalogState = services.catalog.state
+            services.pins.hold(self, self.snapshot)
         self.commit_version: int | None = None
         self.commit_timestamp: datetime | None = None
         self.changed: dict[str, frozenset[str]] = {}
@@ -155,6 +156,7 @@ class Transaction(Workspace):
 
     def _end(self) -> None:
         self.is_open = False
+        self.services.pins.release(self)
         self._forget()
 
 
