@@ -95,9 +95,10 @@ class TableLayout:
         self._snapshot_files.pop(version, None)
 
     def forget(self, floor: int, paths: Sequence[str], changes: Iterable[int]) -> None:
-        """Drops snapshots below `floor`, and the given files and change sets."""
+        """Drops snapshots below `floor`, and the given files and change sets. What has no snapshot at or above it, a
+        delta log, begins at `floor` then, with no rows."""
         self.floor = floor
-        self.snapshots = [s for s in self.snapshots if s >= floor]
+        self.snapshots = [s for s in self.snapshots if s >= floor] or [floor]
         for path in paths:
             self.files.pop(path, None)
         self.remove_changes(changes)

@@ -15,11 +15,16 @@ from cq_engine.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 1
+VERSION = 2
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+
+def _doomed_files(connection: Connection) -> None:
+    schema.doomed.create(connection)
+
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files}
 """From version n to n + 1, by n."""
 
 

@@ -27,12 +27,14 @@ from cq_engine.catalog.view import Facts, Storage, View
 __all__ = ["generation", "load", "read_inline", "read_refreshes", "write"]
 
 
-def write(connection: Connection, facts: Facts) -> None:
-    """Writes `facts` in the transaction of `connection`."""
+def write(connection: Connection, facts: Facts, now: int) -> None:
+    """Writes `facts` in the transaction of `connection`, at `now` by the database's clock (microseconds)."""
     if facts.state is not None:
         _write_state(connection, facts, facts.state)
     _write_storage(connection, facts)
     _write_tables(connection, facts)
+    doomed = ({"path": path, "since": now} for retired in facts.retired for path in retired.files)
+    _insert(connection, schema.doomed, doomed)
     for query, status in facts.statuses.items():
         _upsert(
             connection,
@@ -220,6 +222,8 @@ def load(connection: Connection) -> View:
             row.table_id, row.floor, snapshots=[0] if row.floor == 0 else []
         )
     _load_layouts(connection, view)
+    for layout in view.layouts.values():
+        layout.snapshots = layout.snapshots or [layout.floor]
     return view
 
 

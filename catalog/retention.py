@@ -1,6 +1,8 @@
-"""What may go: images below the lowest version that anybody still reads."""
+"""What may go: images, and change rows, below the lowest version that anybody still reads of a table."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from cq_engine.catalog.layouts import TableLayout
 from cq_engine.catalog.view import Retired, Storage, View, versioned_tables
@@ -8,30 +10,33 @@ from cq_engine.catalog.view import Retired, Storage, View, versioned_tables
 __all__ = ["retire"]
 
 
-def retire(view: View, lowest_pin: int) -> list[Retired]:
-    """What can be let go where nobody reads below `lowest_pin` any more.
+def retire(view: View, pins: Mapping[int, int], *, logs: bool) -> list[Retired]:
+    """What can be let go of the tables in `pins` (by id), where nobody reads a table below its version there.
 
-    The floor of a table becomes its largest snapshot version at or below the pin. Files that left the snapshot at or
-    below it go, unless a change set still reads them or the published Delta table may still name them. Change sets of states below it go too: nobody asks for the
-    history of a state. Those of tables and delta logs stay.
+    The floor of a table becomes its largest snapshot version at or below the pin; of a delta log, which has no
+    images, the pin. Files that left the snapshot at or below the floor go, unless a change set still reads them or the
+    published Delta table may still name them. Change sets at or below the floor go too: those of states always, nobody
+    asks for the history of a state; others with `logs`. Files of published logs stay where they are: they belong to
+    the Delta table then.
     """
     kinds = {table.id: table.kind for table in versioned_tables(view.state).values()}
     with view.lock:
         found = [
-            _retire(layout, kinds.get(layout.table_id), lowest_pin, view.storage.get(layout.table_id))
-            for layout in view.layouts.values()
+            _retire(layout, kinds[number], pins[number], view.storage.get(number), logs)
+            for number, layout in view.layouts.items()
+            if number in kinds and number in pins
         ]
     return [entry for entry in found if entry is not None]
 
 
 def _retire(
-    layout: TableLayout, kind: str | None, lowest_pin: int, storage: Storage | None
+    layout: TableLayout, kind: str, pin: int, storage: Storage | None, logs: bool
 ) -> Retired | None:
-    kept = [s for s in layout.snapshots if s <= lowest_pin]
-    if kind is None or not kept:
+    kept = [s for s in layout.snapshots if s <= pin]
+    if not kept:
         return None
-    floor = kept[-1]
-    gone = [c for c in layout.changes if c.high <= floor] if kind == "state" else []
+    floor = max(pin, layout.floor) if kind == "delta" and logs else kept[-1]
+    gone = [c for c in layout.changes if c.high <= floor] if logs or kind == "state" else []
     gone_ids = {c.id for c in gone}
     read = {f.path for c in layout.changes if c.id not in gone_ids for f in c.files}
     shown = storage.published_table if storage is not None and storage.published_table >= 0 else floor
@@ -39,7 +44,14 @@ def _retire(
     outside = {p: f for p, f in layout.files.items() if f.removed is not None and f.removed <= highest}
     files = [path for path in outside if path not in read]
     current = {p for p, f in layout.files.items() if p not in outside}
-    files += [f.path for c in gone for f in c.files if f.path not in outside and f.path not in current]
+    open_log = kind in ("base", "delta") and storage is not None and storage.published_log > 0
+    files += [
+        f.path
+        for c in gone
+        if c.insert_only or not open_log
+        for f in c.files
+        if f.path not in outside and f.path not in current
+    ]
     if floor == layout.floor and not files and not gone:
         return None
     return Retired(layout.table_id, floor, tuple(files), tuple(gone_ids))

@@ -151,6 +151,13 @@ attempts = _table(
 )
 
 
+doomed = _table(
+    "doomed",  # files that nothing refers to any more, and that readers may still have open
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("since", _Big, nullable=False),
+)
+
+
 class Database:
     """An engine, and how transactions begin on it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +18,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.catalog import migrations, persist, schema
+from cq_engine import faults
+from cq_engine.catalog import garbage, migrations, persist, schema
 from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, remove_tree, roots
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.lease import Lease
@@ -173,6 +174,11 @@ class Catalog:
         with view.lock:
             return view.layout(table_id).at(at)
 
+    def floor(self, table_id: int) -> int:
+        """The oldest version of the table that is kept."""
+        with self.view.lock:
+            return self._view.layout(table_id).floor
+
     def changes(self, table_id: int, low: int, high: int) -> tuple[ChangeSet, ...]:
         """The change sets that overlap the versions [low, high], in version order, snapshots aside."""
         view = self.view
@@ -230,7 +236,7 @@ class Catalog:
             resolve(self._view, facts)
             try:
                 with self._transaction() as connection:
-                    persist.write(connection, facts)
+                    persist.write(connection, facts, self._database.now(connection))
                     if attempt is not None:
                         self._end_attempt(connection, attempt.id)
             except StorageError:
@@ -300,25 +306,34 @@ class Catalog:
         with self._reading() as connection:
             registered = [row.id for row in connection.execute(sa.select(schema.attempts.c.id))]
         storages = list(self._view.storage.values())
-        garbage = [a for a in registered if a not in self._live_attempts]
-        for attempt_id in garbage:
+        ended = [a for a in registered if a not in self._live_attempts]
+        for attempt_id in ended:
             for directory in attempt_directories(self.warehouse, storages, attempt_id):
                 remove_tree(directory)
         known = versioned_tables(self._view.state)
         gone = [s for s in storages if s.dropped or (s.table_id not in known and not self._live_attempts)]
-        self._remove_storage(gone, garbage)
+        self._remove_storage(gone, ended)
+        self.sweep()
 
-    def vacuum(self, lowest_pin: int) -> int:
-        """Forgets the images below `lowest_pin`, the oldest version that anybody still reads, and removes the files
-        that only those needed, and dropped tables. Returns the number of files removed. Change logs are kept."""
+    def forget(self, pins: Callable[[], Mapping[int, int]], *, logs: bool = False) -> int:
+        """Forgets the images below the pins (by table id, the oldest version that somebody still reads; asked for with
+        the commit lock held), with `logs` the change rows, too. The number of files that `sweep` is to remove."""
         with self.lock:
-            retired = retire(self._view, lowest_pin)
+            retired = retire(self._view, pins(), logs=logs)
             self.write_facts(Facts(retired=retired))
-        paths = [Path(self.warehouse, path) for entry in retired for path in entry.files]
-        for path in paths:
-            path.unlink(missing_ok=True)
+        return sum(len(entry.files) for entry in retired)
+
+    def sweep(self, seconds: float = 0.0) -> int:
+        """Removes the files that were forgotten at least `seconds` ago, and dropped tables; the number of files."""
+        with self._reading() as connection:
+            found = garbage.doomed(connection, self._database.now(connection) - int(seconds * 1_000_000))
+        garbage.remove_files(self.warehouse, found)
+        faults.point("vacuum.files")
+        if found:
+            with self.lock, self._transaction() as connection:
+                garbage.forget_files(connection, found)
         self._remove_storage([s for s in self._view.storage.values() if s.dropped], [])
-        return len(paths)
+        return len(found)
 
     def close(self) -> None:
         """Gives the lease back. The catalog cannot be used after that."""
@@ -363,8 +378,7 @@ class Catalog:
             self._view = self._load()
 
     def _abandon(self, attempt: Attempt) -> None:
-        storages = list(self._view.storage.values())
-        for directory in attempt_directories(self.warehouse, storages, attempt.id):
+        for directory in attempt_directories(self.warehouse, list(self._view.storage.values()), attempt.id):
             remove_tree(directory)
         with self.lock, self._transaction() as connection:
             self._end_attempt(connection, attempt.id)
@@ -377,15 +391,9 @@ class Catalog:
         """Removes the directories of tables that are gone, then the rows that named them and `attempts`."""
         if not gone and not attempts:
             return
-        for storage in gone:
-            for root in roots(storage):
-                remove_tree(Path(self.warehouse, root))
+        garbage.remove_directories(self.warehouse, gone)
         with self.lock, self._transaction() as connection:
-            for storage in gone:
-                where = schema.storage.c.table_id == storage.table_id
-                connection.execute(schema.storage.delete().where(where))
-            for attempt_id in attempts:
-                self._end_attempt(connection, attempt_id)
+            garbage.forget_rows(connection, gone, attempts)
         with self._view.lock:
             for storage in gone:
                 self._view.storage.pop(storage.table_id, None)

@@ -53,12 +53,18 @@ def data_file(path: Path, warehouse: str, stats_columns: Iterable[str]) -> DataF
     return DataFile(relative, metadata.num_rows, path.stat().st_size, stats)
 
 
-def write_parquet(rows: pa.Table, path: str, warehouse: str, stats_columns: Iterable[str] = ()) -> DataFile:
-    """Writes `rows` to the absolute `path`, durably, making its directory."""
+def write_parquet(
+    rows: pa.Table,
+    path: str,
+    warehouse: str,
+    stats_columns: Iterable[str] = (),
+    row_group: int | None = None,
+) -> DataFile:
+    """Writes `rows` to the absolute `path`, durably, making its directory; in groups of `row_group` rows."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as sink:
-        pq.write_table(rows, sink, compression=CODEC)
+        pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
         make_durable(sink.fileno())
     return data_file(target, warehouse, stats_columns)
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.graph import readers
 from cq_engine.catalog.overview import Overview
@@ -32,6 +31,7 @@ from cq_engine.runtime.delivery import Changed, Delivery
 from cq_engine.runtime.draining import drain, has_news
 from cq_engine.runtime.errors import located
 from cq_engine.runtime.functions import PythonFunction
+from cq_engine.runtime.maintenance import Maintenance
 from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.refresh import Refresh
@@ -40,6 +40,7 @@ from cq_engine.runtime.scripts import read_script
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.transaction import Transaction
 from cq_engine.session import interrupt, spark_session
+from cq_engine.upkeep import Upkeep
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
@@ -47,7 +48,7 @@ _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Engine:
+class Engine(Upkeep):
     """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
@@ -73,6 +74,7 @@ class Engine:
         self.delivery = Delivery(self.services, self.callbacks, self.committed)
         self.queries = Queries(self.services, self.delivery, self._after)
         self.compactor = Compactor(self.services)
+        self.maintenance = Maintenance(self.services, self.compactor, self.vacuum)
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
         self._handles: set[str] = set()
@@ -87,6 +89,7 @@ class Engine:
         if self._scheduled:
             self.scheduler.start()
             self.delivery.start()
+            self.maintenance.start()
             self._wake_behind()
 
     # ------------------------------------------------------------ parts
@@ -180,6 +183,7 @@ class Engine:
     def committed(self, version: int, changed: Changed) -> None:
         """Tells the scheduler of a commit, and lets maintenance follow."""
         self.scheduler.committed(version, changed)
+        self.maintenance.committed()
 
     # ------------------------------------------------------------ continuous queries
 
@@ -209,13 +213,11 @@ class Engine:
         return self.queries.bring_up_to_date(query)
 
     def _after(self, result: Refresh) -> None:
-        query = self.catalog.state.queries.get(result.query.lower())
-        if query is not None:
-            self.compactor.after_refresh(query)
         if result.to_version > result.from_version:
             self.cascade(result.query)
         if self._scheduled and time.monotonic() - self._published > 5.0:
             self.publish()
+        self.maintenance.refreshed()
 
     def cascade(self, query: str) -> None:
         """Wakes the queries that read `query` and have something to process now."""
@@ -249,11 +251,15 @@ class Engine:
         """
         drain(self.queries, self.scheduler, timeout)
 
-    def deltas(self, query: str, after_version: int = 0, to_version: int | None = None) -> Iterator[Delta]:
-        """The delta log of a query in commit order, of the versions (after_version, to_version]."""
+    def deltas(
+        self, query: str, after_version: int | None = None, to_version: int | None = None
+    ) -> Iterator[Delta]:
+        """The delta log of a query in commit order, of the versions (after_version, to_version]; by default all that is
+        kept. Raises StorageError where `after_version` lies below that."""
         found = self.queries.find(query)
+        after = self.catalog.floor(found.result.id) if after_version is None else after_version
         upto = self.catalog.status(found.name).position if to_version is None else to_version
-        return read_deltas(self.services, found, after_version, upto)
+        return read_deltas(self.services, found, after, upto)
 
     def describe(self, query: str) -> QueryDescription:
         """What is known of a continuous query."""
@@ -322,18 +328,6 @@ class Engine:
 
     # ------------------------------------------------------------ the warehouse
 
-    def publish(self) -> None:
-        """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
-        if self.publisher is not None:
-            self._published = time.monotonic()
-            self.publisher.publish()
-
-    def compact(self, table: str) -> None:
-        """Merges a table's changes into its snapshot files (COMPACT TABLE)."""
-        self._check_writable()
-        self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
-        self.publish()
-
     def overview(self) -> Overview:
         """The catalog at one moment, as `\\d` shows it."""
         return Overview.of(self.catalog)
@@ -350,6 +344,7 @@ class Engine:
         self._closed = True
         self.scheduler.shutdown(wait=True)
         self.delivery.stop()
+        self.maintenance.stop()
         self.queries.refresher.plans.clear()
         if self.session is not None:
             self.session.rollback()

@@ -32,6 +32,8 @@ POINTS: dict[str, str] = {
     "publish.committed": "a Delta commit is done, the catalog does not know it yet",
     "compact.staged": "a compaction has written its files, the catalog transaction has not begun",
     "compact.after_catalog": "a compaction is durable, the replaced files are still there",
+    "vacuum.after_catalog": "old versions are forgotten, their files are still there",
+    "vacuum.files": "these files are removed, the catalog still lists them",
 }
 _hits: Counter[str] = Counter()
 

@@ -38,6 +38,7 @@ from cq_engine.grammar.statements import (
     StartFrom,
     StartWithPeriod,
     Statement,
+    Vacuum,
     When,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "StartFrom",
     "StartWithPeriod",
     "Statement",
+    "Vacuum",
     "When",
     "format_statement",
     "is_complete",

@@ -19,6 +19,7 @@ from cq_engine.grammar.statements import (
     ForeignKeySpec,
     Options,
     PrimaryKeySpec,
+    Vacuum,
 )
 
 Element = tuple[ColumnSpec | None, PrimaryKeySpec | None, ForeignKeySpec | None, int]
@@ -253,6 +254,12 @@ class TableRules(Rules):
 
     def compact_table(self, name: Token) -> CompactTable:
         return CompactTable(str(name))
+
+    def retain(self, count: Token, unit: Token) -> str:
+        return f"{count} {unit.upper().rstrip('S')}"
+
+    def vacuum(self, name: Token | None, retain: str | None) -> Vacuum:
+        return Vacuum(None if name is None else str(name), retain)
 
     def check_constraints(self, table: Token | None) -> CheckConstraints:
         return CheckConstraints(None if table is None else str(table))

@@ -42,6 +42,7 @@ from cq_engine.grammar.statements import (
     StartFrom,
     StartWithPeriod,
     Statement,
+    Vacuum,
     When,
 )
 
@@ -186,6 +187,12 @@ def _drop_table(statement: DropTable) -> str:
 @format_statement.register
 def _compact_table(statement: CompactTable) -> str:
     return f"COMPACT TABLE {quote_name(statement.name)}"
+
+
+@format_statement.register
+def _vacuum(statement: Vacuum) -> str:
+    name = "" if statement.name is None else f" {quote_name(statement.name)}"
+    return f"VACUUM{name}" + (f" RETAIN {statement.retain}" if statement.retain else "")
 
 
 @format_statement.register

@@ -230,7 +230,7 @@ _OTHER: tuple[Message, ...] = (
         "unknown_statement",
         "{found} does not begin a statement",
         "statements begin with CREATE, ALTER, DROP, INSERT, UPDATE, DELETE, MERGE, COPY, SELECT, SHOW, ...",
-        ("‸GRANT SELECT ON t TO u", "‸42", "‸VACUUM t"),
+        ("‸GRANT SELECT ON t TO u", "‸42", "‸ANALYZE t"),
         r"^\^",
     ),
     Message(

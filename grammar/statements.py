@@ -202,6 +202,14 @@ class CompactTable(Statement):
 
 
 @dataclass(frozen=True)
+class Vacuum(Statement):
+    """VACUUM [name] [RETAIN n unit]: `name` is a table or a continuous query; `retain` is as in '36 HOUR'."""
+
+    name: str | None = None
+    retain: str | None = None
+
+
+@dataclass(frozen=True)
 class CheckConstraints(Statement):
     """CHECK CONSTRAINTS [ON table]: verifies what RELY relies on."""
 

@@ -94,7 +94,7 @@ class ChangeReader:
         self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
-        return self._changes_arrow(table, self._change_sets(table, a, b), a, b, limit_rows)
+        return self.rows_of(table, self._change_sets(table, a, b), a, b, limit_rows)
 
     def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
         if b <= a:
@@ -135,14 +135,21 @@ class ChangeReader:
             )
         )
 
-    def _changes_arrow(
-        self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int, limit_rows: int
+    def rows_of(
+        self,
+        table: VersionedTable,
+        sets: Sequence[ChangeSet],
+        a: int,
+        b: int,
+        limit_rows: int = TAIL_ROWS,
+        limit_files: int = CHANGE_FILES,
     ) -> pa.Table | None:
+        """The rows of (a, b] in `sets`, of one layout, as `changes_arrow` gives them."""
         if sum(s.rows for s in sets) > limit_rows:
             return None
         in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
         stored = {s.id for s in sets} - {s.id for s in in_memory}
-        if sum(len(s.files) for s in sets if s.id in stored) > CHANGE_FILES:
+        if sum(len(s.files) for s in sets if s.id in stored) > limit_files:
             return None
         columns = change_columns(table)
         parts = [

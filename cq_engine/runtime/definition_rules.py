@@ -17,6 +17,7 @@ from cq_engine.planner.compiled import Compiled
 from cq_engine.runtime.creation import scalar_states
 from cq_engine.runtime.delivery import Delivery
 from cq_engine.runtime.horizon import horizon, waiting_for
+from cq_engine.runtime.retention import KEPT, OPTION, parse_retention
 from cq_engine.runtime.services import Services
 
 __all__ = [
@@ -36,6 +37,7 @@ def check_options(query: ContinuousQuery) -> None:
     wanted = options.get("refresh", "auto").lower()
     if wanted not in ("auto", "incremental", "full"):
         raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto, incremental or full")
+    parse_retention(options.get(OPTION, KEPT))
     if wanted == "incremental" and query.verdict == "FULL":
         raise AnalysisError(
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),

@@ -29,13 +29,14 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
-from cq_engine.runtime.change_rows import TAIL_ROWS, ChangeReader, reading_again
+from cq_engine.errors import StorageError
+from cq_engine.runtime.change_rows import ChangeReader, reading_again
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.sql import quote
 from cq_engine.types import collations, spark_type
 
-__all__ = ["Reader", "restriction"]
+__all__ = ["Reader", "pruned", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
@@ -78,7 +79,7 @@ class Reader(ChangeReader):
         found = self.base_arrow(table, layout, restrict)
         if found is not None:
             return self.frame(found, columns)
-        rows = self.files(_pruned(layout.snapshot, restrict), columns)
+        rows = self.files(pruned(layout.snapshot, restrict), columns)
         for name, values in restrict.items():
             rows = self._keep(rows, table, name, values)
         return rows
@@ -86,7 +87,7 @@ class Reader(ChangeReader):
     def base_arrow(self, table: VersionedTable, layout: Layout, restrict: Restrict) -> pa.Table | None:
         """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows."""
         columns = table.physical_columns
-        files = _pruned(layout.snapshot, restrict)
+        files = pruned(layout.snapshot, restrict)
         if not files:
             return empty(columns)
         if len(files) > RESTRICT_FILES:
@@ -130,6 +131,8 @@ class Reader(ChangeReader):
     def small_image(self, table: VersionedTable, version: int) -> pa.Table | None:
         """The rows after commit `version` as Arrow, or None where the table is not small."""
         key = (table.id, version, table.physical_columns)
+        if version < self.catalog.floor(table.id):
+            self.catalog.layout(table.id, version)  # says so, though it may still be in memory
         with self._lock:
             if key in self._images:
                 self._images.move_to_end(key)
@@ -176,10 +179,11 @@ class Reader(ChangeReader):
     def _restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        changes = self._changes_arrow(table, sets, layout.base, version, TAIL_ROWS)
+        changes = self.rows_of(table, sets, layout.base, version)
         base = self.base_arrow(table, layout, restrict) if changes is not None else None
         if changes is None or base is None:
             return None
+        changes = _concerning(table, changes, base, restrict)
         arena = Arena(table.physical_columns, table.identity)
         arena.load(base, layout.base)
         arena.advance(changes, version)
@@ -212,7 +216,12 @@ class Reader(ChangeReader):
         return arena
 
     def _advance(self, table: VersionedTable, arena: Arena, version: int) -> bool:
-        changes = self.changes_arrow(table, arena.version, version, SMALL_ROWS)
+        try:
+            changes = self.changes_arrow(table, arena.version, version, SMALL_ROWS)
+        except StorageError:
+            if arena.version >= self.catalog.floor(table.id):
+                raise
+            changes = None  # the changes since were forgotten
         if changes is None or len(arena) + changes.num_rows > 2 * SMALL_ROWS:
             del self._arenas[table.id]
             return False
@@ -228,7 +237,7 @@ class Reader(ChangeReader):
         if sum(file.rows for file in layout.snapshot) > SMALL_ROWS or len(layout.snapshot) > RESTRICT_FILES:
             return None
         sets = [s for s in layout.changes if s.low <= version]
-        changes = self._changes_arrow(table, sets, layout.base, version, TAIL_ROWS)
+        changes = self.rows_of(table, sets, layout.base, version)
         if changes is None:
             return None
         arena = Arena(table.physical_columns, table.identity)
@@ -282,7 +291,32 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     return base.join(touched, on, "left_anti").unionAll(after)
 
 
-def _pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+def _concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict) -> pa.Table:
+    """The change rows of identities that have a row in `base`, or a change row with wanted values.
+
+    Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
+    """
+    identity = identity_columns(table)
+    if changes.num_rows < 1_000 or not set(restriction(changes.slice(0, 0), identity)).issuperset(
+        c.name for c in identity
+    ):
+        return changes
+    wanted = changes
+    for name, values in restrict.items():
+        if not pa.types.is_floating(values.type) and not pa.types.is_nested(values.type):
+            kind = changes.schema.field(name).type
+            wanted = wanted.filter(pc.is_in(wanted.column(name), value_set=values.cast(kind)))
+    names = [c.name for c in identity]
+    for name, values in restriction(
+        pa.concat_tables([base.select(names), wanted.select(names)]), identity
+    ).items():
+        if not pa.types.is_floating(values.type):
+            changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
+    return changes
+
+
+def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+    """The files that may hold rows with a wanted value in every column, by their statistics."""
     kept = list(files)
     for name, values in restrict.items():
         if values.null_count == 0 and not pa.types.is_floating(values.type):

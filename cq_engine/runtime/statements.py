@@ -34,6 +34,7 @@ from cq_engine.grammar import (
     SetOption,
     Show,
     Statement,
+    Vacuum,
     When,
 )
 from cq_engine.result import Result
@@ -44,6 +45,7 @@ from cq_engine.runtime.explain import explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
+from cq_engine.runtime.retention import KEPT, OPTION, parse_retention
 from cq_engine.runtime.transaction import Transaction
 from cq_engine.types import columns_of
 
@@ -137,6 +139,7 @@ def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.tables:
         return Result(message=f"table {statement.name} exists")
+    parse_retention({k.lower(): v for k, v in statement.options}.get(OPTION, KEPT))
     if statement.query is not None:
         return _create_as(statement, engine)
     with engine.queries.ddl, catalog.lock, catalog.write() as unit:
@@ -201,6 +204,16 @@ def _compact(statement: CompactTable, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "COMPACT TABLE")
     engine.compact(statement.name)
     return Result(message=f"table {statement.name} compacted at version {engine.catalog.newest_version}")
+
+
+@execute.register(Vacuum)
+def _vacuum(statement: Vacuum, engine: Engine, sql: str) -> Result:
+    _no_transaction(engine, "VACUUM")
+    done = engine.vacuum(statement.name, statement.retain)
+    return Result(
+        message=f"{done.forgotten} files are of no use any more, {done.removed} files were removed",
+        rowcount=done.removed,
+    )
 
 
 @execute.register(CheckConstraints)

@@ -99,6 +99,12 @@ class Sample:
         return version
 
 
+def vacuum(catalog: Catalog, pin: int) -> int:
+    """Forgets the images below one version of all tables and removes their files; how many."""
+    catalog.forget(lambda: dict.fromkeys(catalog.view.layouts, pin))
+    return catalog.sweep()
+
+
 @pytest.fixture
 def sample() -> Sample:
     return Sample()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.clock import SystemClock
 from cq_engine.errors import StorageError
+from tests.catalog.conftest import vacuum
 
 TABLE = VersionedTable(1, "base", "t", (Column("k", "bigint", False),), ("k",))
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -28,7 +30,7 @@ operations = st.lists(
         st.tuples(st.just("inline"), st.sets(st.integers(0, 20), min_size=1, max_size=4)),
         st.tuples(st.just("bulk"), st.integers(1, 3)),
         st.tuples(st.sampled_from(["compact", "flush", "reopen"]), st.just(0)),
-        st.tuples(st.just("vacuum"), st.integers(0, 20)),
+        st.tuples(st.sampled_from(["vacuum", "forget"]), st.integers(0, 20)),
     ),
     max_size=14,
 )
@@ -64,6 +66,7 @@ class Warehouse:
         self.directory = directory
         self.files: dict[str, list[int]] = {}
         self.naive = Naive()
+        self.forgotten = 0
         self.open()
         with self.catalog.write() as unit:
             unit.set_state(CatalogState({"t": Table("t", TABLE, ("k",))}, {}, 2))
@@ -121,7 +124,13 @@ class Warehouse:
         self.open()
 
     def vacuum(self, pin: int) -> None:
-        self.catalog.vacuum(min(pin, self.naive.newest))
+        vacuum(self.catalog, min(pin, self.naive.newest))
+
+    def forget(self, pin: int) -> None:
+        """The change log, too."""
+        self.catalog.forget(lambda: {1: min(pin, self.naive.newest)}, logs=True)
+        self.catalog.sweep()
+        self.forgotten = self.catalog.view.layouts[1].floor if 1 in self.catalog.view.layouts else 0
 
     def changes_in(self, change_set: ChangeSet) -> list[Change]:
         if change_set.inline_id is not None:
@@ -159,7 +168,14 @@ def check(warehouse: Warehouse) -> None:
         assert layout.base <= at
         assert warehouse.image(layout, at) == naive.images[at]
     logged = [c for s in catalog.changes(1, 1, naive.newest) for c in warehouse.changes_in(s)]
-    assert sorted(logged) == sorted(naive.log)
+    kept = [c for c in logged if c[0] > warehouse.forgotten]
+    assert sorted(kept) == sorted(c for c in naive.log if c[0] > warehouse.forgotten)
+    for layout in catalog.view.layouts.values():
+        assert all(c.high > warehouse.forgotten for c in layout.changes)
+        stored = [f for s in layout.files.values() for f in [s.file]] + [
+            f for c in layout.changes for f in c.files
+        ]
+        assert all(Path(catalog.warehouse, f.path).is_file() for f in stored)
     assert [v for v, _, _ in logged] == sorted(v for v, _, _ in logged)
 
 

@@ -22,6 +22,7 @@ from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.errors import StorageError
+from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]
 Row = dict[str, Any]
@@ -253,10 +254,10 @@ class TestTables:
         publisher.publish()
         sample.commit(catalog, [2])
         compact(catalog, sample, [1, 2])
-        assert catalog.vacuum(2) == 0
+        assert vacuum(catalog, 2) == 0
         assert read(catalog, "tables/orders") == sample.plain([1]).to_pylist()
         publisher.publish()
-        assert catalog.vacuum(2) == 1
+        assert vacuum(catalog, 2) == 1
         assert read(catalog, "tables/orders") == sample.plain([1, 2]).to_pylist()
 
     def test_dropped_and_created_again(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
@@ -268,7 +269,7 @@ class TestTables:
             unit.set_state(replace(sample.state, tables={"orders": table}))
         publisher.publish()
         assert read(catalog, "tables/orders-9") == []
-        catalog.vacuum(0)
+        vacuum(catalog, 0)
         assert not Path(catalog.warehouse, "tables/orders").exists()
 
 

@@ -18,6 +18,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.clock import SystemClock
 from cq_engine.errors import CatalogError, StorageError, TransactionError
+from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]
 
@@ -246,9 +247,9 @@ class TestSnapshots:
         second = stage(catalog, attempt, sample.block, sample.plain([2]))
         with catalog.write(attempt) as unit:
             unit.advance_snapshot(sample.block, 2, [second], [first.path])
-        assert catalog.vacuum(1) == 0
+        assert vacuum(catalog, 1) == 0
         assert catalog.layout(4, 1).snapshot == (first,)
-        assert catalog.vacuum(2) == 1
+        assert vacuum(catalog, 2) == 1
         assert files_below(warehouse) == [second.path]
         assert catalog.layout(4, 2).snapshot == (second,)
         with pytest.raises(StorageError, match="no longer kept"):
@@ -262,7 +263,7 @@ class TestSnapshots:
         new = stage(catalog, attempt, sample.orders, sample.plain([1], "y"))
         with catalog.write(attempt) as unit:
             unit.advance_snapshot(sample.orders, 1, [new], [file.path])
-        assert catalog.vacuum(1) == 0
+        assert vacuum(catalog, 1) == 0
         assert (Path(catalog.warehouse) / file.path).exists()
         catalog.close()
         again = open_catalog()
@@ -304,7 +305,7 @@ class TestQueries:
         with pytest.raises(CatalogError, match="no continuous query"):
             catalog.status("big")
         assert catalog.cursors("big") == []
-        assert catalog.vacuum(0) == 0
+        assert vacuum(catalog, 0) == 0
         assert files_below(warehouse) == []
         catalog.close()
         assert open_catalog().state == CatalogState(next_id=5)

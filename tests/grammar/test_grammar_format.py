@@ -156,6 +156,12 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.AlterTable: alter_table,
     st.DropTable: some.builds(st.DropTable, name, flag, flag),
     st.CompactTable: some.builds(st.CompactTable, name),
+    st.Vacuum: some.builds(
+        st.Vacuum,
+        some.none() | name,
+        some.none()
+        | some.builds("{} {}".format, some.integers(0, 10**6), some.sampled_from(["HOUR", "DAY", "WEEK"])),
+    ),
     st.CheckConstraints: some.builds(st.CheckConstraints, some.none() | name),
     st.CreateFunction: some.one_of(
         some.builds(st.CreateFunction, name, body, flag),

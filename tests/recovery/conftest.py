@@ -32,16 +32,23 @@ def environment(**variables: str) -> dict[str, str]:
 
 @pytest.fixture
 def worker(spark: SparkSession) -> Worker:
-    """Runs tests/recovery/worker.py to its end, in the test's Spark or one of its own."""
+    """Runs tests/recovery/worker.py, or another module, to its end, in the test's Spark or one of its own."""
 
-    def run(warehouse: Path, calls: Path, fault: str, *, own_spark: bool = False) -> Any:
+    def run(
+        warehouse: Path,
+        calls: Path,
+        fault: str,
+        *,
+        own_spark: bool = False,
+        module: str = "tests.recovery.worker",
+    ) -> Any:
         variables = {"CQ_FAULT": fault}
         gateway: Any = spark.sparkContext._gateway
         if not own_spark:
             variables["PYSPARK_GATEWAY_PORT"] = str(gateway.gateway_parameters.port)
             variables["PYSPARK_GATEWAY_SECRET"] = gateway.gateway_parameters.auth_token
         return subprocess.run(
-            [sys.executable, "-m", "tests.recovery.worker", str(warehouse), str(calls)],
+            [sys.executable, "-m", module, str(warehouse), str(calls)],
             env=environment(**variables),
             cwd=ROOT,
             capture_output=True,

@@ -125,6 +125,11 @@ def compact(name: str) -> Callable[[Engine], object]:
     return lambda engine: engine.compact(name)
 
 
+def merge(name: str) -> Callable[[Engine], object]:
+    """What maintenance does in the background, where more has changed."""
+    return lambda engine: engine.compactor.merge(engine.catalog.state.tables[name].storage)
+
+
 def publish(engine: Engine) -> None:
     engine.publish()
 
@@ -190,7 +195,7 @@ _NUMBERED = (
     _bulk,
     upkeep(refresh("rich"), refresh("owned"), compact("entry")),
     transaction("DELETE FROM entry WHERE id >= 1003", "UPDATE account SET owner = 'B.' WHERE id = 2"),
-    upkeep(publish, refresh("owned"), compact("owned_log")),
+    upkeep(publish, refresh("owned"), compact("owned_log"), merge("entry")),
     transaction("UPDATE entry SET amount = 1 WHERE id = 3"),
 )
 STEPS: tuple[Step, ...] = tuple(make(number) for number, make in enumerate(_NUMBERED))

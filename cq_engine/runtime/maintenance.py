@@ -1,0 +1,127 @@
+"""Upkeep that nobody asks for: merges the changes of tables whose tails have grown, and forgets what is past its
+retention, in a thread of its own.
+
+An engine with a scheduler has the thread. Without one, whoever refreshes does what is due after the refresh; whoever
+commits only does what cannot wait, and looks for it at every 64th commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.errors import CatalogError
+from cq_engine.runtime.compaction import LONG_TAIL, Compactor
+from cq_engine.runtime.services import Services
+
+__all__ = ["Maintenance"]
+
+_log = logging.getLogger(__name__)
+VACUUM_EVERY = 3600.0
+"""Seconds."""
+FIRST_VACUUM = 600.0
+"""Seconds after the start."""
+COMMITS = 64
+"""Commits between two looks at the tables where no thread does it."""
+
+
+class Maintenance:
+    """Keeps the tails of all versioned tables short, and calls `vacuum` once an hour."""
+
+    def __init__(self, services: Services, compactor: Compactor, vacuum: Callable[[], object]) -> None:
+        self.services = services
+        self.compactor = compactor
+        self._vacuum = vacuum
+        self._vacuumed = time.monotonic() - VACUUM_EVERY + FIRST_VACUUM
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._stopping = False
+        self._commits = 0
+
+    # ------------------------------------------------------------ the thread
+
+    def start(self) -> None:
+        """Starts the thread, which looks at once what is due."""
+        self._woken.set()
+        self._thread = threading.Thread(target=self._work, name="cq-maintenance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            self._woken.wait(FIRST_VACUUM)
+            self._woken.clear()
+            if self._stopping:
+                return
+            try:
+                self.run()
+                if time.monotonic() - self._vacuumed >= VACUUM_EVERY:
+                    self._vacuumed = time.monotonic()
+                    self._vacuum()
+            except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
+                _log.exception("maintenance failed")
+
+    # ------------------------------------------------------------ what wakes it
+
+    def committed(self) -> None:
+        """After a commit."""
+        if self._thread is not None:
+            self._woken.set()
+            return
+        self._commits += 1
+        if self._commits % COMMITS == 0:
+            self.run(least=LONG_TAIL)
+
+    def refreshed(self) -> None:
+        """After a refresh."""
+        if self._thread is not None:
+            self._woken.set()
+        else:
+            self.run()
+
+    # ------------------------------------------------------------ work
+
+    def run(self, least: int = 0) -> list[str]:
+        """Merges what is due and weighs at least `least` rows, in this thread; the names of the tables.
+
+        What fails is logged, and tried again when the tail has doubled.
+        """
+        done = []
+        for table, at in list(self._tables()):
+            if self._stopping:
+                break
+            try:
+                if self.compactor.is_due(table, at, least) and self.compactor.merge(table, at):
+                    done.append(table.name)
+            except CatalogError:  # dropped meanwhile
+                continue
+            except Exception as error:  # noqa: BLE001 - nobody waits for this
+                _log.warning("the changes of %s could not be merged: %r", table.name, error)
+                self.compactor.postpone(table, at)
+        return done
+
+    def _tables(self) -> Iterator[tuple[VersionedTable, int]]:
+        """What has images, and the version that the next reader will most probably ask for."""
+        catalog = self.services.catalog
+        state = catalog.state
+        for table in state.tables.values():
+            yield table.storage, catalog.newest_version
+        for query in state.queries.values():
+            stored = [each for _, each in query.states]
+            if query.relation is not None:
+                stored.append(query.relation.storage)
+            try:
+                position = catalog.status(query.name).position
+            except CatalogError:  # dropped meanwhile
+                continue
+            for each in stored:
+                yield each, position
