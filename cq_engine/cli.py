@@ -5,6 +5,7 @@
     cq run SCRIPT.cql     runs a script, waits for its queries, stops at the first error
     cq example [NAME]     lists or runs the examples of a checkout
     cq serve WAREHOUSE    keeps the queries of a warehouse running
+    cq prepare            stores Spark's classes, so that Spark starts quickly
 
 Exit codes: 0, 1 where something failed, 2 for a wrong command line, 130 after Ctrl-C.
 Spark and the prompt's library are imported where they are needed, so that help comes at once.
@@ -28,6 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cq_engine.errors import CQError
+from cq_engine.repl import ahead
 
 if TYPE_CHECKING:
     from cq_engine.repl.ports import EngineLike
@@ -58,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore")
     command: Callable[[Namespace], int] = options.command
     try:
-        return command(options)
+        code = command(options)
+        ahead.prepare_later()
+        return code
     except CQError as error:
         _complain(error)
         return 1
@@ -118,6 +122,9 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("warehouse", metavar="WAREHOUSE", help="the warehouse's directory or URI")
     _add_connection(serve)
     serve.set_defaults(command=_serve, read_only=False)
+
+    prepare = commands.add_parser("prepare", help="store Spark's classes now, so that Spark starts quickly")
+    prepare.set_defaults(command=_prepare)
     return parser
 
 
@@ -181,7 +188,7 @@ def _prompt(options: Namespace) -> int:
     from cq_engine.repl.app import run_pipe, run_prompt, stdin_is_terminal
 
     typed = stdin_is_terminal()
-    shell = _shell(options, start_spark=True)
+    shell = _shell(options, start_spark=True, hold=typed)
     if typed:
         shell.settings.expanded = "auto"
         return run_prompt(shell, greeting=f"cq {_version()}, warehouse {options.warehouse}; \\? for help")
@@ -197,7 +204,7 @@ def _run(options: Namespace) -> int:
 
 
 def _execute(options: Namespace) -> int:
-    shell = _shell(options, start_spark=False)
+    shell = _shell(options, start_spark=any(map(ahead.needs_spark, options.c)))
     return _finished(shell, options, lambda: all(shell.run_text(sql, "<command>") for sql in options.c))
 
 
@@ -240,6 +247,13 @@ def _serve(options: Namespace) -> int:
     return 0
 
 
+def _prepare(_options: Namespace) -> int:
+    from cq_engine.prepare import make
+
+    _say(f"Spark's classes are in {make()}")
+    return 0
+
+
 # ---------------------------------------------------------------- the engine
 
 
@@ -252,13 +266,14 @@ def _connect(options: Namespace) -> EngineLike:
     return engine
 
 
-def _shell(options: Namespace, *, start_spark: bool) -> Shell:
-    """A shell on the engine that the options name, which opens while the caller goes on."""
+def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shell:
+    """A shell on the engine that the options name, which opens while the caller goes on, or when the prompt stands."""
     from cq_engine.repl.background import Opening
     from cq_engine.repl.shell import Settings, Shell
 
     _check_warehouse(options.warehouse)
-    opening = Opening(lambda: _connect(options), start_spark=start_spark)
+    begin_spark = (lambda: ahead.start_spark(options.conf)) if start_spark else None
+    opening = Opening(lambda: _connect(options), start_spark=start_spark, ahead=begin_spark, hold=hold)
     return Shell(opening, options.warehouse, Settings(timing=options.timing, limit=options.limit))
 
 
@@ -369,4 +384,4 @@ def _complain(error: CQError) -> None:
     sys.stderr.write(error.render() + "\n")
 
 
-_COMMANDS = ("prompt", "run", "exec", "example", "serve")
+_COMMANDS = ("prompt", "run", "exec", "example", "serve", "prepare")

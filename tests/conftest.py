@@ -17,6 +17,8 @@ os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=512m -XX:ReservedCodeCacheSize=256m",
 )
+# Tests neither use what is in the user's cache nor put anything there; neither do the processes that they start.
+os.environ["CQ_CLASS_ARCHIVE"] = "off"
 
 
 @pytest.fixture(scope="session")

@@ -196,6 +196,8 @@ class TerminalReader:
             return self._session.prompt(prompt, pre_run=self._before)
 
     def _before(self) -> None:
+        # The prompt stands; from here on imports delay nobody.
+        self._shell.opening.begin()
         if self._shell.opening.error is not None:
             self._session.app.exit(exception=OpeningFailed())
 

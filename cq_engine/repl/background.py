@@ -20,13 +20,41 @@ _POLL_SECONDS = 0.2
 
 
 class Opening:
-    """An engine that is being opened in the background, and Spark after it where `start_spark` says so."""
+    """An engine that is being opened in the background, and Spark beside it.
 
-    def __init__(self, connect: Callable[[], EngineLike], *, start_spark: bool = False) -> None:
+    Args:
+        connect: opens the engine.
+        start_spark: asks the engine for its Spark as soon as it is open.
+        ahead: begins to start that Spark, in a thread of its own, while the engine's modules are being imported.
+        hold: does nothing before `begin` or the first question for the engine: imports would delay the prompt.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], EngineLike],
+        *,
+        start_spark: bool = False,
+        ahead: Callable[[], None] | None = None,
+        hold: bool = False,
+    ) -> None:
         self._connect = connect
         self._start_spark = start_spark
+        self._ahead = ahead
         self._opened: Future[EngineLike] = Future()
         self._spark_tried = threading.Event()
+        self._beginning = threading.Lock()
+        self._begun = False
+        if not hold:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begins to open the engine, unless that has begun."""
+        with self._beginning:
+            if self._begun:
+                return
+            self._begun = True
+        if self._ahead is not None:
+            threading.Thread(target=self._ahead, name="cq-spark-ahead", daemon=True).start()
         threading.Thread(target=self._open, name="cq-open", daemon=True).start()
 
     def engine(self, cancelled: threading.Event | None = None) -> EngineLike | None:
@@ -35,6 +63,7 @@ class Opening:
         Raises:
             CQError: the warehouse cannot be opened; other exceptions of `connect` come as they are.
         """
+        self.begin()
         while cancelled is not None and not cancelled.is_set() and not self._opened.done():
             concurrent.futures.wait([self._opened], timeout=_POLL_SECONDS)
         return None if cancelled is not None and cancelled.is_set() else self._opened.result()
@@ -64,6 +93,9 @@ class Opening:
 
     def close(self) -> None:
         """Closes the engine if it opened, or as soon as it has."""
+        with self._beginning:
+            if not self._begun:
+                return
         if self._opened.exception() is None:
             self._opened.result().close()
 

@@ -181,7 +181,9 @@ def connect(path: str, **options: Any) -> FakeEngine:
 def main() -> int:
     import cq_engine
     from cq_engine.cli import main as cq
+    from cq_engine.repl import ahead
 
+    ahead.start_spark = lambda conf: None  # type: ignore[assignment,unused-ignore]
     cq_engine.connect = connect  # type: ignore[attr-defined,assignment,unused-ignore]
     return cq()
 

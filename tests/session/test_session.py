@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -59,3 +61,34 @@ def test_the_loopback_address_is_for_local_masters_only(tmp_path_factory: pytest
     directory = tmp_path_factory.mktemp("run")
     assert "spark.driver.host" in session_module._start_settings(directory, "local[2]")
     assert "spark.driver.host" not in session_module._start_settings(directory, "spark://host:7077")
+
+
+def test_a_session_started_ahead_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[SimpleNamespace] = []
+
+    def start(conf: object) -> SimpleNamespace:
+        running.append(SimpleNamespace(sparkContext=object()))
+        return running[-1]
+
+    monkeypatch.setattr(session_module, "_running", lambda: running[-1] if running else None)
+    monkeypatch.setattr(session_module, "_start", start)
+    monkeypatch.setattr(session_module, "_sibling", lambda spark, conf: ("beside", spark))
+    session_module.start_ahead({"spark.a": "1"})
+    assert spark_session({"spark.a": "1"}) is running[0]
+    assert spark_session({"spark.a": "1"}) == ("beside", running[0])
+    session_module.start_ahead({"spark.a": "1"})
+    assert len(running) == 1
+    running.clear()
+    session_module.start_ahead({"spark.a": "1"})
+    assert spark_session({"spark.a": "2"}) == ("beside", running[0])
+
+
+def test_a_start_ahead_that_fails_leaves_the_error_to_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(conf: object) -> object:
+        raise CQError("no Java")
+
+    monkeypatch.setattr(session_module, "_running", lambda: None)
+    monkeypatch.setattr(session_module, "_start", fails)
+    session_module.start_ahead({})
+    with pytest.raises(CQError, match="no Java"):
+        spark_session({})
