@@ -156,7 +156,7 @@ def make_later(path: Path | None, environ: Mapping[str, str] | None = None) -> b
     environ = os.environ if environ is None else environ
     if path is None or os.name == "nt" or environ.get("CI") or not is_enabled(environ) or path.exists():
         return False
-    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+    if not _at_terminal():
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,3 +176,7 @@ def make_later(path: Path | None, environ: Mapping[str, str] | None = None) -> b
     except OSError:
         return False
     return True
+
+
+def _at_terminal() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))

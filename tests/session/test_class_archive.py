@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,18 +142,13 @@ def test_old_archives_are_removed_and_other_files_stay(tmp_path: Path) -> None:
 class TestMaking:
     @pytest.fixture
     def started(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-        """The processes that would have been started; the streams are terminals."""
-
-        class Terminal:
-            def isatty(self) -> bool:
-                return True
+        """The processes that would have been started, at a terminal."""
 
         started: list[list[str]] = []
         monkeypatch.setattr(
             class_archive.subprocess, "Popen", lambda command, **options: started.append(command)
         )
-        monkeypatch.setattr(class_archive.sys, "stdin", Terminal())
-        monkeypatch.setattr(class_archive.sys, "stderr", Terminal())
+        monkeypatch.setattr(class_archive, "_at_terminal", lambda: True)
         return started
 
     def test_it_starts_once_a_day(self, started: list[list[str]], tmp_path: Path) -> None:
@@ -180,9 +176,19 @@ class TestMaking:
     def test_nothing_starts_without_a_terminal(
         self, started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(class_archive.sys, "stdin", None)
-        assert not class_archive.make_later(tmp_path / "spark-x.jsa", {})
+        monkeypatch.undo()
+        monkeypatch.setattr(
+            class_archive.subprocess, "Popen", lambda command, **options: started.append(command)
+        )
+        terminal = SimpleNamespace(isatty=lambda: True)
+        for stdin, stderr in ((None, terminal), (terminal, SimpleNamespace(isatty=lambda: False))):
+            monkeypatch.setattr(sys, "stdin", stdin)
+            monkeypatch.setattr(sys, "stderr", stderr)
+            assert not class_archive.make_later(tmp_path / "spark-x.jsa", {})
         assert started == []
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert class_archive.make_later(tmp_path / "spark-x.jsa", {})
 
     @pytest.fixture
     def wanted(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
