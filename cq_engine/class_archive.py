@@ -1,6 +1,6 @@
-"""The archive of Spark's classes: with it, Spark starts in about half the time.
+"""The archive of Spark's classes, which spares Java most of the loading when Spark starts.
 
-A Java that starts Spark reads, checks and links some ten thousand classes. Java can store them in a file that later
+A Java that starts Spark reads, checks and links thousands of classes. Java can store them in a file that later
 starts map into memory: a dynamic CDS archive (`-XX:SharedArchiveFile`, JEP 350), or from Java 25 on an AOT cache
 (`-XX:AOTCache`, JEPs 483, 514, 515). The file fits one build of Java and one Spark, which its name says; Java checks that
 again, and goes on without the file where it does not fit.
@@ -145,7 +145,7 @@ def tried_path(path: Path) -> Path:
 
 
 def make_later(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
-    """Starts a process of low priority that makes the archive, and outlives this one by about half a minute.
+    """Starts a process of low priority that makes the archive, and outlives this one; for minutes at most.
 
     Only where a person sits at a terminal (stdin and stderr), not in continuous integration, where it was not tried in
     the last day, and where the directory can be written.
