@@ -29,9 +29,7 @@ def retire(view: View, pins: Mapping[int, int], *, logs: bool) -> list[Retired]:
     return [entry for entry in found if entry is not None]
 
 
-def _retire(
-    layout: TableLayout, kind: str, pin: int, storage: Storage | None, logs: bool
-) -> Retired | None:
+def _retire(layout: TableLayout, kind: str, pin: int, storage: Storage | None, logs: bool) -> Retired | None:
     kept = [s for s in layout.snapshots if s <= pin]
     if not kept:
         return None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -20,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine import faults
 from cq_engine.catalog import garbage, migrations, persist, schema
-from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, remove_tree, roots
+from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, remove_tree
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import (
