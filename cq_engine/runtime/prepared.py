@@ -28,6 +28,7 @@ from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.runtime.binding import IntervalBinder, LeafRows
 from cq_engine.runtime.exchange import is_plain
+from cq_engine.runtime.settings import slot_settings
 from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
 from cq_engine.runtime.sql import fresh_name, is_connect, planned_sql
 
@@ -171,7 +172,10 @@ class KeptPlan:
             self._clear()
             self._spark = spark
         if name not in self._statements:
-            self._statements[name] = _prepared(spark, text, binder, limit)
+            with slot_settings(spark):
+                self._statements[name] = _prepared(spark, text, binder, limit)
+                statement = self._statements[name]
+                return None if statement is None else statement.frame.toArrow()
         statement = self._statements[name]
         if statement is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -13,13 +13,14 @@ from pyspark.sql import types as t
 from cq_engine.errors import CQError
 from cq_engine.types import contains
 
-__all__ = ["SMALL_SETTINGS", "meaning", "small_settings", "writer"]
+__all__ = ["SMALL_SETTINGS", "meaning", "slot_settings", "small_settings", "writer"]
+
+SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
-SMALL_SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    # A broadcast is a job of its own.
+_SLOT_SETTINGS = {
+    # A broadcast keeps its rows, and is a job of its own.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     # A small file is not cut into one piece per core.
     "spark.sql.files.minPartitionNum": "1",
@@ -28,7 +29,7 @@ SMALL_SETTINGS = {
     # This rule would move a semi-join to below what makes an input one partition.
     _EXCLUDED: "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
 }
-"""Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+
 _SHREDDING = "spark.sql.variant.writeShredding.enabled"
 
 
@@ -39,8 +40,8 @@ class _Session:
         self.changed = threading.Condition()
         self.shared = 0
         self.exclusive = False
-        self.small = 0
-        self.before: dict[str, str | None] = {}
+        self.scopes: dict[str, int] = {}
+        self.before: dict[str, dict[str, str | None]] = {}
 
 
 _sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
@@ -63,28 +64,34 @@ def _put(spark: SparkSession, settings: Mapping[str, str | None]) -> dict[str, s
     return before
 
 
-def _small(spark: SparkSession) -> dict[str, str | None]:
-    """SMALL_SETTINGS, with the rules that the session excludes already."""
+def small_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block with SMALL_SETTINGS."""
+    return _scope(spark, "small", SMALL_SETTINGS)
+
+
+def slot_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block, inside of `small_settings`, so that plans over slots (`runtime.prepared`) need no shuffle."""
     given = spark.conf.get(_EXCLUDED, None)
-    rules = SMALL_SETTINGS[_EXCLUDED]
-    return {**SMALL_SETTINGS, _EXCLUDED: f"{given},{rules}" if given else rules}
+    rules = _SLOT_SETTINGS[_EXCLUDED]
+    excluded = given if given and rules in given else f"{given},{rules}" if given else rules
+    return _scope(spark, "slot", {**_SLOT_SETTINGS, _EXCLUDED: excluded})
 
 
 @contextmanager
-def small_settings(spark: SparkSession) -> Iterator[None]:
-    """Runs the block with SMALL_SETTINGS; the last block to end puts back what the first one found."""
+def _scope(spark: SparkSession, name: str, settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Runs the block with settings; the last block of its name to end puts back what the first one found."""
     session = _of(spark)
     with session.changed:
-        if session.small == 0:
-            session.before = _put(spark, _small(spark))
-        session.small += 1
+        if session.scopes.get(name, 0) == 0:
+            session.before[name] = _put(spark, settings)
+        session.scopes[name] = session.scopes.get(name, 0) + 1
     try:
         yield
     finally:
         with session.changed:
-            session.small -= 1
-            if session.small == 0:
-                _put(spark, session.before)
+            session.scopes[name] -= 1
+            if session.scopes[name] == 0:
+                _put(spark, session.before[name])
 
 
 @contextmanager
