@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import cq_engine
+
 Figures = list[dict[str, Any]]
 Run = Callable[..., Figures]
 
@@ -83,16 +85,39 @@ def test_catch_up(run: Run) -> None:
     assert both["transactional_delta_rows"] >= both["compressed_delta_rows"] > 0
 
 
-def test_paper_figures(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Figures whose options the engine lacks are left out; frequencies are measured in any case."""
-    arguments = ["--scale", "0.001", "--rounds", "1", "--sizes", "5", "--shares", "50", "--share-size", "4"]
-    frequency = ["--transactions", "6", "--orders", "1", "--every", "2", "6"]
-    figures = run("paper_figures", *arguments, *frequency, "--figures", "3", "5", "6", "7")
-    frequencies = named(figures, "7 refresh frequency")
+PAPER = ["--scale", "0.001", "--rounds", "1", "--sizes", "5", "--shares", "50", "--share-size", "4"]
+FREQUENCY = ["--transactions", "6", "--orders", "1", "--every", "2", "6"]
+
+
+def test_paper_figures(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the plan that the engine chooses in the place of each that a figure asks for."""
+    program = import_module("paper_figures")
+    monkeypatch.setattr(program, "_knows", lambda *_: True)
+    monkeypatch.setattr(program, "FORMS", dict.fromkeys(program.FORMS, ""))
+    monkeypatch.setattr(program, "PRE_IMAGES", dict.fromkeys(program.PRE_IMAGES, ""))
+    figures = run("paper_figures", *PAPER, *FREQUENCY, "--figures", "3", "4", "5", "6", "7")
+    assert [figure["figure"][0] for figure in figures] == ["3", "4", "5", "6", "7", "7"]
+    assert [figure["clustered"] for figure in figures[:4]] == [False, True, True, True]
+    # Of the lines of four orders two orders were there before: 4 orders, all lines, less two rows of orders.
+    share = figures[2]
+    assert (share["orders"], share["share"]) == (4, 0.5)
+    assert share["delta_rows"] == share["changes"] - 2
+    frequencies = figures[4:]
     assert [(f["every"], f["refreshes"]) for f in frequencies] == [(2, 3), (6, 1)]
     assert frequencies[0]["delta_rows"] == frequencies[1]["delta_rows"] > 0
-    others = {figure["figure"] for figure in figures} - {"7 refresh frequency"}
-    assert others <= {"3 fk_pk over fk_pk_units", "5 fk_pk over fk_pk_units", "6 sql over undo"}
+
+
+def test_a_plan_is_asked_for_where_the_engine_has_it(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = import_module("paper_figures")
+    with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
+        for create in program.TABLES.values():
+            engine.execute(create)
+        assert program._knows(engine, "refresh", 1, value="full")
+        assert not program._knows(engine, "no_such_option", 1, value="any")
+        assert "figure 1: the engine has no option no_such_option" in capsys.readouterr().err
+        assert engine.execute("SHOW CONTINUOUS QUERIES").to_arrow().num_rows == 0
 
 
 def test_cold_start(run: Run) -> None:
