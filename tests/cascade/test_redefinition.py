@@ -55,11 +55,19 @@ def check_law(engine: Engine, name: str, old: list[Row], new: str, after: int) -
     return len(found)
 
 
+REPLACE, ALTER = "CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CONTINUOUS QUERY q AS"
+
+
 @pytest.mark.parametrize(
-    "how", ["CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CONTINUOUS QUERY q AS"]
+    ("how", "old", "new", "large"),
+    [
+        (REPLACE, SUMS, POSITIVE, False),
+        (ALTER, BAG, OTHER_BAG, False),
+        (ALTER, SUMS, POSITIVE, True),
+        (REPLACE, BAG, OTHER_BAG, True),
+    ],
+    ids=["keyed", "bag", "keyed_large", "bag_large"],
 )
-@pytest.mark.parametrize(("old", "new"), [(SUMS, POSITIVE), (BAG, OTHER_BAG)], ids=["keyed", "bag"])
-@pytest.mark.parametrize("large", [False, True])
 def test_the_difference_is_delivered(engine: Engine, how: str, old: str, new: str, large: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, forced(bulk=large, large=large):
         if large:

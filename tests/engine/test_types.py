@@ -60,6 +60,8 @@ KINDS = {
     "nested": Kind("MAP<STRING, ARRAY<VARIANT>>", "map('a', array(parse_json('1'), NULL))", "map('a', NULL)"),
 }  # fmt: skip
 KEYS = [name for name, kind in KINDS.items() if not key_problem(kind.type)]
+SAME_AS_KEYS = ("whole", "varchar")
+"""Kinds whose keys are those of another kind: of `decimal` and of `string`."""
 
 
 def canonical(value: Any, fold: bool = False) -> Any:
@@ -101,8 +103,8 @@ class Watched:
     position: int = 0
 
     def __post_init__(self) -> None:
-        self.rows: Counter[Any] = Counter()
         self.engine.execute(f"CREATE CONTINUOUS QUERY {self.name} ON DEMAND AS {self.text}")
+        self.rows = rows(self.engine, self.text, self.fold)
 
     def check(self) -> None:
         """The accumulated deltas are the result from scratch, and no update changes nothing."""
@@ -216,12 +218,17 @@ EQUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("name", [name for name in KEYS if name not in SAME_AS_KEYS])
 def test_as_keys(engine: cq_engine.Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[name]
     fold = "COLLATE" in kind.type
     engine.execute(f"CREATE TABLE t_{name} (id INT PRIMARY KEY, k {kind.type}, v INT)")
     engine.execute(f"CREATE TABLE p_{name} (k {kind.type} PRIMARY KEY, v INT)")
+    again = kind.again or kind.first
+    engine.execute(f"INSERT INTO p_{name} VALUES ({kind.first}, 1), ({kind.second}, 2)")
+    engine.execute(
+        f"INSERT INTO t_{name} VALUES (1, {kind.first}, 1), (2, {again}, 2), (3, {kind.second}, 3), (4, NULL, 4), (5, NULL, 5)"
+    )
     watched = [Watched(engine, f"{q}_{name}", text.format(name), fold) for q, text in EQUAL.items()]
     keys = [engine.describe(w.name).key for w in watched]
     assert fold or keys == [("k",), ("id",)]
@@ -233,24 +240,24 @@ def test_as_keys(engine: cq_engine.Engine, name: str, monkeypatch: pytest.Monkey
         for each in watched:
             each.check()
 
-    again = kind.again or kind.first
-    step(
-        f"INSERT INTO p_{name} VALUES ({kind.first}, 1), ({kind.second}, 2)",
-        f"INSERT INTO t_{name} VALUES (1, {kind.first}, 1), (2, {again}, 2), (3, {kind.second}, 3), (4, NULL, 4), (5, NULL, 5)",
-    )
     with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
         engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
-    step(f"UPDATE p_{name} SET v = 9 WHERE k = {again}", f"DELETE FROM t_{name} WHERE id IN (1, 4)")
-    monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
-    monkeypatch.setattr(binding, "DRIVER_CHANGES", -1)
     step(
-        f"UPDATE t_{name} SET k = {kind.second} WHERE id = 2", f"DELETE FROM p_{name} WHERE k = {kind.second}"
+        f"UPDATE p_{name} SET v = 9 WHERE k = {again}",
+        f"DELETE FROM t_{name} WHERE id IN (1, 4)",
+        f"INSERT INTO t_{name} VALUES (6, {again}, 6), (7, NULL, 7)",
     )
     engine.compact(f"p_{name}")
+    monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
+    monkeypatch.setattr(binding, "DRIVER_CHANGES", -1)
     monkeypatch.setattr(reader, "SMALL_ROWS", -1)
     with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
         engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
-    step(f"UPDATE t_{name} SET k = {again} WHERE id = 5")
+    step(
+        f"UPDATE t_{name} SET k = {kind.second} WHERE id = 2",
+        f"UPDATE t_{name} SET k = {again} WHERE id = 5",
+        f"DELETE FROM p_{name} WHERE k = {kind.second}",
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in KEYS])
