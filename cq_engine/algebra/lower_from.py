@@ -50,7 +50,7 @@ class FromClause(Generators, Pivots):
             self, left: Node, scope: Scope, query: exp.Expr, environment: Environment
         ) -> tuple[Lowered, tuple[exp.Expr, ...]]: ...
 
-        def reads_outer(self, query: exp.Expr, environment: Environment) -> bool: ...
+        def seen_by(self, query: exp.Expr, environment: Environment) -> Environment: ...
 
     # ---------------------------------------------------------------- FROM
 
@@ -111,8 +111,9 @@ class FromClause(Generators, Pivots):
             own = closure.environment
             if own.domain is not None and own.domain is not environment.domain:
                 raise NotLowered(f"{name} reads outer columns and stands in a deeper subquery")
-            seen = own if self.reads_outer(closure.body, own) else own.closed()
-            return self.opened(self.query(closure.body, seen), alias, renamed or closure.renamed)
+            return self.opened(
+                self.query(closure.body, self.seen_by(closure.body, own)), alias, renamed or closure.renamed
+            )
         if name not in self.tables:
             raise NotLowered(f"{table.sql(dialect='spark')} is not a table of this warehouse")
         scanned = tuple((self.names.fresh(each), each) for each in self.tables[name])
@@ -124,8 +125,7 @@ class FromClause(Generators, Pivots):
         self, source: exp.Subquery, alias: str, renamed: Sequence[str], environment: Environment
     ) -> From:
         scope = self.opened_with(source, environment)
-        seen = scope if self.reads_outer(source.this, scope) else scope.closed()
-        return self.opened(self.query(source.this, seen), alias, renamed)
+        return self.opened(self.query(source.this, self.seen_by(source.this, scope)), alias, renamed)
 
     def opened(self, lowered: Lowered, alias: str, renamed: Sequence[str]) -> From:
         """A derived table as part of the FROM clause: a join inside it is merged with the one around it."""

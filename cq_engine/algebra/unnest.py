@@ -98,7 +98,14 @@ class Unnesting:
             self.query(query, replace(environment, outer=outer, domain=Domain(leaf, leaf.columns)))
             if outer.used:
                 return dict(outer.used), None
-        return {}, self.query(query, environment)
+        return {}, self.query(query, replace(environment, outer=_constants(query, scope)))
+
+    def seen_by(self, query: exp.Expr, environment: Environment) -> Environment:
+        """What a derived table or CTE can see: the query around its own only where it reads that."""
+        if self.reads_outer(query, environment):
+            return environment
+        outer = environment.outer
+        return replace(environment.closed(), outer=None if outer is None else _constants(query, outer.scope))
 
     def reads_outer(self, query: exp.Expr, environment: Environment) -> bool:
         """Does a derived table or CTE read columns of the query around its own?"""
@@ -358,3 +365,9 @@ def _is_plain(select: exp.Select, kind: str) -> bool:
         return False
     hard = (exp.Window,) if kind == "EXISTS" else (exp.Window, exp.Star)
     return not any(aggregate_calls(each) or each.find(*hard) for each in select.selects)
+
+
+def _constants(query: exp.Expr, scope: Scope) -> Outer | None:
+    """The query around one that reads no rows of it, but may name columns of it that are constants."""
+    found = (scope.find(parts) for parts in names_in(query))
+    return Outer(scope) if any(e is not None and not references(e) for e in found) else None

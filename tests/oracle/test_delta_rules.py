@@ -125,3 +125,20 @@ def test_union_of_two_types() -> None:
         ("DELETE FROM t1 WHERE k = 1",),
     )
     run(History((whole, broken), ("INSERT INTO t1 VALUES (1)",), steps, (query,), 0))
+
+
+def test_constants_of_the_query_around() -> None:
+    """A subquery may name a column that is a constant: it reads no row of the query around, and is still resolved."""
+    left = TableSpec("t1", (("k", "INT"), ("a", "INT")), ("k",))
+    right = TableSpec("t2", (("k", "INT"), ("b", "STRING")), ("k",))
+    query = (
+        "WITH w AS (SELECT 'B' AS c, a FROM t1) SELECT s.a, (SELECT count(*) FROM t2 z WHERE z.b = s.c) AS n FROM w s"
+        " WHERE s.a > 5 OR EXISTS (SELECT 1 FROM (SELECT y.k FROM t2 y WHERE y.b = s.c) x WHERE x.k = s.a)"
+    )
+    steps = (
+        ("INSERT INTO t2 VALUES (1, 'B'), (2, 'C')",),
+        ("UPDATE t2 SET b = 'B' WHERE k = 2", "INSERT INTO t1 VALUES (2, 1), (3, 7)"),
+        ("DELETE FROM t2 WHERE k = 1",),
+    )
+    verdicts = run(History((left, right), ("INSERT INTO t1 VALUES (1, 2)",), steps, (query,), 0))
+    assert not any(verdict.startswith("FULL") for verdict in verdicts)

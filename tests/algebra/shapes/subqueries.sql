@@ -77,3 +77,8 @@ SELECT k, sum(v) FILTER (WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)) OVER (P
 SELECT DISTINCT (SELECT max(w) FROM u WHERE u.k = t.k) AS m FROM t;
 SELECT g, (SELECT max(k) FROM u) AS m, count(*) AS n FROM t GROUP BY ROLLUP(g);
 SELECT k IN (SELECT k FROM u) AS i, count(*) AS n FROM t GROUP BY k IN (SELECT k FROM u);
+SELECT s.k, (SELECT count(*) FROM u WHERE u.w = s.c) AS n FROM (SELECT 'x' AS c, k FROM t) s;
+SELECT s.k FROM (SELECT 'x' AS c, k FROM t) s WHERE EXISTS (SELECT 1 FROM u WHERE u.w = s.c AND u.k = s.k);
+SELECT s.k FROM (SELECT 'x' AS c, k FROM t) s WHERE EXISTS (SELECT 1 FROM u WHERE u.w = s.c);
+SELECT s.k, l.n FROM (SELECT 'x' AS c, k FROM t) s, LATERAL (SELECT count(*) AS n FROM (SELECT y.k FROM u y WHERE y.w = s.c) z) l;
+WITH w AS (SELECT 'x' AS c, k FROM t) SELECT s.k, (SELECT max(u.k) FROM u WHERE u.w = s.c) AS m FROM w s;
