@@ -49,6 +49,8 @@ SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.files.openCostInBytes": "65536",
     # Key lists of up to 1 000 literals reach Parquet's row-group filter.
     "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # Spark writes every plan as text for its web page, which is off; the default text has each operator in detail.
+    "spark.sql.ui.explainMode": "simple",
     # TIME is behind a switch.
     "spark.sql.timeType.enabled": "true",
     # The driver reads variants from Parquet as their two binary parts, as Delta readers without VARIANT do.
