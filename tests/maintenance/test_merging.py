@@ -195,7 +195,7 @@ def test_what_is_due(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.execute("UPDATE t SET s = 'z' WHERE a % 40 = 1")
     assert due(), "above LONG_TAIL"
     engine.maintain()
-    engine.execute("UPDATE t SET s = 'z' WHERE a < 3")
+    engine.execute("UPDATE t SET s = 'w' WHERE a < 3")
     assert due(), "6 change rows in one file"
 
 

@@ -42,6 +42,7 @@ def test_killed_at_upkeep(
         image(engine, TOTALS, version)
     engine.refresh("totals")
     check_law(engine, "totals", TOTALS, position)
+    engine.compactor.merge(engine.catalog.state.tables["t"].storage)
     engine.vacuum(retain="0 hours")
     assert engine.catalog.floor(engine.catalog.state.tables["t"].storage.id) == newest
     check_garbage(engine, warehouse)
