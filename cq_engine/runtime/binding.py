@@ -25,7 +25,9 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
+from cq_engine.planner.forms import Decision, Reference
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
+from cq_engine.runtime.look_ups import LookUps
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
@@ -80,6 +82,8 @@ class IntervalBinder:
         a: int,
         b: int,
         compressed: bool,
+        references: Sequence[Reference] = (),
+        decision: Decision | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -93,7 +97,9 @@ class IntervalBinder:
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
-        self._keys = KeyValues(tables, self._tail, self._base_rows)
+        self.decision = Decision() if decision is None else decision
+        self.look_ups = LookUps(tables, references, self.decision, self._tail, self._start)
+        self._keys = KeyValues(tables, self._tail, self._base_rows, self.look_ups.reduced)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -195,12 +201,14 @@ class IntervalBinder:
         base = self._base_rows(table, restrict) if tail is not None else None
         if tail is not None and base is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            return self._given(key, _versions(tail, base), columns)
+            return self._given(key, _versions(tail, base, self.decision.undo), columns)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
         columns_names = [c.name for c in table.physical_columns]
-        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only)
+        sql = history_sql(
+            relation, net, columns_names, table.identity, self.a, insert_only, self.decision.undo
+        )
         name = self._cte("history", key, sql)
         self._names[key] = name
         return name
@@ -213,6 +221,8 @@ class IntervalBinder:
         return self._bases[key]
 
     def _read_base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        if any(len(values) == 0 for values in restrict.values()):
+            return empty(table.physical_columns)
         rows = self.reader.small_image(table, self.a)
         if rows is not None:
             for name, values in restrict.items():
@@ -222,6 +232,8 @@ class IntervalBinder:
         return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
+        if any(len(values) == 0 for values in restrict.values()):
+            return self.reader.frame(empty(table.physical_columns), table.physical_columns)
         if self._start(table) == self.a:
             return self.reader.image(table, self.a, restrict or None)
         return self.reader.base(table, self.reader.catalog.layout(table.id, self.a), restrict or None)
@@ -265,14 +277,20 @@ class IntervalBinder:
         )
 
 
-def _versions(tail: Tail, base: pa.Table) -> pa.Table:
-    """The row versions of a table: those that its changes imply, and `base` where there is no change."""
+def _versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:
+    """The row versions of a table: those that its changes imply, and `base` where there is no change.
+
+    What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
+    """
     rest = tail.untouched(base)
     count = rest.num_rows
     rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
     rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
-    changed = tail.versions()
-    return pa.concat_tables([rest.select(changed.column_names), changed], promote_options="permissive")
+    changed = tail.versions(undo)
+    parts = [rest.select(changed.column_names), changed]
+    if not undo:
+        parts.append(tail.before_images(base).select(changed.column_names))
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:

@@ -25,9 +25,11 @@ from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError, ResultKeyError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count, plan_delta
+from cq_engine.planner.forms import Decision
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.forms import decide, relied_on
 from cq_engine.runtime.recompute import recompute
 from cq_engine.runtime.relations import change_files, change_rows, write_changes
 from cq_engine.runtime.rows import change_columns, conform
@@ -158,14 +160,19 @@ class Refresher:
         plan = plan_delta(compiled, interval.changed, interval.insert_only)
         if plan is None:
             return None
+        decision = decide(self.services, query, compiled, interval)
         if interval.rows <= SMALL_CHANGES:
             with small_settings(self.services.spark()):
-                outcome = self._small(query, plan, self.binder(query, compiled, interval), interval.b)
+                binder = self.binder(query, compiled, interval, decision)
+                outcome = self._small(query, plan, binder, interval.b)
             if outcome is not None:
                 return outcome
-        return write_outputs(self.services, query, plan, self.binder(query, compiled, interval), interval)
+        binder = self.binder(query, compiled, interval, decision)
+        return write_outputs(self.services, query, plan, binder, interval)
 
-    def binder(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> IntervalBinder:
+    def binder(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, decision: Decision
+    ) -> IntervalBinder:
         """The relations of a delta plan of this query over this interval."""
         return IntervalBinder(
             self.services.reader,
@@ -174,6 +181,8 @@ class Refresher:
             interval.a,
             interval.b,
             query.mode == "COMPRESSED",
+            relied_on(self.services, compiled),
+            decision,
         )
 
     def _small(

@@ -38,7 +38,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.result import Result
 from cq_engine.runtime import show
-from cq_engine.runtime.check import check_constraints
+from cq_engine.runtime.check import check_added_key, check_constraints
 from cq_engine.runtime.explain import explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
@@ -191,7 +191,10 @@ def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "ALTER TABLE")
     catalog = engine.catalog
     with catalog.lock, catalog.write() as unit:
-        unit.set_state(apply.alter_table(catalog.state, statement))
+        state = apply.alter_table(catalog.state, statement, catalog.newest_version)
+        if statement.foreign_key is not None and statement.foreign_key.enforced:
+            check_added_key(engine.services, apply.find_table(state, statement.name))
+        unit.set_state(state)
     return Result(message=f"table {statement.name} altered")
 
 
