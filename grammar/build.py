@@ -185,6 +185,9 @@ class _Builder(QueryRules, TableRules):
     def explained_query(self, name: Token) -> Explain:
         return Explain(name=str(name))
 
+    def analyzed_query(self, name: Token) -> Explain:
+        return Explain(name=str(name), analyze=True)
+
     def explain(self, what: Explain | Token) -> Explain:
         if isinstance(what, Explain):
             return what

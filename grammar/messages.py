@@ -215,7 +215,7 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "explain_what",
         "EXPLAIN needs what it should explain",
-        "write EXPLAIN CONTINUOUS QUERY name, or EXPLAIN before a statement",
+        "write EXPLAIN [ANALYZE] CONTINUOUS QUERY name, or EXPLAIN before a statement",
         ("EXPLAIN‸",),
         r"^EXPLAIN \^",
     ),

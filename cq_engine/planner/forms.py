@@ -39,6 +39,7 @@ __all__ = [
     "TableStatistics",
     "choose",
     "references",
+    "worth_counting",
 ]
 
 FORMS = ("auto", "general", "fk_pk", "fk_pk_units", "recompute")
@@ -57,6 +58,12 @@ class TableStatistics:
     rows: int
     changed: int = 0
     kinds: frozenset[str] = frozenset()
+    key: tuple[str, ...] = ()
+    """The columns that identify a row."""
+
+    def __str__(self) -> str:
+        kinds = f" ({', '.join(sorted(self.kinds))})" if self.kinds else ""
+        return f"{self.name}: {self.changed} change rows{kinds}, about {self.rows} rows before"
 
 
 @dataclass(frozen=True)
@@ -118,23 +125,21 @@ class Decision:
 
 @dataclass(frozen=True)
 class LookUp:
-    """How many keys of a table a refresh wanted, and how many of them it had not to read.
+    """How many keys of a table a refresh wanted (None: not counted), and how many of them were `left` to be read.
 
     `in_changes` are in the table's own change rows, `without_rows` no row that did not change can have.
     """
 
     table: str
     columns: tuple[str, ...]
-    wanted: int
+    wanted: int | None
     in_changes: int = 0
     without_rows: int = 0
-
-    @property
-    def left(self) -> int:
-        return self.wanted - self.in_changes - self.without_rows
+    left: int = 0
 
     def __str__(self) -> str:
-        shown = f"{self.table} by {', '.join(self.columns)}: {self.wanted} keys wanted"
+        wanted = "keys of change rows" if self.wanted is None else f"{self.wanted} keys"
+        shown = f"{self.table} by {', '.join(self.columns)}: {wanted} wanted"
         if self.in_changes:
             shown += f", {self.in_changes} in its own change rows"
         if self.without_rows:
@@ -162,6 +167,11 @@ def references(state: CatalogState, sources: Mapping[str, int]) -> tuple[Referen
 
 
 # ------------------------------------------------------------------------------------------------ the choice
+
+
+def worth_counting(wanted: int, base: int) -> bool:
+    """True where a query over `wanted` change rows, to see which of their keys are left, is cheap beside a scan."""
+    return wanted < base
 
 
 def choose(statistics: Statistics, form: str = "auto", pre_image: str = "auto") -> Decision:

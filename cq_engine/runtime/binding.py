@@ -25,10 +25,12 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
-from cq_engine.planner.forms import Decision, Reference
+from cq_engine.planner.forms import Reference
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
+from cq_engine.runtime.large_look_ups import LargeLookUps
 from cq_engine.runtime.look_ups import LookUps
-from cq_engine.runtime.reader import Reader
+from cq_engine.runtime.reader import Reader, pruned
+from cq_engine.runtime.report import Read, Report
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
 from cq_engine.runtime.tails import Tail
@@ -83,7 +85,7 @@ class IntervalBinder:
         b: int,
         compressed: bool,
         references: Sequence[Reference] = (),
-        decision: Decision | None = None,
+        report: Report | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -97,9 +99,11 @@ class IntervalBinder:
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
-        self.decision = Decision() if decision is None else decision
-        self.look_ups = LookUps(tables, references, self.decision, self._tail, self._start)
-        self._keys = KeyValues(tables, self._tail, self._base_rows, self.look_ups.reduced)
+        self.report = Report() if report is None else report
+        self.undo = self.report.decision.undo
+        small = LookUps(tables, references, self.report, self._tail, self._start)
+        large = LargeLookUps(reader, small, a, b)
+        self._keys = KeyValues(tables, self._tail, self._base_rows, small.reduced, large.remaining)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -140,6 +144,8 @@ class IntervalBinder:
         if name not in self._tails:
             table = self.tables[name]
             rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
+            if rows is not None:
+                self._note(table, "changes", rows.num_rows)
             small = None if rows is None else Tail.of(table, rows, self.a, self.b, self.compressed)
             self._tails[name] = small
         return self._tails[name]
@@ -158,6 +164,7 @@ class IntervalBinder:
         if ("net", name) not in self._names:
             relation = fresh_name(f"tail_{name}")
             self.relations[relation] = self.reader.changes(table, start, self.b)
+            self._note(table, "changes", sum(s.rows for s in sets), sum(len(s.files) for s in sets))
             columns = [c.name for c in table.physical_columns]
             self._cte(
                 "net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed)
@@ -201,14 +208,12 @@ class IntervalBinder:
         base = self._base_rows(table, restrict) if tail is not None else None
         if tail is not None and base is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            return self._given(key, _versions(tail, base, self.decision.undo), columns)
+            return self._given(key, _versions(tail, base, self.undo), columns)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
         columns_names = [c.name for c in table.physical_columns]
-        sql = history_sql(
-            relation, net, columns_names, table.identity, self.a, insert_only, self.decision.undo
-        )
+        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only, self.undo)
         name = self._cte("history", key, sql)
         self._names[key] = name
         return name
@@ -227,16 +232,26 @@ class IntervalBinder:
         if rows is not None:
             for name, values in restrict.items():
                 rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+            self._note(table, "memory", rows.num_rows)
         elif restrict:
-            rows = self.reader.base_arrow(table, self.reader.catalog.layout(table.id, self.a), restrict)
+            layout = self.reader.catalog.layout(table.id, self.a)
+            rows = self.reader.base_arrow(table, layout, restrict)
+            if rows is not None:
+                self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
         return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):
             return self.reader.frame(empty(table.physical_columns), table.physical_columns)
+        layout = self.reader.catalog.layout(table.id, self.a)
+        files = pruned(layout.snapshot, restrict)
+        self._note(table, "scan", sum(file.rows for file in files), len(files))
         if self._start(table) == self.a:
             return self.reader.image(table, self.a, restrict or None)
-        return self.reader.base(table, self.reader.catalog.layout(table.id, self.a), restrict or None)
+        return self.reader.base(table, layout, restrict or None)
+
+    def _note(self, table: VersionedTable, how: str, rows: int, files: int = 0) -> None:
+        self.report.reads.append(Read(table.name, how, rows, files))
 
     # ------------------------------------------------------------ states
 
@@ -250,6 +265,7 @@ class IntervalBinder:
             return name
         rows = self._state_rows(table, restrict)
         if rows is not None and rows.num_rows <= DRIVER_ROWS:
+            self._note(table, "state", rows.num_rows)
             return self._given(("state", leaf.label, id(leaf)), rows, table.columns)
         name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
         self.relations[name] = self.reader.image(table, self.a, restrict or None)

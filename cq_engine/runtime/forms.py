@@ -33,7 +33,7 @@ def statistics(
         rows += sum(s.rows for s in layout.changes if s.high <= interval.a and s.kinds == {"INSERT"})
         changed = sum(s.rows for s in sets)
         kinds: frozenset[str] = frozenset().union(*(s.kinds for s in sets))
-        tables.append(TableStatistics(name, rows, changed, kinds))
+        tables.append(TableStatistics(name, rows, changed, kinds, table.storage.identity))
         commits |= {version for s in sets for version in (s.low, s.high)}
     per_commit = query.mode == "TRANSACTIONAL" and len(commits) > 1
     return Statistics(tuple(tables), relied_on(services, compiled), per_commit)

@@ -63,6 +63,7 @@ class KeyValues:
         tail: a table's changes, where the driver can have them.
         base_rows: a table's rows before them, restricted; None where they are many.
         reduced: what of a restriction has to be read.
+        remaining: the same for a column's keys that the driver does not know; None where they are too many.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class KeyValues:
         tail: Callable[[str], Tail | None],
         base_rows: Callable[[VersionedTable, Restrict], pa.Table | None],
         reduced: Callable[[VersionedTable, Restrict], Restrict],
+        remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
     ) -> None:
         self._tables = tables
         self._tail = tail
         self._base_rows = base_rows
         self._reduced = reduced
+        self._remaining = remaining
         self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], dict[str, pa.Array]]] = {}
         self._given: dict[str, pa.Table] = {}
         self._kept: list[Node] = []
@@ -98,9 +101,21 @@ class KeyValues:
                 fitting = None if values is None else _fitting(values, table, sources[hint.column])
                 if fitting is not None:
                     found[sources[hint.column]] = fitting
-            left = self._reduced(table, found)
-            self._restricts[key] = hints, {name: v for name, v in left.items() if len(v) <= HINT_VALUES}
+            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= HINT_VALUES}
+            if not found:
+                left = self._large(table, hints, sources)
+            self._restricts[key] = hints, left
         return self._restricts[key][1]
+
+    def _large(
+        self, table: VersionedTable, hints: Sequence[KeyHint], sources: Mapping[str, str]
+    ) -> dict[str, pa.Array]:
+        """By the first of the hints whose keys can be found by Spark."""
+        for hint in hints:
+            values = self._remaining(table, sources[hint.column], hint, HINT_VALUES)
+            if values is not None:
+                return {sources[hint.column]: values}
+        return {}
 
     def _values(self, node: Node, name: str) -> pa.Array | None:
         """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""

@@ -17,9 +17,11 @@ from itertools import product
 from math import prod
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cq_engine.catalog.model import VersionedTable
-from cq_engine.planner.forms import Decision, LookUp, Reference
+from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE, VersionedTable
+from cq_engine.planner.forms import LookUp, Reference
+from cq_engine.runtime.report import Report
 from cq_engine.runtime.rows import identity_keys
 from cq_engine.runtime.tails import Tail
 
@@ -33,12 +35,12 @@ Tails = Callable[[str], "Tail | None"]
 
 
 class LookUps:
-    """The look-ups of one refresh. `done` are those made so far.
+    """The look-ups of one refresh.
 
     Args:
         tables: the query's tables, by lower-case name.
         references: the foreign keys among them that may be relied on.
-        decision: which of the two facts are to be used.
+        report: its decision says which of the two facts are used; it is told of the look-ups.
         tail: a table's change rows, where the driver can have them.
         start: the version from which a table's change rows reach to the end of the interval.
     """
@@ -47,29 +49,37 @@ class LookUps:
         self,
         tables: Mapping[str, VersionedTable],
         references: Sequence[Reference],
-        decision: Decision,
+        report: Report,
         tail: Tails,
         start: Callable[[VersionedTable], int],
     ) -> None:
-        self.decision = decision
-        self.done: list[LookUp] = []
+        self.decision = report.decision
+        self.done = report.look_ups
+        self.tables = tables
+        self.references = references
+        self.start = start
         self._names = {table.id: name for name, table in tables.items()}
-        self._references = references
         self._tail = tail
-        self._start = start
+
+    def name_of(self, table: VersionedTable) -> str | None:
+        """The lower-case name of one of the query's tables; None for a state."""
+        return self._names.get(table.id)
 
     def reduced(self, table: VersionedTable, restrict: Restrict) -> dict[str, pa.Array]:
         """The wanted values without those of which no row has to be read; a column without values: no row at all."""
-        left = dict(restrict)
-        name = self._names.get(table.id)
-        if name is None or not left:
-            return left
+        name = self.name_of(table)
+        if name is None or not restrict:
+            return dict(restrict)
+        never_null = table.identity if table.kind == "base" else ()
+        left = {n: values.drop_null() if n in never_null else values for n, values in restrict.items()}
         counts = {"units": 0, "keys": 0}
         for fact, columns, excluded in self._facts(name, table, frozenset(left)):
             before = _count(left)
             left = _without(left, table, columns, excluded)
             counts[fact] += before - _count(left)
-        self.done.append(LookUp(name, tuple(left), _count(restrict), counts["units"], counts["keys"]))
+        self.done.append(
+            LookUp(name, tuple(left), _count(restrict), counts["units"], counts["keys"], _count(left))
+        )
         return left
 
     def _facts(
@@ -79,20 +89,22 @@ class LookUps:
             tail = self._tail(name)
             if tail is not None:
                 yield "units", table.identity, tail.touched if self.decision.undo else tail.without_image
-        for key in self._references if self.decision.keys else ():
+        for key in self.references if self.decision.keys else ():
             if key.child == name and given >= set(key.columns):
                 tail, mine = self._tail(key.parent), self._tail(name)
                 if tail is None or (mine is None and not self.decision.undo):
                     continue
-                gone = tail.absent(max(self._start(table), key.since))
+                gone = tail.absent(max(self.start(table), key.since))
                 yield "keys", key.columns, gone if self.decision.undo else gone - _referred(mine, key)
 
 
 def _referred(tail: Tail | None, key: Reference) -> Set[Hashable]:
-    """What the changed rows refer to: without undo, what they were is read from the base."""
+    """What the changed rows referred to: without undo, what they were is read from the base."""
     assert tail is not None
+    before = pc.is_in(tail.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
+    rows = tail.rows.filter(pc.and_(before, pc.greater(tail.rows.column(COMMIT_VERSION), tail.a)))
     kinds = {c.name: c for c in tail.table.physical_columns}
-    return frozenset(identity_keys(tail.rows, [kinds[column] for column in key.columns]))
+    return frozenset(identity_keys(rows, [kinds[column] for column in key.columns]))
 
 
 def _count(restrict: Restrict) -> int:
@@ -104,7 +116,8 @@ def _without(
 ) -> dict[str, pa.Array]:
     """`restrict` without the values of `columns` of which every combination is excluded."""
     left = dict(restrict)
-    if not excluded or prod(len(left[name]) for name in columns) > COMBINATIONS and len(columns) > 1:
+    many = len(columns) > 1 and prod(len(left[name]) for name in columns) > COMBINATIONS
+    if many or not excluded:
         return left
     kinds = {c.name: c for c in table.physical_columns}
     keys = [identity_keys(pa.table({name: left[name]}), [kinds[name]]) for name in columns]

@@ -35,7 +35,7 @@ from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, iden
 from cq_engine.runtime.sql import quote
 from cq_engine.types import collations, spark_type
 
-__all__ = ["Reader", "restriction"]
+__all__ = ["Reader", "pruned", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
@@ -78,7 +78,7 @@ class Reader(ChangeReader):
         found = self.base_arrow(table, layout, restrict)
         if found is not None:
             return self.frame(found, columns)
-        rows = self.files(_pruned(layout.snapshot, restrict), columns)
+        rows = self.files(pruned(layout.snapshot, restrict), columns)
         for name, values in restrict.items():
             rows = self._keep(rows, table, name, values)
         return rows
@@ -86,7 +86,7 @@ class Reader(ChangeReader):
     def base_arrow(self, table: VersionedTable, layout: Layout, restrict: Restrict) -> pa.Table | None:
         """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows."""
         columns = table.physical_columns
-        files = _pruned(layout.snapshot, restrict)
+        files = pruned(layout.snapshot, restrict)
         if not files:
             return empty(columns)
         if len(files) > RESTRICT_FILES:
@@ -282,7 +282,8 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     return base.join(touched, on, "left_anti").unionAll(after)
 
 
-def _pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+    """The files that can have a row with wanted values, by their statistics."""
     kept = list(files)
     for name, values in restrict.items():
         if values.null_count == 0 and not pa.types.is_floating(values.type):

@@ -25,13 +25,14 @@ from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError, ResultKeyError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count, plan_delta
-from cq_engine.planner.forms import Decision
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.forms import decide, relied_on
 from cq_engine.runtime.recompute import recompute
+from cq_engine.runtime.recomputed import recomputed_outcome
 from cq_engine.runtime.relations import change_files, change_rows, write_changes
+from cq_engine.runtime.report import Report
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import small_settings
@@ -46,7 +47,7 @@ SMALL_RESULT = 200_000
 
 @dataclass(frozen=True)
 class Refresh:
-    """What a refresh did. `plan` is the verdict it ran under; `seconds` is wall-clock time."""
+    """What a refresh did. `plan` is the verdict it ran under and the form of its delta; `seconds` is wall-clock time."""
 
     query: str
     from_version: int
@@ -99,6 +100,8 @@ class Refresher:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self.reports: dict[str, Report] = {}
+        """By query what its last refresh did."""
 
     def interval(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Interval:
         """What is to be processed: from the query's position to the newest commit, or to `upto`."""
@@ -125,6 +128,7 @@ class Refresher:
         if interval.b <= interval.a:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         faults.point("refresh.begin")
+        self.reports[query.name] = Report()
         try:
             outcome = self._related(query, interval, self._compute(query, compiled, interval))
         except PySparkException as error:
@@ -134,10 +138,11 @@ class Refresher:
         faults.point("refresh.computed")
         seconds = time.monotonic() - started
         inserted, deleted, updated = outcome.counts if outcome else (0, 0, 0)
-        result = Refresh(
-            query.name, interval.a, interval.b, inserted, deleted, updated, query.verdict, seconds
-        )
-        self._write(query, interval, outcome, result)
+        report = self.reports.setdefault(query.name, Report())
+        plan = f"{query.verdict}, {report.decision}" if outcome and compiled.node else query.verdict
+        result = Refresh(query.name, interval.a, interval.b, inserted, deleted, updated, plan, seconds)
+        with report.step("write"):
+            self._write(query, interval, outcome, result)
         faults.point("refresh.after_catalog")
         return replace(result, seconds=time.monotonic() - started)
 
@@ -161,17 +166,22 @@ class Refresher:
         if plan is None:
             return None
         decision = decide(self.services, query, compiled, interval)
+        report = self.reports[query.name] = Report(decision)
+        if decision.form == "recompute":
+            with report.step("recompute"):
+                return recomputed_outcome(self.services, query, compiled, interval)
         if interval.rows <= SMALL_CHANGES:
             with small_settings(self.services.spark()):
-                binder = self.binder(query, compiled, interval, decision)
+                binder = self.binder(query, compiled, interval, report)
                 outcome = self._small(query, plan, binder, interval.b)
             if outcome is not None:
                 return outcome
-        binder = self.binder(query, compiled, interval, decision)
-        return write_outputs(self.services, query, plan, binder, interval)
+        binder = self.binder(query, compiled, interval, report)
+        with report.step("delta and states, written by executors"):
+            return write_outputs(self.services, query, plan, binder, interval)
 
     def binder(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, decision: Decision
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
     ) -> IntervalBinder:
         """The relations of a delta plan of this query over this interval."""
         return IntervalBinder(
@@ -182,7 +192,7 @@ class Refresher:
             interval.b,
             query.mode == "COMPRESSED",
             relied_on(self.services, compiled),
-            decision,
+            report,
         )
 
     def _small(
@@ -193,7 +203,8 @@ class Refresher:
         states: list[tuple[VersionedTable, pa.Table]] = []
         twice: list[Sequence[object]] = []
         for stage in plan.stages:
-            rows = self._stage_rows(stage, binder)
+            with binder.report.step(f"state {stage.stored.state.label}"):
+                rows = self._stage_rows(stage, binder)
             if rows is None:
                 return None
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
@@ -201,7 +212,8 @@ class Refresher:
             if is_key_count(stage):
                 twice += _doubled(rows, stage.stored)
             states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
-        log = self._collect(plan.sql(binder, binder.attach), binder)
+        with binder.report.step("delta"):
+            log = self._collect(plan.sql(binder, binder.attach), binder)
         if log is None:
             return None
         if twice:

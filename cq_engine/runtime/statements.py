@@ -39,7 +39,7 @@ from cq_engine.grammar import (
 from cq_engine.result import Result
 from cq_engine.runtime import show
 from cq_engine.runtime.check import check_added_key, check_constraints
-from cq_engine.runtime.explain import explain_query, explain_text
+from cq_engine.runtime.explain import analyze_query, explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
@@ -295,6 +295,9 @@ def _describe(statement: Describe, engine: Engine, sql: str) -> Result:
 
 @execute.register(Explain)
 def _explain(statement: Explain, engine: Engine, sql: str) -> Result:
+    if statement.name is not None and statement.analyze:
+        _no_transaction(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY")
+        return analyze_query(engine, statement.name)
     if statement.name is not None:
         return explain_query(engine.queries, statement.name)
     assert statement.text is not None

@@ -37,19 +37,27 @@ def tables(promise: str) -> tuple[TableSpec, ...]:
 
 
 QUERIES = (
-    "SELECT s1.o, s1.n, s1.item, s2.note, s3.city FROM lines s1 JOIN orders s2 ON s1.o = s2.o"
-    " JOIN customers s3 ON s2.cust = s3.c",
+    (
+        "SELECT s1.o, s1.n, s1.item, s2.note, s3.city FROM lines s1 JOIN orders s2 ON s1.o = s2.o"
+        " JOIN customers s3 ON s2.cust = s3.c"
+    ),
     "SELECT s2.note, s1.item FROM orders s2 JOIN lines s1 ON s1.o = s2.o WHERE s2.note > 1",
-    "SELECT s3.city, sum(s1.item) AS total, count(*) AS n FROM lines s1 JOIN orders s2 ON s1.o = s2.o"
-    " JOIN customers s3 ON s2.cust = s3.c GROUP BY s3.city",
+    (
+        "SELECT s3.city, sum(s1.item) AS total, count(*) AS n FROM lines s1 JOIN orders s2 ON s1.o = s2.o"
+        " JOIN customers s3 ON s2.cust = s3.c GROUP BY s3.city"
+    ),
     "SELECT s2.o, max(s1.item) AS top FROM lines s1 JOIN orders s2 ON s1.o = s2.o GROUP BY s2.o HAVING count(*) > 1",
     "SELECT s2.o, s2.note, s1.n, s1.item FROM orders s2 LEFT JOIN lines s1 ON s1.o = s2.o",
     "SELECT s3.c FROM customers s3 WHERE NOT EXISTS (SELECT 1 FROM orders s2 WHERE s2.cust = s3.c)",
     "SELECT s2.o FROM orders s2 WHERE s2.o IN (SELECT s1.o FROM lines s1 WHERE s1.item > 2)",
-    "SELECT s1.o, s1.n, s4.n AS m, s2.cust FROM lines s1 JOIN lines s4 ON s1.o = s4.o AND s1.item < s4.item"
-    " JOIN orders s2 ON s2.o = s1.o",
-    "SELECT s1.o, s1.n, row_number() OVER (PARTITION BY s2.cust ORDER BY s1.o, s1.n) AS r"
-    " FROM lines s1 JOIN orders s2 ON s1.o = s2.o",
+    (
+        "SELECT s1.o, s1.n, s4.n AS m, s2.cust FROM lines s1 JOIN lines s4 ON s1.o = s4.o AND s1.item < s4.item"
+        " JOIN orders s2 ON s2.o = s1.o"
+    ),
+    (
+        "SELECT s1.o, s1.n, row_number() OVER (PARTITION BY s2.cust ORDER BY s1.o, s1.n) AS r"
+        " FROM lines s1 JOIN orders s2 ON s1.o = s2.o"
+    ),
     "SELECT s3.c, s2.o FROM customers s3 FULL JOIN orders s2 ON s2.cust = s3.c",
 )
 

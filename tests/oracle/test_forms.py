@@ -17,7 +17,7 @@ from tests.oracle.shop import shop_histories
 from tests.oracle.warehouse import Tally, check_history
 
 TALLY = Tally()
-FORMS = ("form = 'auto'", "form = 'general'", "form = 'fk_pk'", "form = 'fk_pk_units'")
+FORMS = ("form = 'auto'", "form = 'general'", "form = 'fk_pk'", "form = 'fk_pk_units'", "form = 'recompute'")
 PRE_IMAGES = ("pre_image = 'undo'", "pre_image = 'sql'")
 
 
