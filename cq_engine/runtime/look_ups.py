@@ -60,6 +60,7 @@ class LookUps:
         self.start = start
         self._names = {table.id: name for name, table in tables.items()}
         self._tail = tail
+        self._gone: dict[tuple[str, int], Set[Hashable]] = {}
 
     def name_of(self, table: VersionedTable) -> str | None:
         """The lower-case name of one of the query's tables; None for a state."""
@@ -94,8 +95,13 @@ class LookUps:
                 tail, mine = self._tail(key.parent), self._tail(name)
                 if tail is None or (mine is None and not self.decision.undo):
                     continue
-                gone = tail.absent(max(self.start(table), key.since))
+                gone = self._absent(key.parent, tail, max(self.start(table), key.since))
                 yield "keys", key.columns, gone if self.decision.undo else gone - _referred(mine, key)
+
+    def _absent(self, parent: str, tail: Tail, after: int) -> Set[Hashable]:
+        if (parent, after) not in self._gone:
+            self._gone[parent, after] = tail.absent(after)
+        return self._gone[parent, after]
 
 
 def _referred(tail: Tail | None, key: Reference) -> Set[Hashable]:

@@ -72,15 +72,10 @@ class Tail:
 
     def absent(self, after: int) -> frozenset[Hashable]:
         """The keys that some version from `after` on does not have: those inserted or deleted later than it."""
-        kinds, versions = (
-            self.rows.column(CHANGE_TYPE).to_pylist(),
-            self.rows.column(COMMIT_VERSION).to_pylist(),
-        )
-        return frozenset(
-            key
-            for key, kind, version in zip(self.keys, kinds, versions)
-            if version > after and kind in (INSERT, DELETE)
-        )
+        moved = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=pa.array([INSERT, DELETE]))
+        later = pc.greater(self.rows.column(COMMIT_VERSION), after)
+        places = pc.indices_nonzero(pc.and_(moved, later)).to_pylist()
+        return frozenset(map(self.keys.__getitem__, places))
 
     def versions(self, undo: bool = True) -> pa.Table:
         """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import AnalysisError, ConstraintError, Engine
+from cq_engine import AnalysisError, ConstraintError, Engine, TransactionError
 from cq_engine.runtime import binding
 
 LINES = "SELECT l.o, l.n, l.item, o.note FROM lines l JOIN orders o ON l.o = o.o"
@@ -168,6 +168,78 @@ def test_a_key_holds_from_when_it_was_declared(shop: Callable[..., Shop]) -> Non
     made.commit(("INSERT INTO orders VALUES (951, 1)",))
     assert made.refreshed("q") == []
     assert made.reads == [], "from then on it prunes"
+
+
+def explained(engine: Engine, statement: str) -> str:
+    return "\n".join(row[0] for row in engine.execute(statement).fetchall())
+
+
+def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., Shop]) -> None:
+    made = shop("ENFORCED")
+    engine = made.engine
+    engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {LINES}")
+    assert "delta, where every source has changed:" in explained(engine, "EXPLAIN CONTINUOUS QUERY q")
+    made.commit(NEW_UNIT)
+    position = engine.describe("q").position
+    said = explained(engine, "EXPLAIN CONTINUOUS QUERY q")
+    for line in (
+        f"pending: versions {position + 1} to {position + 1}",
+        "  lines: 2 change rows (INSERT), about 1000 rows before",
+        "form of the delta: fk_pk_units, pre-image by undo",
+        "  orders by o, the keys of changed lines: only keys that are not in its own 1 change rows",
+        "  lines by o, the keys of changed orders: no unchanged row, because lines (o) REFERENCES orders (o)",
+    ):
+        assert line in said
+    assert engine.describe("q").position == position
+    done = explained(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY q")
+    for line in (
+        "2 I, 0 D, 0 U",
+        "plan: INCREMENTAL, fk_pk_units",
+        "look-up of orders by o: 1 keys wanted, 1 in its own change rows, nothing to be read",
+        "look-up of lines by o: 1 keys wanted, 1 of parents that came or went, which no unchanged row can have",
+        "read: lines, changes: 2 rows",
+        "step delta: ",
+    ):
+        assert line in done
+    assert engine.describe("q").position == position + 1
+    (refreshed,) = engine.execute("SHOW REFRESHES FOR q").fetchall()
+    assert refreshed[6] == "INCREMENTAL, fk_pk_units"
+    assert ("last plan", "INCREMENTAL, fk_pk_units") in engine.execute("DESCRIBE q").fetchall()
+    assert "nothing was pending" in explained(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY q")
+    engine.execute("BEGIN")
+    with pytest.raises(TransactionError):
+        engine.execute("EXPLAIN ANALYZE CONTINUOUS QUERY q")
+    engine.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("mode", ["COMPRESSED", "TRANSACTIONAL"])
+def test_statistics_ask_for_recomputation(
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Its states are as if they had been kept: later deltas go on from them."""
+    monkeypatch.setattr("cq_engine.planner.forms.RECOMPUTE_ROWS", 0)
+    made = shop("ENFORCED")
+    engine = made.engine
+    text = (
+        "SELECT item, count(*) AS n, max(n) AS top, sum(o) AS s FROM lines GROUP BY item HAVING count(*) > 1"
+    )
+    engine.execute(f"CREATE CONTINUOUS QUERY q COMPUTE {mode} DELTA ON DEMAND START FROM SNAPSHOT AS {text}")
+    made.commit(("UPDATE lines SET item = item + 3 WHERE o < 490", "DELETE FROM lines WHERE item = 1"))
+    steps = [engine.refresh("q").plan]
+    made.commit(("UPDATE lines SET item = 4 WHERE o IN (498, 499)",))
+    steps.append(engine.refresh("q").plan)
+    made.commit(("UPDATE lines SET item = item % 2",))
+    made.commit(("UPDATE lines SET item = item + 5",))
+    steps.append(engine.refresh("q").plan)
+    made.commit(("UPDATE lines SET item = 9 WHERE o = 1",))
+    steps.append(engine.refresh("q").plan)
+    several = "recompute" if mode == "COMPRESSED" else "general"
+    assert steps == [f"INCREMENTAL, {form}" for form in ("recompute", "general", several, "general")]
+    result: dict[object, object] = {}
+    for delta in engine.deltas("q"):
+        assert result.get(delta.key) == delta.old
+        result[delta.key] = delta.new
+    assert {row for row in result.values() if row} == {tuple(row) for row in engine.execute(text).fetchall()}
 
 
 def test_enforced_keys_hold_at_every_commit_of_a_batch(shop: Callable[..., Shop]) -> None:
