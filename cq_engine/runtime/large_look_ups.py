@@ -39,21 +39,24 @@ class LargeLookUps:
 
     def remaining(self, table: VersionedTable, column: str, hint: KeyHint, most: int) -> pa.Array | None:
         """The values of `column` of which rows have to be read; None where they are more than `most`, or not known."""
-        found = origins(hint.leaf, hint.of_column)
-        kind = _kind(table, column)
-        if not found or kind is None or not self._small.decision.undo:
+        name = self._small.name_of(table)
+        if name is None or not (self._small.decision.keys and self._small.decision.undo):
             return None
-        if any(_kind(self._small.tables[name], source) != kind for name, source in found):
+        found, kind = origins(hint.leaf, hint.of_column), _kind(table, column)
+        if not found or kind is None:
             return None
-        units, keys = self._facts(table, column)
+        if any(_kind(self._small.tables[other], source) != kind for other, source in found):
+            return None
+        keys = [key for key in self._small.references if key.child == name and key.columns == (column,)]
+        units = self._small.decision.units and table.identity == (column,)
         if any(self._all_gone(table, key, found) for key in keys):
-            self._note(table, column, 0)
+            self._note(name, column, 0)
             return pa.nulls(0, arrow_type(kind))
-        wanted = sum(s.rows for name, _ in found for s in self._sets(self._small.tables[name], self._a))
+        wanted = sum(s.rows for other, _ in found for s in self._sets(self._small.tables[other], self._a))
         base = sum(file.rows for file in self._reader.catalog.layout(table.id, self._a).snapshot)
         if not (units or keys) or not worth_counting(wanted, base):
             return None
-        parts = [self._values(self._small.tables[name], source, self._a) for name, source in sorted(found)]
+        parts = [self._values(self._small.tables[other], source, self._a) for other, source in sorted(found)]
         left = reduce(DataFrame.unionAll, parts).distinct()
         if table.kind == "base" and column in table.identity:
             left = left.where(f"{_KEY} IS NOT NULL")
@@ -65,13 +68,8 @@ class LargeLookUps:
         rows = to_arrow(left.limit(most + 1)).column(0).combine_chunks()
         if len(rows) > most:
             return None
-        self._note(table, column, len(rows))
+        self._note(name, column, len(rows))
         return rows.cast(arrow_type(kind))
-
-    def _facts(self, table: VersionedTable, column: str) -> tuple[bool, list[Reference]]:
-        decision, name = self._small.decision, self._small.name_of(table)
-        keys = [k for k in self._small.references if k.child == name and k.columns == (column,)]
-        return decision.units and table.identity == (column,), keys if decision.keys else []
 
     def _all_gone(self, table: VersionedTable, key: Reference, found: Origins) -> bool:
         """True where the wanted keys are those of parents, and all of them were inserted or deleted."""
@@ -92,8 +90,8 @@ class LargeLookUps:
         rows = rows.where(f.col(CHANGE_TYPE).isin(INSERT, DELETE)) if gone else rows
         return rows.select(f.col(quote(column)).alias(_KEY))
 
-    def _note(self, table: VersionedTable, column: str, left: int) -> None:
-        self._small.done.append(LookUp(self._small.name_of(table) or table.name, (column,), None, left=left))
+    def _note(self, table: str, column: str, left: int) -> None:
+        self._small.done.append(LookUp(table, (column,), None, left=left))
 
 
 def _kind(table: VersionedTable, name: str) -> str | None:
