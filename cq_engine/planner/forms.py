@@ -60,6 +60,10 @@ class TableStatistics:
     kinds: frozenset[str] = frozenset()
     key: tuple[str, ...] = ()
     """The columns that identify a row."""
+    recent: int = 0
+    """Change rows between the table's snapshot and `a`: they are read with those of the interval."""
+    scans: int = 1
+    """How often it stands in the query."""
 
     def __str__(self) -> str:
         kinds = f" ({', '.join(sorted(self.kinds))})" if self.kinds else ""
@@ -195,9 +199,12 @@ def _form(statistics: Statistics) -> tuple[str, str]:
     moved = sum(table.changed for table in changed)
     if not statistics.per_commit and moved > max(RECOMPUTE_ROWS, RECOMPUTE_SHARE * rows):
         return "recompute", f"{moved} change rows are more than the {rows} rows of all tables"
-    if len(changed) > 1:
+    if len(changed) > 1 or any(table.scans > 1 for table in changed):
         names = ", ".join(table.name for table in changed)
         return "fk_pk_units", f"{names} changed: their rows that join each other are in the change rows"
+    recent = ", ".join(table.name for table in statistics.tables if table.recent and not table.changed)
+    if recent:
+        return "fk_pk_units", f"{recent} changed since the last snapshot: what it got is in the change rows"
     key = next((k for k in statistics.references if k.parent in {table.name for table in changed}), None)
     if key is not None:
         return "fk_pk", f"{key.parent} changed, and {key}"

@@ -49,6 +49,6 @@ def _said(
         }:
             return f"{shown}: no unchanged row, because {key} and all of those came or went"
         shown += f": not by keys of {key.parent} that came or went, because {key}"
-    if decision.units and table.changed and table.key == (column,):
-        shown += f": only keys that are not in its own {table.changed} change rows"
+    if decision.units and table.changed + table.recent and table.key == (column,):
+        shown += f": only keys that are not in its own {table.changed + table.recent} change rows"
     return shown

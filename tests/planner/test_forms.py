@@ -81,6 +81,16 @@ def test_a_small_interval_over_small_tables_is_not_recomputed() -> None:
     assert choose(small).form == "general"
 
 
+def test_rows_that_changed_before_the_interval_are_at_hand_too() -> None:
+    lines = TableStatistics("lines", 10, 5, NEW, ("o", "n"))
+    orders = TableStatistics("orders", 10, key=("o",), recent=3)
+    decision = choose(Statistics((lines, orders)))
+    assert decision.form == "fk_pk_units"
+    assert "orders changed since the last snapshot" in decision.reasons[0]
+    twice = TableStatistics("staff", 10, 1, NEW, ("id",), scans=2)
+    assert choose(Statistics((twice,))).form == "fk_pk_units"
+
+
 @pytest.mark.parametrize("form", ["general", "fk_pk", "fk_pk_units", "recompute"])
 @pytest.mark.parametrize("pre_image", ["undo", "sql"])
 def test_options_decide(form: str, pre_image: str) -> None:
