@@ -191,6 +191,8 @@ class _Builder(QueryRules, TableRules):
     def explain(self, what: Explain | Token) -> Explain:
         if isinstance(what, Explain):
             return what
+        if what.upper().split(maxsplit=1)[0] == "ANALYZE":
+            self.fail("analyze_what", what.start_pos)
         # Parsed for its errors only: the engine reads the text again.
         _parse(self.source.part(what.start_pos or 0, what.end_pos))
         return Explain(text=self.slice(what))

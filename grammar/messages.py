@@ -220,6 +220,12 @@ _OTHER: tuple[Message, ...] = (
         r"^EXPLAIN \^",
     ),
     Message(
+        "analyze_what",
+        "only continuous queries are explained with ANALYZE",
+        "write EXPLAIN ANALYZE CONTINUOUS QUERY name (it refreshes the query), or EXPLAIN before a statement",
+        ("EXPLAIN ‸ANALYZE SELECT 1", "EXPLAIN ‸ANALYZE"),
+    ),
+    Message(
         "check_what",
         "{last} is followed by {found}",
         "write CHECK CONSTRAINTS [ON table], COMPACT TABLE table or REFRESH CONTINUOUS QUERY query",
