@@ -111,7 +111,7 @@ def create_table(
         created_by=created_by,
     )
     for foreign in statement.foreign_keys:
-        table = _with_foreign_key(state, table, foreign)
+        table = _with_foreign_key(state, table, foreign, version)
     return _put(state, table)
 
 
@@ -134,13 +134,13 @@ def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
     return replace(state, tables=tables)
 
 
-def alter_table(state: CatalogState, statement: AlterTable) -> CatalogState:
-    """ALTER TABLE: ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME."""
+def alter_table(state: CatalogState, statement: AlterTable, version: int = 0) -> CatalogState:
+    """ALTER TABLE: ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME, after commit `version`."""
     table = find_table(state, statement.name)
     if statement.action == "ADD COLUMNS":
         return _put(state, _with_columns(table, statement.columns))
     if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
-        return _put(state, _with_foreign_key(state, table, statement.foreign_key))
+        return _put(state, _with_foreign_key(state, table, statement.foreign_key, version))
     if statement.action == "CLUSTER BY":
         cluster_by = _named(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
         return _put(state, replace(table, storage=replace(table.storage, cluster_by=cluster_by)))
@@ -273,7 +273,7 @@ def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
     return replace(table, storage=replace(table.storage, columns=columns))
 
 
-def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec) -> Table:
+def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, version: int) -> Table:
     columns = _named(table.name, table.columns, spec.columns, "FOREIGN KEY")
     target = table if _same(spec.references, table.name) else find_table(state, spec.references)
     if target.primary_key is None:
@@ -298,7 +298,7 @@ def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec) -
     name = spec.name or f"{table.name}_{'_'.join(columns)}_fkey"
     if any(_same(key.name, name) for key in table.foreign_keys):
         raise CatalogError(f"table {table.name} has a foreign key {name} already")
-    key = ForeignKey(name, columns, target.name, ref_columns, spec.enforced, spec.rely)
+    key = ForeignKey(name, columns, target.name, ref_columns, spec.enforced, spec.rely, version)
     return replace(table, foreign_keys=(*table.foreign_keys, key))
 
 

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 Document = dict[str, Any]
+FOREVER = 2**63 - 1
 
 
 def table_to_text(table: Table) -> str:
@@ -219,6 +220,7 @@ def _foreign_key(key: ForeignKey) -> Document:
         "ref_columns": list(key.ref_columns),
         "enforced": key.enforced,
         "rely": key.rely,
+        "since": key.since,
     }
 
 
@@ -230,6 +232,7 @@ def _read_foreign_key(found: Document) -> ForeignKey:
         ref_columns=tuple(found["ref_columns"]),
         enforced=found["enforced"],
         rely=found["rely"],
+        since=found.get("since", FOREVER),  # of a warehouse from before it was noted: nothing rests on it
     )
 
 

@@ -52,6 +52,13 @@ class ForeignKey:
     ref_columns: tuple[str, ...]
     enforced: bool = False
     rely: bool = False
+    since: int = 0
+    """The newest commit when it was declared: what it says of earlier versions, nobody has promised."""
+
+    @property
+    def trusted(self) -> bool:
+        """True where plans may rest on it."""
+        return self.enforced or self.rely
 
 
 @dataclass(frozen=True)

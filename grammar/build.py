@@ -185,9 +185,14 @@ class _Builder(QueryRules, TableRules):
     def explained_query(self, name: Token) -> Explain:
         return Explain(name=str(name))
 
+    def analyzed_query(self, name: Token) -> Explain:
+        return Explain(name=str(name), analyze=True)
+
     def explain(self, what: Explain | Token) -> Explain:
         if isinstance(what, Explain):
             return what
+        if what.upper().split(maxsplit=1)[0] == "ANALYZE":
+            self.fail("analyze_what", what.start_pos)
         # Parsed for its errors only: the engine reads the text again.
         _parse(self.source.part(what.start_pos or 0, what.end_pos))
         return Explain(text=self.slice(what))

@@ -268,7 +268,8 @@ def _describe(statement: Describe) -> str:
 @format_statement.register
 def _explain(statement: Explain) -> str:
     if statement.name is not None:
-        return f"EXPLAIN CONTINUOUS QUERY {quote_name(statement.name)}"
+        analyze = "ANALYZE " if statement.analyze else ""
+        return f"EXPLAIN {analyze}CONTINUOUS QUERY {quote_name(statement.name)}"
     return f"EXPLAIN {statement.text}"
 
 

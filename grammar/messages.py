@@ -215,9 +215,15 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "explain_what",
         "EXPLAIN needs what it should explain",
-        "write EXPLAIN CONTINUOUS QUERY name, or EXPLAIN before a statement",
+        "write EXPLAIN [ANALYZE] CONTINUOUS QUERY name, or EXPLAIN before a statement",
         ("EXPLAIN‸",),
         r"^EXPLAIN \^",
+    ),
+    Message(
+        "analyze_what",
+        "only continuous queries are explained with ANALYZE",
+        "write EXPLAIN ANALYZE CONTINUOUS QUERY name (it refreshes the query), or EXPLAIN before a statement",
+        ("EXPLAIN ‸ANALYZE SELECT 1", "EXPLAIN ‸ANALYZE"),
     ),
     Message(
         "check_what",

@@ -292,10 +292,11 @@ class Describe(Statement):
 
 @dataclass(frozen=True)
 class Explain(Statement):
-    """EXPLAIN CONTINUOUS QUERY name, or EXPLAIN of a statement's text."""
+    """EXPLAIN [ANALYZE] CONTINUOUS QUERY name, or EXPLAIN of a statement's text."""
 
     name: str | None = None
     text: str | None = None
+    analyze: bool = False
 
 
 @dataclass(frozen=True)

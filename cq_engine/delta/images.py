@@ -52,17 +52,23 @@ def history_sql(
     identity: Sequence[str],
     a: int,
     insert_only: bool,
+    undo: bool = True,
 ) -> str:
     """Row versions: `columns`, `_from`, `_to`, for every version from `a` on.
 
     `base` (None: empty) are the rows of the image from which `net` goes on (None: no changes). With `insert_only` the
-    change rows are inserts of new identities, so the base needs no anti-join.
+    change rows are inserts of new identities, so the base needs no anti-join. Without `undo`, what a changed row was
+    before the interval comes from the base, too, not from its before-image.
     """
     parts = []
     if base is not None:
         parts.append(_base(base, None if insert_only else net, columns, identity))
+    if base is not None and net is not None and not insert_only and not undo:
+        parts.append(_before(base, net, columns, identity, a))
     if net is not None:
-        parts.append(_inserted(net, columns, a) if insert_only else _versions(net, columns, identity, a))
+        parts.append(
+            _inserted(net, columns, a) if insert_only else _versions(net, columns, identity, a, undo)
+        )
     return "\nUNION ALL\n".join(parts)
 
 
@@ -77,13 +83,25 @@ def _base(base: str, net: str | None, columns: Sequence[str], identity: Sequence
     return f"{rows} LEFT ANTI JOIN (SELECT DISTINCT {keys} FROM {net}) n ON {on}"
 
 
+def _before(base: str, net: str, columns: Sequence[str], identity: Sequence[str], a: int) -> str:
+    """The rows of the base that the interval changes first, until then."""
+    keys = ", ".join(f"{quote(name)} AS _k{i}" for i, name in enumerate(identity))
+    groups = f" GROUP BY {_list(identity)}" if identity else ""
+    first = f"(SELECT {keys + ', ' if keys else ''}min({VERSION}) AS _first FROM {net}{groups}) n"
+    on = " AND ".join(f"b.{quote(name)} <=> n._k{i}" for i, name in enumerate(identity)) or "true"
+    return (
+        f"SELECT {_list(columns)}, CAST({BEFORE} AS bigint) AS {FROM}, n._first AS {TO}"
+        f" FROM {base} b JOIN {first} ON {on} WHERE n._first > {a}"
+    )
+
+
 def _inserted(net: str, columns: Sequence[str], a: int) -> str:
     start = f"CASE WHEN {VERSION} > {a} THEN {VERSION} ELSE CAST({BEFORE} AS bigint) END"
     return f"SELECT {_list(columns)}, {start} AS {FROM}, CAST({FOREVER} AS bigint) AS {TO} FROM {net}"
 
 
-def _versions(net: str, columns: Sequence[str], identity: Sequence[str], a: int) -> str:
-    """After-images until the key's next change; before-images of a key's first change, if it falls in the interval."""
+def _versions(net: str, columns: Sequence[str], identity: Sequence[str], a: int, undo: bool) -> str:
+    """After-images until the key's next change; with `undo` before-images of a key's first change in the interval."""
     partition = f"PARTITION BY {_list(identity)} " if identity else ""
     following = (
         f"min({VERSION}) OVER ({partition}ORDER BY {VERSION}"
@@ -96,7 +114,7 @@ def _versions(net: str, columns: Sequence[str], identity: Sequence[str], a: int)
     return (
         f"SELECT {_list(columns)}, {start} AS {FROM}, {end} AS {TO} FROM ({inner})"
         f" WHERE ({WEIGHT} = 1 AND coalesce(_next, {FOREVER}) > {a})"
-        f" OR ({WEIGHT} = -1 AND _first = {VERSION} AND {VERSION} > {a})"
+        + (f" OR ({WEIGHT} = -1 AND _first = {VERSION} AND {VERSION} > {a})" if undo else "")
     )
 
 

@@ -22,6 +22,7 @@ from cq_engine.catalog.model import (
     Table,
 )
 from cq_engine.runtime import staging
+from cq_engine.runtime.batch_references import check_within
 from cq_engine.runtime.change_batches import Batch, Form, Rows, prepare, ranked, timestamps
 from cq_engine.runtime.commit import INLINE_BYTES
 from cq_engine.runtime.constraints import Change, check, check_not_null
@@ -94,12 +95,12 @@ def apply_all(
         first = services.catalog.newest_version + 1
         stamps = timestamps(services, times, commit_time)
         logs = [replay(services, batch, ranks, first) for batch in prepared]
-        _check(services, prepared, logs)
+        _check(services, prepared, logs, first)
         return _write(services, prepared, logs, first, stamps)
 
 
-def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log]) -> None:
-    """NOT NULL on every row that comes, foreign keys on the batch as a whole."""
+def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
+    """NOT NULL on every row that comes, foreign keys after every commit."""
     changes: dict[str, Change] = {}
     for batch, log in zip(batches, logs):
         came = [n for n in log.events.after if n >= 0]
@@ -119,6 +120,7 @@ def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log]) ->
     state = services.catalog.state
     if any(key.enforced for table in state.tables.values() for key in table.foreign_keys):
         check(services, state, changes)
+        check_within(services, state, {batch.table.name: log for batch, log in zip(batches, logs)}, first)
 
 
 def _write(

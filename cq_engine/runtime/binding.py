@@ -26,8 +26,12 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
+from cq_engine.planner.forms import Reference
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
-from cq_engine.runtime.reader import Reader
+from cq_engine.runtime.large_look_ups import LargeLookUps
+from cq_engine.runtime.look_ups import LookUps
+from cq_engine.runtime.reader import Reader, pruned
+from cq_engine.runtime.report import Read, Report
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
 from cq_engine.runtime.tails import Tail
@@ -97,6 +101,8 @@ class IntervalBinder:
         a: int,
         b: int,
         compressed: bool,
+        references: Sequence[Reference] = (),
+        report: Report | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -112,7 +118,11 @@ class IntervalBinder:
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
         self._given_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
         self._found: dict[tuple[object, ...], pa.Table | None] = {}
-        self._keys = KeyValues(tables, self._tail, self._base_rows)
+        self.report = Report() if report is None else report
+        self.undo = self.report.decision.undo
+        small = LookUps(tables, references, self.report, self._tail, self._start)
+        large = LargeLookUps(reader, small, a, b)
+        self._keys = KeyValues(tables, self._tail, self._base_rows, small.reduced, large.remaining)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -184,6 +194,8 @@ class IntervalBinder:
         if name not in self._tails:
             table = self.tables[name]
             rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
+            if rows is not None:
+                self._note(table, "changes", rows.num_rows)
             small = None if rows is None else Tail.of(table, rows, self.a, self.b, self.compressed)
             self._tails[name] = small
         return self._tails[name]
@@ -202,6 +214,7 @@ class IntervalBinder:
         if ("net", name) not in self._names:
             relation = fresh_name(f"tail_{name}")
             self.relations[relation] = self.reader.changes(table, start, self.b)
+            self._note(table, "changes", sum(s.rows for s in sets), sum(len(s.files) for s in sets))
             columns = [c.name for c in table.physical_columns]
             self._cte(
                 "net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed)
@@ -244,7 +257,7 @@ class IntervalBinder:
         if key not in self._found:
             tail = self._tail(leaf.scan.table)
             base = self._base_rows(table, restrict) if tail is not None else None
-            self._found[key] = None if tail is None or base is None else _versions(tail, base)
+            self._found[key] = None if tail is None or base is None else _versions(tail, base, self.undo)
         return self._found[key]
 
     def _history(self, leaf: History) -> str:
@@ -261,7 +274,7 @@ class IntervalBinder:
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
         columns_names = [c.name for c in table.physical_columns]
-        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only)
+        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only, self.undo)
         name = self._cte("history", key, sql)
         self._names[key] = name
         return name
@@ -274,18 +287,32 @@ class IntervalBinder:
         return self._bases[key]
 
     def _read_base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        if any(len(values) == 0 for values in restrict.values()):
+            return empty(table.physical_columns)
         rows = self.reader.small_image(table, self.a)
         if rows is not None:
             for name, values in restrict.items():
                 rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+            self._note(table, "memory", rows.num_rows)
         elif restrict:
-            rows = self.reader.base_arrow(table, self.reader.catalog.layout(table.id, self.a), restrict)
+            layout = self.reader.catalog.layout(table.id, self.a)
+            rows = self.reader.base_arrow(table, layout, restrict)
+            if rows is not None:
+                self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
         return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
+        if any(len(values) == 0 for values in restrict.values()):
+            return self.reader.frame(empty(table.physical_columns), table.physical_columns)
+        layout = self.reader.catalog.layout(table.id, self.a)
+        files = pruned(layout.snapshot, restrict)
+        self._note(table, "scan", sum(file.rows for file in files), len(files))
         if self._start(table) == self.a:
             return self.reader.image(table, self.a, restrict or None)
-        return self.reader.base(table, self.reader.catalog.layout(table.id, self.a), restrict or None)
+        return self.reader.base(table, layout, restrict or None)
+
+    def _note(self, table: VersionedTable, how: str, rows: int, files: int = 0) -> None:
+        self.report.reads.append(Read(table.name, how, rows, files))
 
     # ------------------------------------------------------------ states
 
@@ -298,7 +325,11 @@ class IntervalBinder:
         key = ("state", id(leaf))
         if key not in self._found:
             rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
-            self._found[key] = rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
+            if rows is None or rows.num_rows > DRIVER_ROWS:
+                self._found[key] = None
+            else:
+                self._note(self.states[leaf.label], "state", rows.num_rows)
+                self._found[key] = rows
         return self._found[key]
 
     def _state(self, leaf: StateRows) -> str:
@@ -351,14 +382,20 @@ def _by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
     return LeafRows(rows.rename_columns([c.name for c in named]), named)
 
 
-def _versions(tail: Tail, base: pa.Table) -> pa.Table:
-    """The row versions of a table: those that its changes imply, and `base` where there is no change."""
+def _versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:
+    """The row versions of a table: those that its changes imply, and `base` where there is no change.
+
+    What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
+    """
     rest = tail.untouched(base)
     count = rest.num_rows
     rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
     rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
-    changed = tail.versions()
-    return pa.concat_tables([rest.select(changed.column_names), changed], promote_options="permissive")
+    changed = tail.versions(undo)
+    parts = [rest.select(changed.column_names), changed]
+    if not undo:
+        parts.append(tail.before_images(base).select(changed.column_names))
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from cq_engine.runtime.binding import IntervalBinder
     from cq_engine.runtime.refresh import Interval, Outcome
 
-__all__ = ["write_log", "write_outputs"]
+__all__ = ["write_difference", "write_log", "write_outputs", "write_state"]
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
 
@@ -36,8 +37,6 @@ def write_outputs(
     services: Services, query: ContinuousQuery, plan: DeltaPlan, binder: IntervalBinder, interval: Interval
 ) -> Outcome:
     """Runs the plan once, keeps its rows with the executors, and writes each output to files of its own."""
-    from cq_engine.runtime.refresh import Outcome, duplicate_key
-
     spark = services.spark()
     tables_of = dict(query.states)
     attempt = services.catalog.attempt("refresh")
@@ -52,22 +51,42 @@ def write_outputs(
             table = tables_of[stage.stored.state.label]
             last = versions.where(f"_to = {FOREVER} AND _from > {BEFORE}")
             written.append(
-                (table, _write_state(attempt, services, table, last, interval.b, not stage.stored.keys))
+                (table, write_state(attempt, services, table, last, interval.b, not stage.stored.keys))
             )
-        log = run_sql(spark, plan.sql(binder, binder.attach), binder.relations).persist(_LEVEL)
-        kept.append(log)
-        summary = _summary(log)
-        if summary["duplicates"]:
-            raise duplicate_key(query, to_arrow(log.where("_duplicate").limit(10)))
-        files = write_log(services, attempt, query, log, interval.a, interval.b) if summary["rows"] else []
-        counts = (summary["inserted"], summary["deleted"], summary["updated"])
-        return Outcome(files, written, counts, (summary["low"] or 0, summary["high"] or 0), attempt)
+        log = run_sql(spark, plan.sql(binder, binder.attach), binder.relations)
+        return write_difference(services, attempt, query, log, written, interval)
     except BaseException:
         attempt.abandon()
         raise
     finally:
         for frame in kept:
             frame.unpersist()
+
+
+def write_difference(
+    services: Services,
+    attempt: Attempt,
+    query: ContinuousQuery,
+    rows: DataFrame,
+    states: Sequence[tuple[VersionedTable, list[DataFile]]],
+    interval: Interval,
+) -> Outcome:
+    """The delta log's rows (with `_duplicate`), evaluated once and written to files, and the files of the states.
+
+    Raises ResultKeyError where two rows have one key.
+    """
+    from cq_engine.runtime.refresh import Outcome, duplicate_key
+
+    log = rows.persist(_LEVEL)
+    try:
+        summary = _summary(log)
+        if summary["duplicates"]:
+            raise duplicate_key(query, to_arrow(log.where("_duplicate").limit(10)))
+        files = write_log(services, attempt, query, log, interval.a, interval.b) if summary["rows"] else []
+    finally:
+        log.unpersist()
+    counts = (summary["inserted"], summary["deleted"], summary["updated"])
+    return Outcome(files, states, counts, (summary["low"] or 0, summary["high"] or 0), attempt)
 
 
 def _versions(services: Services, stage: Stage, binder: IntervalBinder, kept: list[DataFrame]) -> DataFrame:
@@ -141,9 +160,10 @@ def write_log(
     return tables.data_files(directory, services.catalog.warehouse, ["_commit_version"])
 
 
-def _write_state(
+def write_state(
     attempt: Attempt, services: Services, table: VersionedTable, part: DataFrame, version: int, scalar: bool
 ) -> list[DataFile]:
+    """A state's new rows as change rows of `version`; groups with a count of 0 leave, unless the state is one row."""
     kind = (
         f.lit("update_postimage")
         if scalar

@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import ForeignKey, Table
+from cq_engine.errors import ConstraintError
 from cq_engine.result import Result
 from cq_engine.runtime.query import query_frame
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
 
-__all__ = ["check_constraints"]
+__all__ = ["check_added_key", "check_constraints"]
 
 
 def check_constraints(services: Services, table: str | None) -> Result:
@@ -34,6 +35,18 @@ def check_constraints(services: Services, table: str | None) -> Result:
     types = (pa.string(), pa.string(), pa.int64(), pa.string())
     columns = list(zip(*found)) or [(), (), (), ()]
     return Result(arrow=pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types)}))
+
+
+def check_added_key(services: Services, table: Table) -> None:
+    """Raises ConstraintError where the rows of `table` violate its last foreign key, which is to be enforced."""
+    key = table.foreign_keys[-1]
+    _, name, violations, example = _foreign_key(services, table, key)
+    if violations:
+        raise ConstraintError(
+            f"{violations} rows of {table.name} violate {name}",
+            detail=f"for example {example}",
+            hint=f"correct them, or add the key NOT ENFORCED; CHECK CONSTRAINTS ON {table.name} counts them",
+        )
 
 
 def _primary_key(services: Services, table: Table, key: Sequence[str]) -> tuple[str, str, int, str]:

@@ -38,7 +38,7 @@ from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import run_sql, translate_spark_error
 from cq_engine.runtime.staging import ROW_GROUPS
 
-__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states"]
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states", "state_frame"]
 
 SMALL_START = 100_000
 """A state or snapshot of at most so many rows goes through the driver."""
@@ -85,7 +85,7 @@ def prepare_start(
     states = dict(query.states)
     try:
         for each in compiled.states:
-            frame = _state_frame(services, compiled, each, version)
+            frame = state_frame(services, compiled, each, version)
             table = states[each.state.label]
             if each.state.label == KEY_STATE:
                 _check_keys(query, compiled, services, frame, version, each)
@@ -99,7 +99,8 @@ def prepare_start(
     return start
 
 
-def _state_frame(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
+def state_frame(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
+    """The rows of a stored aggregate after commit `version`, computed from the tables."""
     storages = {name: table.storage for name, table in compiled.sources.items()}
     binder = ImageBinder(services.reader, storages, version)
     node = initial_state(stored.node, stored.state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NoReturn
@@ -14,6 +14,7 @@ from cq_engine.destinations import check, columns_for
 from cq_engine.errors import AnalysisError, CatalogError
 from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
 from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.forms import FORMS, PRE_IMAGES
 from cq_engine.runtime.creation import scalar_states
 from cq_engine.runtime.delivery import Delivery
 from cq_engine.runtime.horizon import horizon, waiting_for
@@ -38,11 +39,32 @@ def check_options(query: ContinuousQuery) -> None:
     if wanted not in ("auto", "incremental", "full"):
         raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto, incremental or full")
     parse_retention(options.get(OPTION, KEPT))
+    form = _one_of(options, "form", FORMS)
+    _one_of(options, "pre_image", PRE_IMAGES)
+    if form == "recompute" and wanted == "incremental":
+        raise AnalysisError(
+            "refresh = incremental and form = recompute contradict each other", hint="leave one of them out"
+        )
+    if form == "recompute" and query.mode != "COMPRESSED":
+        raise AnalysisError(
+            "form = recompute is for compressed deltas",
+            detail="a transactional delta says what every single commit changed",
+            hint="COMPUTE COMPRESSED, or WITH (refresh = 'full') to run the query before and after each commit",
+        )
     if wanted == "incremental" and query.verdict == "FULL":
         raise AnalysisError(
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),
             hint="leave out refresh = 'incremental' to have it recomputed in full",
         )  # fmt: skip
+
+
+def _one_of(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:
+    """The value of an option, `auto` where it is not given. Raises AnalysisError for one that it does not have."""
+    value = options.get(name, "auto").lower()
+    if value not in values:
+        shown = f"{', '.join(values[:-1])} or {values[-1]}"
+        raise AnalysisError(f"option {name} = {value} is unknown", hint=f"it is {shown}")
+    return value
 
 
 def start_version(services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled) -> int:

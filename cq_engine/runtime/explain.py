@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import sqlglot
 
 from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.delta_plan import plan_delta
+from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.planner.terms import terms
 from cq_engine.result import Result
+from cq_engine.runtime.forms import decide, statistics
+from cq_engine.runtime.horizon import horizon
 from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.query import query_frame
+from cq_engine.runtime.report import Report
 from cq_engine.runtime.services import Services
 
-__all__ = ["explain_query", "explain_text", "plan_text"]
+if TYPE_CHECKING:
+    from cq_engine.engine import Engine
+
+__all__ = ["analyze_query", "explain_query", "explain_text", "plan_text"]
 
 
 def _leaf(leaf: Node) -> str:
@@ -38,8 +48,10 @@ def plan_text(compiled: Compiled) -> str:
     if compiled.node is None:
         return compiled.text
     plan = plan_delta(compiled, frozenset(compiled.sources), False)
-    if plan is None:
-        return "-- the result never changes"
+    return "-- the result never changes" if plan is None else _plan_sql(plan)
+
+
+def _plan_sql(plan: DeltaPlan) -> str:
     parts = []
     for stage in plan.stages:
         parts.append(f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}")
@@ -60,7 +72,7 @@ def _pretty(text: str) -> str:
 
 
 def explain_query(queries: Queries, name: str) -> Result:
-    """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key, and the Spark SQL of its delta."""
+    """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
     query = queries.find(name)
     compiled = queries.compiled(query)
     key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
@@ -69,8 +81,53 @@ def explain_query(queries: Queries, name: str) -> Result:
         *(f"  {reason}" for reason in query.reasons),
         f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
         *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in query.states),
-        "delta, where every source has changed:",
-        *("  " + line for line in plan_text(compiled).splitlines()),
+        *_pending(queries, query, compiled),
+    ]
+    return Result(arrow=pa.table({"plan": lines}))
+
+
+def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> list[str]:
+    """What the next refresh would do."""
+    end = horizon(queries.services.catalog, query.sources)
+    interval = queries.refresher.interval(query, compiled, end)
+    if compiled.node is None or not interval.kinds:
+        lines = plan_text(compiled).splitlines()
+        return ["delta, where every source has changed:", *(f"  {line}" for line in lines)]
+    found = statistics(queries.services, query, compiled, interval)
+    decision = decide(queries.services, query, compiled, interval)
+    lines = [
+        f"pending: versions {interval.a + 1} to {interval.b}",
+        *(f"  {table}" for table in found.tables),
+        f"form of the delta: {decision.form}, pre-image by {decision.pre_image}",
+        *(f"  {reason}" for reason in decision.reasons),
+    ]
+    plan = plan_delta(compiled, interval.changed, interval.insert_only)
+    if decision.form == "recompute":
+        return [*lines, "the result before and after:", *(f"  {line}" for line in compiled.text.splitlines())]
+    if plan is None:
+        return [*lines, "the result does not change"]
+    roots = [*(stage.root for stage in plan.stages), plan.root]
+    lines += ["base tables:", *(f"  {term}" for term in terms(roots, found, decision))]
+    return [*lines, "delta:", *(f"  {line}" for line in _plan_sql(plan).splitlines())]
+
+
+def analyze_query(engine: Engine, name: str) -> Result:
+    """EXPLAIN ANALYZE CONTINUOUS QUERY: refreshes the query, as REFRESH does, and says what that read and took."""
+    queries = engine.queries
+    query = queries.find(name)
+    done = engine.refresh(name)
+    report = queries.refresher.reports.get(query.name, Report())
+    changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
+    lines = [
+        f"continuous query {query.name}: refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"
+        if done.to_version > done.from_version
+        else f"continuous query {query.name}: nothing was pending at version {done.to_version}",
+        f"plan: {done.plan}",
+        *(f"  {reason}" for reason in report.decision.reasons),
+        *(f"look-up of {look_up}" for look_up in report.look_ups),
+        *(f"read: {read}" for read in report.reads),
+        *(f"step {step}: {seconds:.3f} s" for step, seconds in report.steps),
+        f"altogether: {done.seconds:.3f} s",
     ]
     return Result(arrow=pa.table({"plan": lines}))
 

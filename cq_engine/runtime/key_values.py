@@ -46,6 +46,9 @@ Restrict = Mapping[str, pa.Array]
 HINT_VALUES = 20_000
 """More distinct keys than this are not worth a look-up by key; the table is scanned."""
 
+KNOWN_VALUES = 200_000
+"""More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
+
 
 def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
     """What two restrictions have in common that ask for the same rows."""
@@ -59,6 +62,8 @@ class KeyValues:
         tables: the tables of the plan's scans.
         tail: a table's changes, where the driver can have them.
         base_rows: a table's rows before them, restricted; None where they are many.
+        reduced: what of a restriction has to be read.
+        remaining: the same for a column's keys that the driver does not know; None where they are too many.
     """
 
     def __init__(
@@ -66,10 +71,15 @@ class KeyValues:
         tables: Mapping[str, VersionedTable],
         tail: Callable[[str], Tail | None],
         base_rows: Callable[[VersionedTable, Restrict], pa.Table | None],
+        reduced: Callable[[VersionedTable, Restrict], Restrict],
+        remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
     ) -> None:
         self._tables = tables
         self._tail = tail
         self._base_rows = base_rows
+        self._reduced = reduced
+        self._remaining = remaining
+        self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], dict[str, pa.Array]]] = {}
         self._given: dict[str, pa.Table] = {}
         self._kept: list[Node] = []
         self._known: dict[tuple[int, str], pa.Array | None] = {}
@@ -81,15 +91,31 @@ class KeyValues:
     def restrict(
         self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
     ) -> dict[str, pa.Array]:
-        """The wanted values by column that the hints amount to; {} to read everything."""
-        sources = dict(fields)
-        found = {}
+        """The values by column of which rows have to be read; {} to read everything, a column without values: nothing."""
+        key = (table.id, id(hints))
+        if key not in self._restricts:
+            sources = dict(fields)
+            found = {}
+            for hint in hints:
+                values = self._values(hint.leaf, hint.of_column)
+                fitting = None if values is None else _fitting(values, table, sources[hint.column])
+                if fitting is not None:
+                    found[sources[hint.column]] = fitting
+            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= HINT_VALUES}
+            if not found:
+                left = self._large(table, hints, sources)
+            self._restricts[key] = hints, left
+        return self._restricts[key][1]
+
+    def _large(
+        self, table: VersionedTable, hints: Sequence[KeyHint], sources: Mapping[str, str]
+    ) -> dict[str, pa.Array]:
+        """By the first of the hints whose keys can be found by Spark."""
         for hint in hints:
-            values = self._values(hint.leaf, hint.of_column)
-            fitting = None if values is None else _fitting(values, table, sources[hint.column])
-            if fitting is not None and len(fitting) <= HINT_VALUES:
-                found[sources[hint.column]] = fitting
-        return found
+            values = self._remaining(table, sources[hint.column], hint, HINT_VALUES)
+            if values is not None:
+                return {sources[hint.column]: values}
+        return {}
 
     def _values(self, node: Node, name: str) -> pa.Array | None:
         """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""
@@ -97,7 +123,7 @@ class KeyValues:
         if key not in self._known:
             self._kept.append(node)  # ids stay unique while the memo lives
             values = self._find_values(node, name)
-            self._known[key] = None if values is None or len(values) > HINT_VALUES else values
+            self._known[key] = None if values is None or len(values) > KNOWN_VALUES else values
         return self._known[key]
 
     def _find_values(self, node: Node, name: str) -> pa.Array | None:

@@ -28,9 +28,12 @@ from cq_engine.planner.delta_plan import Stage, is_key_count
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.forms import decide, relied_on
 from cq_engine.runtime.prepared import KeptPlan, KeptPlans, Text
 from cq_engine.runtime.recompute import recompute
+from cq_engine.runtime.recomputed import recomputed_outcome
 from cq_engine.runtime.relations import change_files, change_rows, write_changes
+from cq_engine.runtime.report import Report
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import small_settings
@@ -45,7 +48,7 @@ SMALL_RESULT = 200_000
 
 @dataclass(frozen=True)
 class Refresh:
-    """What a refresh did. `plan` is the verdict it ran under; `seconds` is wall-clock time."""
+    """What a refresh did. `plan` is the verdict it ran under and the form of its delta; `seconds` is wall-clock time."""
 
     query: str
     from_version: int
@@ -121,6 +124,8 @@ class Refresher:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.plans = KeptPlans()
+        self.reports: dict[str, Report] = {}
+        """By query what its last refresh did."""
 
     def interval(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Interval:
         """What is to be processed: from the query's position to the newest commit, or to `upto`."""
@@ -147,6 +152,7 @@ class Refresher:
         if interval.b <= interval.a:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         faults.point("refresh.begin")
+        self.reports[query.name] = Report()
         try:
             outcome = self._related(query, interval, self._compute(query, compiled, interval))
         except PySparkException as error:
@@ -156,10 +162,11 @@ class Refresher:
         faults.point("refresh.computed")
         seconds = time.monotonic() - started
         inserted, deleted, updated = outcome.counts if outcome else (0, 0, 0)
-        result = Refresh(
-            query.name, interval.a, interval.b, inserted, deleted, updated, query.verdict, seconds
-        )
-        self._write(query, interval, outcome, result)
+        report = self.reports.setdefault(query.name, Report())
+        plan = f"{query.verdict}, {report.decision}" if outcome and compiled.node else query.verdict
+        result = Refresh(query.name, interval.a, interval.b, inserted, deleted, updated, plan, seconds)
+        with report.step("write"):
+            self._write(query, interval, outcome, result)
         faults.point("refresh.after_catalog")
         return replace(result, seconds=time.monotonic() - started)
 
@@ -182,16 +189,24 @@ class Refresher:
         kept = self.plans.plan(compiled, interval.changed, interval.insert_only, query.session)
         if kept is None:
             return None
+        decision = decide(self.services, query, compiled, interval)
+        report = self.reports[query.name] = Report(decision)
+        if decision.form == "recompute":
+            with report.step("recompute"):
+                return recomputed_outcome(self.services, query, compiled, interval)
         if interval.rows <= SMALL_CHANGES:
             with small_settings(self.services.spark()):
-                outcome = self._small(query, kept.use(), self.binder(query, compiled, interval), interval.b)
+                binder = self.binder(query, compiled, interval, report)
+                outcome = self._small(query, kept.use(), binder, interval.b)
             if outcome is not None:
                 return outcome
-        return write_outputs(
-            self.services, query, kept.plan, self.binder(query, compiled, interval), interval
-        )
+        binder = self.binder(query, compiled, interval, report)
+        with report.step("delta and states, written by executors"):
+            return write_outputs(self.services, query, kept.plan, binder, interval)
 
-    def binder(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> IntervalBinder:
+    def binder(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
+    ) -> IntervalBinder:
         """The relations of a delta plan of this query over this interval."""
         return IntervalBinder(
             self.services.reader,
@@ -200,6 +215,8 @@ class Refresher:
             interval.a,
             interval.b,
             query.mode == "COMPRESSED",
+            relied_on(self.services, compiled),
+            report,
         )
 
     def _small(
@@ -211,7 +228,8 @@ class Refresher:
         twice: list[Sequence[object]] = []
         run = _Statements(self.services, kept, binder, lasting=not query.functions)
         for stage in kept.plan.stages:
-            rows = self._stage_rows(stage, run)
+            with binder.report.step(f"state {stage.stored.state.label}"):
+                rows = self._stage_rows(stage, run)
             if rows is None:
                 return None
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
@@ -219,7 +237,8 @@ class Refresher:
             if is_key_count(stage):
                 twice += _doubled(rows, stage.stored)
             states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
-        log = run("log", kept.plan.sql)
+        with binder.report.step("delta"):
+            log = run("log", kept.plan.sql)
         if log is None:
             return None
         if twice:

@@ -118,6 +118,8 @@ def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog
         ("markers", ", ".join(query.markers)),
         ("when", format_when(query.when)),
         ("position", str(status.position)),
+        *(("option", f"{name} = {value}") for name, value in query.options),
+        *(("last plan", record.plan) for record in catalog.refreshes(query.name, 1)),
         ("sources", ", ".join(query.sources)),
         ("read by", ", ".join(reader.name for reader in readers(overview.state, query.name))),
         ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),

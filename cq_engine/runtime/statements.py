@@ -39,9 +39,9 @@ from cq_engine.grammar import (
 )
 from cq_engine.result import Result
 from cq_engine.runtime import show
-from cq_engine.runtime.check import check_constraints
+from cq_engine.runtime.check import check_added_key, check_constraints
 from cq_engine.runtime.draining import has_news
-from cq_engine.runtime.explain import explain_query, explain_text
+from cq_engine.runtime.explain import analyze_query, explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
 from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
@@ -195,7 +195,10 @@ def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
     _no_transaction(engine, "ALTER TABLE")
     catalog = engine.catalog
     with engine.queries.ddl, catalog.lock, catalog.write() as unit:
-        unit.set_state(apply.alter_table(catalog.state, statement))
+        state = apply.alter_table(catalog.state, statement, catalog.newest_version)
+        if statement.foreign_key is not None and statement.foreign_key.enforced:
+            check_added_key(engine.services, apply.find_table(state, statement.name))
+        unit.set_state(state)
     return Result(message=f"table {statement.name} altered")
 
 
@@ -307,6 +310,9 @@ def _describe(statement: Describe, engine: Engine, sql: str) -> Result:
 
 @execute.register(Explain)
 def _explain(statement: Explain, engine: Engine, sql: str) -> Result:
+    if statement.name is not None and statement.analyze:
+        _no_transaction(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY")
+        return analyze_query(engine, statement.name)
     if statement.name is not None:
         return explain_query(engine.queries, statement.name)
     assert statement.text is not None

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, VersionedTable
+from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
 from cq_engine.runtime.rows import identity_columns, identity_keys
 
 __all__ = ["Tail"]
@@ -50,8 +51,35 @@ class Tail:
         """The signed rows of the interval."""
         return self.net.filter(pc.greater(self.net.column(VERSION), self.a))
 
-    def versions(self) -> pa.Table:
-        """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`."""
+    @cached_property
+    def touched(self) -> frozenset[Hashable]:
+        """The keys with a change row."""
+        return frozenset(self.keys)
+
+    @cached_property
+    def without_image(self) -> frozenset[Hashable]:
+        """The keys with a change row of which nothing of the base is shown even where before-images are read there:
+        those that begin with an insert, and those that changed up to `a` already."""
+        kinds, versions = (
+            self.rows.column(CHANGE_TYPE).to_pylist(),
+            self.rows.column(COMMIT_VERSION).to_pylist(),
+        )
+        first: dict[Hashable, tuple[int, bool]] = {}
+        for key, kind, version in zip(self.keys, kinds, versions):
+            begins = (version, kind != INSERT)
+            first[key] = min(first.get(key, begins), begins)
+        return frozenset(key for key, (v, old) in first.items() if v <= self.a or not old)
+
+    def absent(self, after: int) -> frozenset[Hashable]:
+        """The keys that some version from `after` on does not have: those inserted or deleted later than it."""
+        moved = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=pa.array([INSERT, DELETE]))
+        later = pc.greater(self.rows.column(COMMIT_VERSION), after)
+        places = pc.indices_nonzero(pc.and_(moved, later)).to_pylist()
+        return frozenset(map(self.keys.__getitem__, places))
+
+    def versions(self, undo: bool = True) -> pa.Table:
+        """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;
+        without `undo` but those that only a before-image shows."""
         order: dict[Hashable, list[tuple[int, int, int]]] = {}
         versions = self.net.column(VERSION).to_pylist()
         weights = self.net.column(WEIGHT).to_pylist()
@@ -68,7 +96,7 @@ class Tail:
                         picked.append(i)
                         starts.append(v if v > self.a else BEFORE)
                         ends.append(following)
-                elif v == first and v > self.a:
+                elif undo and v == first and v > self.a:
                     picked.append(i)
                     starts.append(BEFORE)
                     ends.append(v)
@@ -78,6 +106,17 @@ class Tail:
         return rows.append_column(FROM, pa.array(starts, pa.int64())).append_column(
             TO, pa.array(ends, pa.int64())
         )
+
+    def before_images(self, base: pa.Table) -> pa.Table:
+        """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
+        first: dict[Hashable, int] = {}
+        for key, version in zip(self.net_keys, self.net.column(VERSION).to_pylist()):
+            first[key] = min(first.get(key, version), version)
+        ends = [first.get(key, 0) for key in identity_keys(base, identity_columns(self.table))]
+        picked = [i for i, end in enumerate(ends) if end > self.a]
+        rows = base.take(pa.array(picked, pa.int64()))
+        rows = rows.append_column(FROM, pa.array([BEFORE] * len(picked), pa.int64()))
+        return rows.append_column(TO, pa.array([ends[i] for i in picked], pa.int64()))
 
     def untouched(self, base: pa.Table) -> pa.Table:
         """The rows of `base` whose identity has no change."""

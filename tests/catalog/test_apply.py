@@ -74,7 +74,7 @@ class TestCreate:
 
     def test_a_foreign_key_means_the_primary_key(self) -> None:
         (key,) = find_table(create(CUSTOMER, ORDERS), "orders").foreign_keys
-        assert key == ForeignKey("orders_customer_fkey", ("customer",), "Customer", ("Id",), False, True)
+        assert key == ForeignKey("orders_customer_fkey", ("customer",), "Customer", ("Id",), False, True, 3)
 
     def test_a_table_may_refer_to_itself(self) -> None:
         tree = replace(ORDERS, foreign_keys=(ForeignKeySpec(("id",), "ORDERS"),))

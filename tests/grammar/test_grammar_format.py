@@ -188,7 +188,8 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
         some.builds(st.Show, some.just("REFRESHES"), some.none() | name),
     ),
     st.Describe: some.builds(st.Describe, name, some.sampled_from([None, "TABLE", "CONTINUOUS QUERY"])),
-    st.Explain: some.builds(st.Explain, name=name) | some.builds(st.Explain, text=query),
+    st.Explain: some.builds(st.Explain, name=name, analyze=some.booleans())
+    | some.builds(st.Explain, text=query),
     st.SetOption: some.builds(st.SetOption, dotted, words),
 }
 

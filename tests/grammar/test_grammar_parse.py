@@ -248,6 +248,7 @@ CASES: list[tuple[str, st.Statement]] = [
     ("DESC TABLE t", st.Describe("t", "TABLE")),
     ("DESCRIBE continuous  query q", st.Describe("q", "CONTINUOUS QUERY")),
     ("EXPLAIN CONTINUOUS QUERY q", st.Explain(name="q")),
+    ("EXPLAIN ANALYZE CONTINUOUS QUERY q", st.Explain(name="q", analyze=True)),
     ("EXPLAIN  SELECT 1 ; ", st.Explain(text="SELECT 1")),
     ("EXPLAIN " + HEAD + "SELECT 1", st.Explain(text=HEAD + "SELECT 1")),
     ("SET a = 5", st.SetOption("a", "5")),

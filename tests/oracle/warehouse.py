@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.runtime import reader, refresh
+from cq_engine.runtime import binding, large_look_ups, reader, refresh
 from tests.oracle.law import Broken, Change, Row, difference, replay, row_of, unique_columns
 from tests.oracle.recorded import Recorded
 
@@ -29,20 +29,24 @@ class Tally:
 
 
 @contextmanager
-def forced(bulk: bool, large: bool) -> Iterator[None]:
-    """Takes the paths of large deltas (`bulk`) and of large tables (`large`), whatever the size."""
+def forced(bulk: bool, large: bool, spark: bool = False) -> Iterator[None]:
+    """Takes the paths of large deltas (`bulk`), large tables (`large`) and large intervals (`spark`), whatever the size."""
     with pytest.MonkeyPatch.context() as patch:
         if bulk:
             patch.setattr(refresh, "SMALL_CHANGES", 0)
         if large:
             patch.setattr(reader, "SMALL_ROWS", 0)
+        if spark:
+            patch.setattr(binding, "DRIVER_CHANGES", -1)
+            patch.setattr(large_look_ups, "worth_counting", lambda wanted, base: True)
         yield
 
 
 class _Replay:
     """Queries `eachN` (a refresh per commit), `batchN` (one at the end), `packedN` (compressed), `ownN` (declared key)."""
 
-    def __init__(self, recorded: Recorded, engine: cq_engine.Engine, tally: Tally) -> None:
+    def __init__(self, recorded: Recorded, engine: cq_engine.Engine, tally: Tally, options: str) -> None:
+        self.options = f"WITH ({options})" if options else ""
         self.recorded = recorded
         self.engine = engine
         self.tally = tally
@@ -61,7 +65,7 @@ class _Replay:
                 ("batch", "TRANSACTIONAL"),
                 ("packed", "COMPRESSED"),
             ):
-                start = "START FROM SNAPSHOT" if name == "batch" else ""
+                start = f"{'START FROM SNAPSHOT' if name == 'batch' else ''} {self.options_of(mode)}"
                 self.engine.execute(
                     f"CREATE CONTINUOUS QUERY {name}{number} COMPUTE {mode} DELTA ON DEMAND {start} AS {text}"
                 )
@@ -72,11 +76,15 @@ class _Replay:
                 self.owned[number] = tuple(columns[i] for i in self.random.choice(keys))
                 key = ", ".join(self.owned[number])
                 self.engine.execute(
-                    f"CREATE CONTINUOUS QUERY own{number} PRIMARY KEY ({key}) ON DEMAND AS {text}"
+                    f"CREATE CONTINUOUS QUERY own{number} PRIMARY KEY ({key}) ON DEMAND {self.options_of('TRANSACTIONAL')} AS {text}"
                 )
             verdict = self.engine.describe(f"each{number}").verdict
             self.tally.verdicts[verdict] = self.tally.verdicts.get(verdict, 0) + 1
             self.tally.queries += 1
+
+    def options_of(self, mode: str) -> str:
+        """WITH (...); recomputation is for compressed deltas."""
+        return "" if mode == "TRANSACTIONAL" and "recompute" in self.options else self.options
 
     def commit(self, statements: Sequence[str]) -> None:
         with self.engine.transaction() as transaction:
@@ -168,13 +176,18 @@ def _flat(change: Change) -> Row:
     return (change.version, change.marker, *(change.new or ()), "|", *(change.old or ()))
 
 
-def check_history(recorded: Recorded, spark: SparkSession, directory: Path, tally: Tally) -> None:
-    """Replays a history with one warehouse; raises Broken with a script that shows the problem."""
+def check_history(
+    recorded: Recorded, spark: SparkSession, directory: Path, tally: Tally, options: str = ""
+) -> None:
+    """Replays a history with one warehouse; raises Broken with a script that shows the problem.
+
+    `options` are those of WITH (...) that every query gets.
+    """
     seed = recorded.history.seed
     engine = cq_engine.connect(directory, spark=spark, scheduler=False)
     try:
-        with forced(bulk=seed % 3 == 0, large=seed % 2 == 0):
-            replayed = _Replay(recorded, engine, tally)
+        with forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1):
+            replayed = _Replay(recorded, engine, tally, options)
             replayed.create()
             replayed.run()
             for number, query in enumerate(recorded.history.queries):
@@ -183,7 +196,8 @@ def check_history(recorded: Recorded, spark: SparkSession, directory: Path, tall
                 except AssertionError as problem:
                     shown = recorded.history.script(query)
                     raise Broken(
-                        f"{problem}\npaths: bulk {seed % 3 == 0}, large {seed % 2 == 0}\n{shown}"
+                        f"{problem}\n{options or 'no options'}; paths: bulk {seed % 3 == 0}, large {seed % 2 == 0},"
+                        f" spark {seed % 3 == 1}\n{shown}"
                     ) from problem
     finally:
         engine.close()

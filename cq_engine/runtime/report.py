@@ -1,0 +1,46 @@
+"""What a refresh did, for EXPLAIN ANALYZE: its form, what it read, and how long its steps took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cq_engine.planner.forms import Decision, LookUp
+
+__all__ = ["Read", "Report"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows that a refresh read of one table or state. `files` is 0 for what is in memory or in the catalog.
+
+    `how` is changes, look-up, memory or scan; of a scan the rows are those of the files, before Spark skips any.
+    """
+
+    what: str
+    how: str
+    rows: int
+    files: int = 0
+
+    def __str__(self) -> str:
+        files = "" if self.how == "memory" else f" in {self.files} files"
+        return f"{self.what}, {self.how}: {self.rows} rows{files}"
+
+
+@dataclass
+class Report:
+    """Filled while the refresh runs; `steps` are (name, seconds) in order."""
+
+    decision: Decision = field(default_factory=Decision)
+    look_ups: list[LookUp] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    steps: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times the block."""
+        started = time.monotonic()
+        yield
+        self.steps.append((name, time.monotonic() - started))
