@@ -24,16 +24,20 @@ class Compactor:
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    def after_refresh(self, query: ContinuousQuery) -> None:
-        """Compacts the query's states, and its result where others read it, where their tails have grown."""
+    def after_refresh(self, query: ContinuousQuery, *, shared: bool = False) -> None:
+        """Compacts the query's states, and its result where others read it, where their tails have grown.
+
+        The states of a template (`shared`) are compacted below its position, at which new members' rows are added.
+        """
+        at = self.services.catalog.status(query.name).position - shared
         stored = [state for _, state in query.states]
         if query.relation is not None:
             stored.append(query.relation.storage)
         for state in stored:
-            layout = self.services.catalog.layout(state.id, self.services.catalog.status(query.name).position)
-            tail = sum(s.rows for s in layout.changes)
+            layout = self.services.catalog.layout(state.id, at)
+            tail = sum(s.rows for s in layout.changes if s.low <= at)
             if tail > STATE_TAIL and 5 * tail > sum(f.rows for f in layout.snapshot):
-                self.compact(state, self.services.catalog.status(query.name).position)
+                self.compact(state, at)
 
     def compact(self, table: VersionedTable, version: int | None = None) -> None:
         """Writes the image at `version` (default: the newest commit) as the table's snapshot."""

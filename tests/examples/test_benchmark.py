@@ -37,3 +37,17 @@ def test_shapes_benchmark_checks_its_deltas(
     assert all(f["delta_rows"] > 0 for f in refreshes)
     # The lines of scale 0.006 are not in memory: of 60 000 a refresh reads those of the changed orders.
     assert 0 < refreshes[-1]["rows_read"] < 1000
+
+
+def test_many_queries_benchmark_checks_its_deltas(
+    load_program: Callable[[str], ModuleType], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = load_program("benchmarks/many_queries.py")
+    arguments = ["--queries", "1", "6", "--rows", "50", "--customers", "6", "--orders", "5", "--rounds", "1"]
+    assert program.main(arguments, spark=spark) == 0
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(f["figure"], f["queries"]) for f in figures] == [
+        *((name, count) for count in (1, 6) for name in ("create", "refresh")),
+        ("growth", [1, 6]),
+    ]
+    assert all(f["queries_with_deltas"] > 0 for f in figures if f["figure"] == "refresh")
