@@ -89,12 +89,15 @@ class MemberNews:
         return inserted, deleted, updated
 
     def settle(self, template: Template, delivering: Sequence[ContinuousQuery], *, now: bool = False) -> None:
-        """Moves the cursors of members that wait for nothing to the template's position, where the log has grown."""
+        """Moves the cursors of members that wait for nothing to the template's position, where the log has grown.
+
+        With `now` in any case.
+        """
         catalog, log = self.services.catalog, template.query.result
         position = catalog.status(template.name).position
         since = self._settled.setdefault(log.id, position)
         rows = sum(c.rows for c in catalog.changes(log.id, since + 1, position))
-        if not delivering or rows == 0 or (rows < SETTLE_ROWS and not now):
+        if not delivering or (rows < SETTLE_ROWS and not now):
             return
         self._settled[log.id] = position
         newest = self.newest_of(template)
