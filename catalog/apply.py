@@ -337,6 +337,8 @@ def _check_free(state: CatalogState, name: str) -> None:
 
 
 def _check_no_query(state: CatalogState, name: str) -> None:
+    if name.lower() in state.templates:
+        raise CatalogError(f"{name} is the engine's own name for queries that it refreshes together")
     if name.lower() in state.queries:
         raise CatalogError(
             f"continuous query {name} exists already", hint="choose another name, or drop it first"

@@ -15,6 +15,7 @@ from cq_engine.catalog.model import (
     OutputColumn,
     SqlFunction,
     Table,
+    Template,
     VersionedTable,
 )
 from cq_engine.errors import CatalogError
@@ -38,6 +39,8 @@ __all__ = [
     "query_to_text",
     "table_from_text",
     "table_to_text",
+    "template_from_text",
+    "template_to_text",
 ]
 
 Document = dict[str, Any]
@@ -81,40 +84,47 @@ def _read_table(found: Document) -> Table:
 
 def query_to_text(query: ContinuousQuery) -> str:
     """A continuous query's definition as JSON text."""
-    return _text(
-        {
-            "name": query.name,
-            "id": query.id,
-            "statement": query.statement,
-            "query": query.query,
-            "result": _versioned(query.result),
-            "key": None if query.key is None else list(query.key),
-            "mode": query.mode,
-            "markers": list(query.markers),
-            "when": _when(query.when),
-            "destinations": [{"name": d.name, "kind": d.kind} for d in query.destinations],
-            "options": _pairs(query.options),
-            "sources": list(query.sources),
-            "states": [[label, _versioned(state)] for label, state in query.states],
-            "session": _pairs(query.session),
-            "verdict": query.verdict,
-            "reasons": list(query.reasons),
-            "created_version": query.created_version,
-            "outputs": [
-                {"name": o.name, "type": o.type, "kind": o.kind, "index": o.index} for o in query.outputs
-            ],
-            "width": query.width,
-            "source_columns": [[name, list(columns)] for name, columns in query.source_columns],
-            "declared": query.declared,
-            "key_checked": query.key_checked,
-            "functions": list(query.functions),
-            "relation": None if query.relation is None else _table(query.relation),
-        }
-    )
+    return _text(_query(query))
 
 
 def query_from_text(text: str) -> ContinuousQuery:
-    found = json.loads(text)
+    return _read_query(json.loads(text))
+
+
+def _query(query: ContinuousQuery) -> Document:
+    return {
+        "name": query.name,
+        "id": query.id,
+        "statement": query.statement,
+        "query": query.query,
+        "result": _versioned(query.result),
+        "key": None if query.key is None else list(query.key),
+        "mode": query.mode,
+        "markers": list(query.markers),
+        "when": _when(query.when),
+        "destinations": [{"name": d.name, "kind": d.kind} for d in query.destinations],
+        "options": _pairs(query.options),
+        "sources": list(query.sources),
+        "states": [[label, _versioned(state)] for label, state in query.states],
+        "session": _pairs(query.session),
+        "verdict": query.verdict,
+        "reasons": list(query.reasons),
+        "created_version": query.created_version,
+        "outputs": [
+            {"name": o.name, "type": o.type, "kind": o.kind, "index": o.index} for o in query.outputs
+        ],
+        "width": query.width,
+        "source_columns": [[name, list(columns)] for name, columns in query.source_columns],
+        "declared": query.declared,
+        "key_checked": query.key_checked,
+        "functions": list(query.functions),
+        "relation": None if query.relation is None else _table(query.relation),
+        "template": query.template,
+        "constants": list(query.constants),
+    }
+
+
+def _read_query(found: Document) -> ContinuousQuery:
     return ContinuousQuery(
         name=found["name"],
         id=found["id"],
@@ -142,6 +152,32 @@ def query_from_text(text: str) -> ContinuousQuery:
         key_checked=found["key_checked"],
         functions=tuple(found["functions"]),
         relation=None if found["relation"] is None else _read_table(found["relation"]),
+        template=found.get("template"),
+        constants=tuple(found.get("constants", ())),
+    )
+
+
+def template_to_text(template: Template) -> str:
+    """A template as JSON text."""
+    return _text(
+        {
+            "query": _query(template.query),
+            "pattern": _query(template.pattern),
+            "constants": _table(template.constants),
+            "places": list(template.places),
+            "ready": template.ready,
+        }
+    )
+
+
+def template_from_text(text: str) -> Template:
+    found = json.loads(text)
+    return Template(
+        query=_read_query(found["query"]),
+        pattern=_read_query(found["pattern"]),
+        constants=_read_table(found["constants"]),
+        places=tuple(found["places"]),
+        ready=found["ready"],
     )
 
 
@@ -198,6 +234,7 @@ def _versioned(table: VersionedTable) -> Document:
         ],
         "identity": list(table.identity),
         "cluster_by": list(table.cluster_by),
+        "part": table.part,
     }
 
 
@@ -209,6 +246,7 @@ def _read_versioned(found: Document) -> VersionedTable:
         columns=tuple(Column(c["name"], c["type"], c["nullable"], c["comment"]) for c in found["columns"]),
         identity=tuple(found["identity"]),
         cluster_by=tuple(found["cluster_by"]),
+        part=found.get("part"),
     )
 
 

@@ -10,6 +10,7 @@ Physical columns that the engine adds to rows, beside the table's own:
 | `_commit_timestamp` | TIMESTAMP | change rows as they are published or shown; inside, the version stands for it |
 | `_sequence` | BIGINT | rows of a query's delta log: unique and increasing per (query, version), one number per delta |
 | `_refresh_time` | TIMESTAMP | rows of a query's delta log: when the refresh ran |
+| `_member` | BIGINT | rows of a delta log that several queries share: the id of the one that they belong to |
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
 SEQUENCE = "_sequence"
 REFRESH_TIME = "_refresh_time"
+MEMBER = "_member"
 
 INSERT = "insert"
 DELETE = "delete"
@@ -66,7 +68,8 @@ class VersionedTable:
     """The physical face of a base table, of a query's delta log, or of a stored block's state.
 
     `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a table of one row.
-    `kind` is base, delta, state, or result (of a continuous query, for those that read it).
+    `kind` is base, delta, state, result (of a continuous query, for those that read it), or constants (of a
+    template: nothing is stored, its rows are what the definitions of its members say).
     """
 
     id: int
@@ -75,6 +78,8 @@ class VersionedTable:
     columns: tuple[Column, ...]
     identity: tuple[str, ...]
     cluster_by: tuple[str, ...] = ()
+    part: int | None = None
+    """Of a delta log that several queries share: the number of the one whose rows these are (`_member`)."""
 
     @property
     def has_row_id(self) -> bool:
@@ -163,6 +168,34 @@ class ContinuousQuery:
 
     Its rows are the result at `created_version` and the changes of every refresh since. Its primary key is the result
     key (whose columns may be NULL, other than a base table's); without one, rows have a hidden identity."""
+    template: str | None = None
+    """The template that refreshes it with others (`Template`), under whose number in the shared log its `id` stands."""
+    constants: tuple[str, ...] = ()
+    """Of a template's member: its constants, as the text has them, in the order of the template's places."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """Continuous queries that differ in constants only, refreshed as one query over a table of the constants.
+
+    The members are the queries of the state with its name in `template`. They have its position, and nothing else moves
+    them. Member m's rows in the delta log and the states are those with m's id in the column `_member`.
+    """
+
+    query: ContinuousQuery
+    """What is refreshed. Its delta log has the members' columns and, last, `_member`."""
+    pattern: ContinuousQuery
+    """The definition that the members share: that of the first one, whether it is still there or not."""
+    constants: Table
+    """The columns `_member`, `c0`, `c1`, ..."""
+    places: tuple[int, ...]
+    """Which literals of the text are the constants, by their number in it."""
+    ready: int = 0
+    """Members up to this id have rows in the states; those of others are computed before the next refresh."""
+
+    @property
+    def name(self) -> str:
+        return self.query.name
 
 
 @dataclass(frozen=True)
@@ -270,3 +303,4 @@ class CatalogState:
     queries: Mapping[str, ContinuousQuery] = field(default_factory=dict)
     next_id: int = 1
     functions: Mapping[str, SqlFunction] = field(default_factory=dict)
+    templates: Mapping[str, Template] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     SqlFunction,
     Table,
+    Template,
 )
 from cq_engine.catalog.view import Facts, Storage, View
 
@@ -64,7 +65,10 @@ def _write_state(connection: Connection, facts: Facts, state: CatalogState) -> N
         _put_definition(connection, "query", query.name, documents.query_to_text(query))
     for function in diff.put_functions:
         _put_definition(connection, "function", function.name, documents.function_to_text(function))
+    for template in diff.put_templates:
+        _put_definition(connection, "template", template.name, documents.template_to_text(template))
     removed = {
+        "template": diff.removed_templates,
         "table": diff.removed_tables,
         "query": diff.removed_queries,
         "function": diff.removed_functions,
@@ -213,9 +217,8 @@ def load(connection: Connection) -> View:
     for row in connection.execute(sa.select(schema.statuses)):
         view.statuses[row.query] = QueryStatus(row.position, row.state, row.error, _moment(row.last_refresh))
     for row in connection.execute(sa.select(schema.cursors)):
-        view.cursors[(row.query, row.destination)] = Cursor(
-            row.query, row.destination, row.version, row.sequence, row.failures, row.error
-        )
+        cursor = Cursor(row.query, row.destination, row.version, row.sequence, row.failures, row.error)
+        view.put_cursor((row.query, row.destination), cursor)
     for row in connection.execute(sa.select(schema.storage)):
         view.storage[row.table_id] = Storage(**row._asdict())
         view.layouts[row.table_id] = TableLayout(
@@ -231,11 +234,14 @@ def _load_state(connection: Connection) -> CatalogState:
     tables: dict[str, Table] = {}
     queries: dict[str, ContinuousQuery] = {}
     functions: dict[str, SqlFunction] = {}
+    templates: dict[str, Template] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
             tables[row.name] = documents.table_from_text(row.document)
         elif row.kind == "query":
             queries[row.name] = documents.query_from_text(row.document)
+        elif row.kind == "template":
+            templates[row.name] = documents.template_from_text(row.document)
         else:
             functions[row.name] = documents.function_from_text(row.document)
     found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == "next_id")).scalar()
@@ -245,6 +251,7 @@ def _load_state(connection: Connection) -> CatalogState:
         dict(sorted(queries.items(), key=lambda item: item[1].id)),
         int(found) if found else 1,
         functions,
+        templates,
     )
 
 

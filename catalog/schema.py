@@ -53,7 +53,7 @@ commits = _table(
 
 definitions = _table(
     "definitions",
-    sa.Column("kind", sa.Text, primary_key=True),  # table, query or function
+    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function or template
     sa.Column("name", sa.Text, primary_key=True),  # lower case
     sa.Column("document", sa.Text, nullable=False),
 )

@@ -33,6 +33,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.retention import retire
 from cq_engine.catalog.schema import Database, cause, local_path
+from cq_engine.catalog.templates import owner
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Facts, Storage, View, versioned_tables
 from cq_engine.clock import Clock
@@ -147,8 +148,9 @@ class Catalog:
         return self.view.commits.version_at(moment)
 
     def status(self, query: str) -> QueryStatus:
-        """CatalogError where there is no such query."""
-        found = self.view.statuses.get(query.lower())
+        """CatalogError where there is no such query. A member of a template has the template's."""
+        view = self.view
+        found = view.statuses.get(owner(view.state, query))
         if found is None:
             raise CatalogError(f"there is no continuous query {query}")
         return found
@@ -159,12 +161,14 @@ class Catalog:
     def cursors(self, query: str) -> list[Cursor]:
         view = self.view
         with view.lock:
-            return [c for (name, _), c in view.cursors.items() if name == query.lower()]
+            names = view.cursor_names.get(query.lower(), ())
+            return [view.cursors[query.lower(), name] for name in sorted(names)]
 
     def refreshes(self, query: str | None = None, limit: int = 100) -> list[RefreshRecord]:
-        """The last `limit` refreshes, newest first."""
+        """The last `limit` refreshes, newest first; of a member of a template the template's."""
+        name = None if query is None else owner(self.state, query)
         with self._reading() as connection:
-            return persist.read_refreshes(connection, query, limit)
+            return persist.read_refreshes(connection, name, limit)
 
     def layout(self, table_id: int, at: int) -> Layout:
         """What to read for the image at `at` and the changes since: the largest snapshot at or below `at`, and

@@ -26,7 +26,6 @@ from cq_engine.catalog.view import (
     Staged,
     Storage,
     View,
-    versioned_tables,
 )
 from cq_engine.errors import CatalogError, StorageError
 
@@ -125,14 +124,17 @@ def resolve(view: View, facts: Facts) -> None:
             raise StorageError("commit versions of one transaction must increase")
     if facts.state is not None:
         facts.diff = view.diff(facts.state)
-    known = versioned_tables(facts.state or view.state)
+    put = facts.diff.put_storage if facts.diff is not None else ()
+    gone = facts.diff.gone if facts.diff is not None else frozenset()
+    new = {table.id for table in put}
+    known = view.tables()
     named = {s.table.id: s.table.name for s in facts.staged}
     named.update({a.table_id: f"table {a.table_id}" for a in facts.advances})
     for table_id, name in named.items():
-        if table_id not in known:
+        if table_id not in new and (table_id not in known or table_id in gone):
             raise CatalogError(f"{name} (versioned table {table_id}) is not in the catalog")
     if facts.state is not None:
-        for table in known.values():
+        for table in put:
             if table.id not in view.storage:
                 name = view.directory_name(table, facts.storage)
                 facts.storage.append(Storage(table.id, table.kind, name))

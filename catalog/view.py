@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     SqlFunction,
     Table,
+    Template,
     VersionedTable,
 )
 
@@ -120,6 +122,10 @@ class StateDiff:
     gone: frozenset[int]
     put_functions: tuple[SqlFunction, ...] = ()
     removed_functions: tuple[str, ...] = ()
+    put_templates: tuple[Template, ...] = ()
+    removed_templates: tuple[str, ...] = ()
+    put_storage: tuple[VersionedTable, ...] = ()
+    """The versioned tables of what is put."""
 
 
 @dataclass
@@ -152,7 +158,23 @@ class View:
         self.storage: dict[int, Storage] = {}
         self.statuses: dict[str, QueryStatus] = {}
         self.cursors: dict[tuple[str, str], Cursor] = {}
+        self.cursor_names: dict[str, set[str]] = {}
+        """Query → the destinations that it has cursors for."""
         self.next_change_id = 1
+        self._tables: tuple[CatalogState, dict[int, VersionedTable]] = (self.state, {})
+
+    def tables(self) -> dict[int, VersionedTable]:
+        """Every versioned table of the state by id; kept, so that a commit does not look at every definition."""
+        state, known = self._tables
+        if state is not self.state:
+            known = dict(versioned_tables(self.state))
+            self._tables = (self.state, known)
+        return known
+
+    def put_cursor(self, key: tuple[str, str], cursor: Cursor) -> None:
+        """Takes a cursor in."""
+        self.cursors[key] = cursor
+        self.cursor_names.setdefault(key[0], set()).add(key[1])
 
     def layout(self, table_id: int) -> TableLayout:
         """The index of a table; an empty one where nothing is stored yet. Call it with `lock` held."""
@@ -171,23 +193,31 @@ class View:
         return plain if free else f"{plain[:80] or 'table'}-{table.id}"
 
     def diff(self, state: CatalogState) -> StateDiff:
-        """What `state` changes of the current one."""
+        """What `state` changes of the current one. Definitions that are the same object are not compared."""
         old = self.state
-        before, after = versioned_tables(old), versioned_tables(state)
-        replaced = [
-            name
-            for name, query in old.queries.items()
-            if name not in state.queries or state.queries[name].id != query.id
-        ]
+        tables = changed(old.tables, state.tables)
+        queries = changed(old.queries, state.queries)
+        templates = changed(old.templates, state.templates)
+        functions = changed(old.functions, state.functions)
+        before: list[VersionedTable] = []
+        after: list[VersionedTable] = []
+        pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *templates]
+        for _, was, now in pairs:
+            before += [] if was is None else _tables_of(was)
+            after += [] if now is None else _tables_of(now)
+        replaced = [n for n, was, now in queries if was and (now is None or now.id != was.id)]
         return StateDiff(
-            tuple(t for name, t in state.tables.items() if old.tables.get(name) != t),
-            tuple(q for name, q in state.queries.items() if old.queries.get(name) != q),
-            tuple(name for name in old.tables if name not in state.tables),
-            tuple(name for name in old.queries if name not in state.queries),
-            tuple(replaced),
-            frozenset(before.keys() - after.keys()),
-            tuple(f for name, f in state.functions.items() if old.functions.get(name) != f),
-            tuple(name for name in old.functions if name not in state.functions),
+            tuple(now for _, _, now in tables if now is not None),
+            tuple(now for _, _, now in queries if now is not None),
+            _removed(tables),
+            _removed(queries),
+            (*replaced, *_removed(templates)),
+            frozenset(t.id for t in before) - frozenset(t.id for t in after),
+            tuple(now for _, _, now in functions if now is not None),
+            _removed(functions),
+            tuple(now for _, _, now in templates if now is not None),
+            _removed(templates),
+            tuple(after),
         )
 
     def apply(self, facts: Facts) -> None:
@@ -212,8 +242,9 @@ class View:
             for key, cursor in facts.cursors.items():
                 if cursor is None:
                     self.cursors.pop(key, None)
+                    self.cursor_names.get(key[0], set()).discard(key[1])
                 else:
-                    self.cursors[key] = cursor
+                    self.put_cursor(key, cursor)
             for version, micros in facts.commits:
                 self.commits.add(version, micros)
 
@@ -222,11 +253,16 @@ class View:
             return
         for query in facts.diff.forgotten_queries:
             self.statuses.pop(query, None)
-            for key in [k for k in self.cursors if k[0] == query]:
-                del self.cursors[key]
+            for destination in self.cursor_names.pop(query, ()):
+                del self.cursors[query, destination]
         for table_id in facts.diff.gone:
             self.layouts.pop(table_id, None)
             self._store(table_id, dropped=True)
+        known = self.tables()
+        for table_id in facts.diff.gone:
+            known.pop(table_id, None)
+        known.update((table.id, table) for table in facts.diff.put_storage)
+        self._tables = (facts.state, known)
         self.state = facts.state
 
     def _store(self, table_id: int, **changed: int | bool) -> None:
@@ -234,17 +270,47 @@ class View:
             self.storage[table_id] = replace(self.storage[table_id], **changed)  # type: ignore[arg-type]
 
 
+_Definition = TypeVar("_Definition")
+_Stored = Table | ContinuousQuery | Template
+
+
+def changed(
+    before: Mapping[str, _Definition], after: Mapping[str, _Definition]
+) -> list[tuple[str, _Definition | None, _Definition | None]]:
+    """What differs: (name, definition in `before`, definition in `after`), with None where there is none."""
+    pairs: list[tuple[str, _Definition | None, _Definition | None]] = []
+    new = 0
+    for name, now in after.items():
+        was = before.get(name)
+        if was is not now:
+            new += was is None
+            if was != now:
+                pairs.append((name, was, now))
+    if len(before) + new > len(after):
+        pairs += [(name, was, None) for name, was in before.items() if name not in after]
+    return pairs
+
+
+def _removed(pairs: list[tuple[str, _Definition | None, _Definition | None]]) -> tuple[str, ...]:
+    return tuple(name for name, _, now in pairs if now is None)
+
+
 def versioned_tables(state: CatalogState) -> Mapping[int, VersionedTable]:
     """Every versioned table of a state by id: base tables; delta logs, stored blocks and results of queries."""
-    return {table.id: table for table in _versioned(state)}
+    definitions: list[_Stored] = [
+        *state.tables.values(),
+        *state.queries.values(),
+        *state.templates.values(),
+    ]
+    return {table.id: table for each in definitions for table in _tables_of(each)}
 
 
-def _versioned(state: CatalogState) -> Iterator[VersionedTable]:
-    for table in state.tables.values():
-        yield table.storage
-    for query in state.queries.values():
-        yield query.result
-        for _, stored in query.states:
-            yield stored
-        if query.relation is not None:
-            yield query.relation.storage
+def _tables_of(definition: _Stored) -> list[VersionedTable]:
+    """The versioned tables of a definition. A template's member has none of its own."""
+    if isinstance(definition, Table):
+        return [definition.storage]
+    query = definition.query if isinstance(definition, Template) else definition
+    if query.template is not None:
+        return []
+    found = [query.result, *(stored for _, stored in query.states)]
+    return found if query.relation is None else [*found, query.relation.storage]

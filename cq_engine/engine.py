@@ -80,6 +80,7 @@ class Engine(Upkeep):
         self._handles: set[str] = set()
         self._scheduled = scheduler and not catalog.read_only
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
+        self.queries.templates.left = self.schedule
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
@@ -197,11 +198,22 @@ class Engine(Upkeep):
     def schedule(self, name: str, *, new: bool = False) -> None:
         """Puts a query's WHEN into effect; that of a new one counts from now on."""
         query = self.queries.find(name)
+        if query.template is not None:
+            self._schedule_template(query.template, new=new)
+            return
         last = None if new else self.catalog.status(query.name).last_refresh
         sources = [
             self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources
         ]
         self.scheduler.add(query.name, query.when, last, sources=sources)
+
+    def _schedule_template(self, name: str, *, new: bool) -> None:
+        """A template is scheduled once, whatever its members are."""
+        if not self.scheduler.knows(name):
+            query = self.catalog.state.templates[name].query
+            sources = [self.catalog.state.tables[source].name for source in query.sources]
+            last = None if new else self.catalog.status(name).last_refresh
+            self.scheduler.add(name, query.when, last, sources=sources)
 
     def refresh(self, query: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; its table destinations are up to date
@@ -221,6 +233,9 @@ class Engine(Upkeep):
 
     def cascade(self, query: str) -> None:
         """Wakes the queries that read `query` and have something to process now."""
+        found = self.catalog.state.queries.get(query.lower())
+        if found is None or found.relation is None:
+            return  # nobody reads it
         for reader in readers(self.catalog.state, query):
             if has_news(self.catalog, reader):
                 self.scheduler.wake(reader.name)
@@ -229,6 +244,8 @@ class Engine(Upkeep):
         state = self.catalog.status(name).state
         if state == "ACTIVE":
             self.queries.refresh(name)
+        elif name in self.catalog.state.templates:
+            self.queries.templates.deliver(self.catalog.state.templates[name])
         else:
             self.queries.deliver(self.queries.find(name))
 
@@ -238,10 +255,15 @@ class Engine(Upkeep):
 
     def _wake_behind(self) -> None:
         """After a restart: queries that commits should have moved, and destinations that have not had everything."""
-        for query in self.catalog.state.queries.values():
-            if has_news(self.catalog, query):
+        state = self.catalog.state
+        for template in state.templates.values():
+            if has_news(self.catalog, template.query):
+                self.scheduler.wake(template.name)
+        for query in state.queries.values():
+            if query.template is None and has_news(self.catalog, query):
                 self.scheduler.wake(query.name)
-            self.delivery.wake(query)
+            if query.destinations:
+                self.delivery.wake(query)
 
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
@@ -321,7 +343,7 @@ class Engine(Upkeep):
                 self.services.functions.install(self._spark, self.catalog.state)
             for query in self.catalog.state.queries.values():
                 if name.lower() in query.functions and has_news(self.catalog, query):
-                    self.scheduler.wake(query.name)
+                    self.scheduler.wake(query.template or query.name)
             return each
 
         return register if function is None else register(function)
@@ -345,6 +367,8 @@ class Engine(Upkeep):
         self.scheduler.shutdown(wait=True)
         self.delivery.stop()
         self.maintenance.stop()
+        if not self.catalog.read_only:
+            self.queries.templates.settle()
         self.queries.refresher.plans.clear()
         if self.session is not None:
             self.session.rollback()

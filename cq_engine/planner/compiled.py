@@ -30,7 +30,15 @@ from cq_engine.planner.union_types import union_types
 from cq_engine.planner.verdict import classify, full
 from cq_engine.types import contains, key_problem, spark_type
 
-__all__ = ["Compiled", "StoredAggregate", "compile_query", "recomputed"]
+__all__ = [
+    "Compiled",
+    "StoredAggregate",
+    "Types",
+    "assembled",
+    "compile_query",
+    "lowered_query",
+    "recomputed",
+]
 
 Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
 """Spark's types of expressions over a node's columns, by analysis."""
@@ -103,16 +111,8 @@ def compile_query(
     names = Names()
     shown = _key_names(declared, columns)
     try:
-        tree = parse(text)
-        _deterministic(tree)
-        lowered = lower(
-            tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names, types
-        )
-        lowered = replace(lowered, node=union_types(lowered.node, types))
-        lowered, totally, notes = total(
-            lowered, text, columns, _table_keys(lowered.node, sources), types, names
-        )
-        compiled = _assemble(totally, columns, sources, shown, types, names, lowered)
+        lowered, totally, notes = lowered_query(text, columns, sources, types, names)
+        compiled = assembled(totally, columns, sources, shown, types, names, lowered)
         return replace(compiled, reasons=(*compiled.reasons, *notes), notes=notes)
     except (NotLowered, SqlglotError) as reason:
         said = str(reason).splitlines()[0]
@@ -121,6 +121,20 @@ def compile_query(
             text, tuple(columns), shown, declared is not None, sources, names, None,
             tuple(c.name for c in columns), (), "FULL", (full(said), *notes), notes=notes,
         )  # fmt: skip
+
+
+def lowered_query(
+    text: str, columns: Sequence[Column], sources: Mapping[str, Table], types: Types, names: Names
+) -> tuple[Lowered, str, tuple[str, ...]]:
+    """The query in the algebra with its orders total, its text, and notes on ties that cannot be broken.
+
+    Raises AnalysisError for a query that is not deterministic, NotLowered or sqlglot's error where there is no algebra.
+    """
+    tree = parse(text)
+    _deterministic(tree)
+    lowered = lower(tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names, types)
+    lowered = replace(lowered, node=union_types(lowered.node, types))
+    return total(lowered, text, columns, _table_keys(lowered.node, sources), types, names)
 
 
 def recomputed(compiled: Compiled, reason: str) -> Compiled:
@@ -132,7 +146,7 @@ def recomputed(compiled: Compiled, reason: str) -> Compiled:
     )  # fmt: skip
 
 
-def _assemble(
+def assembled(
     text: str,
     columns: Sequence[Column],
     sources: Mapping[str, Table],
@@ -141,6 +155,7 @@ def _assemble(
     names: Names,
     lowered: Lowered,
 ) -> Compiled:
+    """A lowered query with its key, what is stored for it, and its verdict."""
     table_key = _table_keys(lowered.node, sources)
     visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
     back = {o: c.name for c, o in zip(columns, lowered.outputs)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce, wraps
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,7 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     INSERT,
+    MEMBER,
     ChangeSet,
     Column,
     DataFile,
@@ -87,6 +89,9 @@ class ChangeReader:
 
         Raises StorageError where `a` lies below what is kept.
         """
+        if table.part is not None:
+            rows = self._changes_frame(shared(table), self._change_sets(table, a, b), a, b)
+            return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
         return self._changes_frame(table, self._change_sets(table, a, b), a, b)
 
     @reading_again
@@ -94,7 +99,13 @@ class ChangeReader:
         self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
-        return self.rows_of(table, self._change_sets(table, a, b), a, b, limit_rows)
+        sets = self._change_sets(table, a, b)
+        if table.part is not None:
+            rows = self.rows_of(shared(table), sets, a, b, limit_rows)
+            return (
+                None if rows is None else rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
+            )
+        return self.rows_of(table, sets, a, b, limit_rows)
 
     def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
         if b <= a:
@@ -179,6 +190,11 @@ class ChangeReader:
             rows = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * rows.num_rows, pa.string()))
         rows = conform(rows, columns)
         return rows if one else _between(rows, a, b)
+
+
+def shared(table: VersionedTable) -> VersionedTable:
+    """The delta log of which `table` is a part."""
+    return replace(table, columns=(*table.columns, Column(MEMBER, "bigint")), part=None)
 
 
 def _between(rows: pa.Table, a: int, b: int) -> pa.Table:

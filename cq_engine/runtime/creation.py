@@ -15,6 +15,7 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
+    COMMIT_VERSION,
     DELETE,
     INSERT,
     UPDATE_POSTIMAGE,
@@ -54,6 +55,10 @@ class Start:
     )
     plain: list[tuple[VersionedTable, list[DataFile]]] = field(default_factory=list)
     attempt: Attempt | None = None
+    logs: list[tuple[VersionedTable, int, int, pa.Table | Sequence[DataFile], frozenset[str]]] = field(
+        default_factory=list
+    )
+    """Rows of a delta log over the versions [low, high]."""
 
     def add(
         self,
@@ -68,15 +73,25 @@ class Start:
     def write(self, unit: UnitOfWork) -> None:
         for table, rows, kinds in self.changes:
             write_changes(unit, table, self.version, self.version, rows, kinds)
+        for table, low, high, rows, kinds in self.logs:
+            write_changes(unit, table, low, high, rows, kinds)
         for table, files in self.plain:
             inserts = frozenset({"INSERT"})
             unit.add_change_files(table, self.version, self.version, files, inserts, insert_only=True)
 
 
 def prepare_start(
-    services: Services, query: ContinuousQuery, compiled: Compiled, version: int, snapshot: bool
+    services: Services,
+    query: ContinuousQuery,
+    compiled: Compiled,
+    version: int,
+    snapshot: bool,
+    *,
+    more: bool = False,
 ) -> Start:
     """Computes the query's states at `version` and, with `snapshot`, its result as I rows.
+
+    With `more` they are rows beside others that the states have already.
 
     Raises ResultKeyError where the result at `version` has two rows with one declared key; AnalysisError or CQError
     where Spark cannot evaluate the query.
@@ -89,7 +104,7 @@ def prepare_start(
             table = states[each.state.label]
             if each.state.label == KEY_STATE:
                 _check_keys(query, compiled, services, frame, version, each)
-            _keep(services, start, table, frame)
+            _keep(services, start, table, frame, more=more)
         if snapshot:
             _keep_snapshot(services, start, query, compiled)
     except BaseException:
@@ -120,7 +135,9 @@ def _collect(frame: DataFrame) -> pa.Table | None:
     return rows if rows.num_rows <= SMALL_START else None
 
 
-def _keep(services: Services, start: Start, table: VersionedTable, frame: DataFrame) -> None:
+def _keep(
+    services: Services, start: Start, table: VersionedTable, frame: DataFrame, *, more: bool = False
+) -> None:
     rows = _collect(frame)
     if rows is not None:
         kinds = pa.array(["insert"] * rows.num_rows, pa.string())
@@ -131,11 +148,20 @@ def _keep(services: Services, start: Start, table: VersionedTable, frame: DataFr
     start.attempt = start.attempt or services.catalog.attempt("create")
     directory = f"{start.attempt.directory(table, 'snapshot')}/{table.id}"
     keys = [quote(k) for k in table.identity]
-    shown = frame.select(*(quote(c.name) for c in table.physical_columns))
+    if more:  # as change rows: rows without would become the whole snapshot
+        frame = frame.withColumn(CHANGE_TYPE, f.lit(INSERT)).withColumn(
+            COMMIT_VERSION, f.lit(start.version).cast("bigint")
+        )
+    columns = change_columns(table) if more else table.physical_columns
+    shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
     shown.write.options(**ROW_GROUPS).parquet(directory)
-    start.plain.append((table, tables.data_files(directory, services.catalog.warehouse, table.identity)))
+    files = tables.data_files(directory, services.catalog.warehouse, table.identity)
+    if more:
+        start.add(table, files, (1, 0, 0))
+    else:
+        start.plain.append((table, files))
 
 
 def _check_keys(

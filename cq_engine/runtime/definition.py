@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from cq_engine.algebra.dialect import parse_expression
@@ -26,7 +26,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.errors import AnalysisError
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.compiled import Compiled, compile_query, recomputed
+from cq_engine.planner.compiled import Compiled, Types, compile_query, recomputed
 from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
 from cq_engine.runtime.binding import ImageBinder
 from cq_engine.runtime.query import Resolver, unknown_table
@@ -36,7 +36,16 @@ from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import fresh_name, run_sql, translate_spark_error
 from cq_engine.types import canonical_type, columns_of
 
-__all__ = ["Shape", "compile_definition", "define", "not_comparable", "shape_of", "with_old_values"]
+__all__ = [
+    "Shape",
+    "compile_definition",
+    "define",
+    "not_comparable",
+    "session_settings",
+    "shape_of",
+    "types_over",
+    "with_old_values",
+]
 
 SESSION_SETTINGS = (
     "spark.sql.session.timeZone",
@@ -296,7 +305,16 @@ def compile_definition(
     services: Services, shape: Shape, declared: tuple[str, ...] | None, *, full: bool = False
 ) -> Compiled:
     """The compiled query for an analysed one; with `full` it is to be recomputed whatever it is."""
-    storages = {name: table.storage for name, table in shape.sources.items()}
+    compiled = compile_query(
+        shape.text, shape.columns, shape.sources, declared, types_over(services, shape.sources)
+    )
+    return recomputed(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
+
+
+def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
+    """Spark's types of expressions over plans that read these tables, or a template's constants."""
+
+    storages = {name: table.storage for name, table in sources.items()}
 
     def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
         binder = ImageBinder(services.reader, storages, None)
@@ -308,8 +326,13 @@ def compile_definition(
             raise translate_spark_error(error) from error
         return [c.type for c in columns_of(schema)]
 
-    compiled = compile_query(shape.text, shape.columns, shape.sources, declared, types)
-    return recomputed(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
+    return types
+
+
+def session_settings(spark: SparkSession) -> tuple[tuple[str, str], ...]:
+    """The settings of the session that change what a query means."""
+    found = ((name, spark.conf.get(name, None)) for name in SESSION_SETTINGS)
+    return tuple((name, value) for name, value in found if value is not None)
 
 
 def define(
@@ -329,8 +352,6 @@ def define(
         states.append(
             (label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys))
         )
-    spark = services.spark()
-    session = tuple((name, spark.conf.get(name, None)) for name in SESSION_SETTINGS)
     query = ContinuousQuery(
         name=statement.name,
         id=query_id,
@@ -345,7 +366,7 @@ def define(
         options=statement.options,
         sources=tuple(sorted(compiled.sources)),
         states=tuple(states),
-        session=tuple((name, value) for name, value in session if value is not None),
+        session=session_settings(services.spark()),
         verdict=compiled.verdict,
         reasons=compiled.reasons,
         key_checked=compiled.key_checked,

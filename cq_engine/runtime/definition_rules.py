@@ -35,6 +35,9 @@ __all__ = [
 def check_options(query: ContinuousQuery) -> None:
     """Raises AnalysisError for WITH options that are unknown or that the query does not meet."""
     options = dict(query.options)
+    template = options.get("template", "auto").lower()
+    if template not in ("auto", "on", "off"):
+        raise AnalysisError(f"option template = {template} is unknown", hint="it is auto, on or off")
     wanted = options.get("refresh", "auto").lower()
     if wanted not in ("auto", "incremental", "full"):
         raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto, incremental or full")
@@ -171,6 +174,8 @@ def without(state: CatalogState, query: ContinuousQuery, why: str) -> CatalogSta
 
 def _no_cycle(state: CatalogState, query: ContinuousQuery) -> None:
     """Raises AnalysisError where the query's own changes would reach it again."""
+    if not upstreams(state, query.sources) and not any(ref.kind == "TABLE" for ref in query.destinations):
+        return
     before = reached(state, query)
     if query.name.lower() in before and query.name.lower() not in state.tables:
         raise AnalysisError(

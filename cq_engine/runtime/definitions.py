@@ -23,6 +23,7 @@ from cq_engine.runtime.definition_rules import (
     with_destinations,
     without,
 )
+from cq_engine.runtime.joining import Joining
 from cq_engine.runtime.redefinition import redefined, restarted
 from cq_engine.runtime.references import find_references
 from cq_engine.runtime.settings import meaning
@@ -40,6 +41,7 @@ class Definitions:
         self.queries = queries
         self.services = queries.services
         self.delivery = queries.delivery
+        self.joining = Joining(queries)
 
     # ------------------------------------------------------------ CREATE
 
@@ -54,6 +56,12 @@ class Definitions:
                 f"{statement.name} exists already",
                 hint="choose another name, or CREATE OR REPLACE CONTINUOUS QUERY",
             )
+        if known is None:
+            joined = self.joining.joined(statement)
+            if joined is not None:
+                return joined
+        else:
+            known = self.queries.templates.individual(known)
         if known is not None and statement.start == StartFrom():
             self._try_refresh(known)
         with self._sources_kept(statement, known):
@@ -85,6 +93,8 @@ class Definitions:
         names = [reference.name for reference in find_references(statement.query)]
         self.queries.refresh_sources(names, statement.start.version)
         above = [query.name for query in upstreams(catalog.state, names)]
+        for name in above:
+            self.queries.templates.individual(self.queries.find(name))
         with self.queries.only([*above, *([known.name] if known else [])]):
             try:
                 self._keep_results(statement, above)

@@ -63,6 +63,8 @@ class Delivery:
         self.committed = committed
         self.retry = retry or Retry(base=0.25, cap=60.0)
         self._sleep = sleep
+        self.newest: Callable[[ContinuousQuery], int] = lambda _: 0
+        """Gives the newest version at which a member of a template has a delta."""
         self._guard = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
         self._owners: dict[str, int] = {}
@@ -151,9 +153,15 @@ class Delivery:
         for ref in self._refs(query):
             cursor = catalog.cursor(query.name, _cursor_name(ref))
             after = 0 if cursor is None else pin(cursor)
-            if after < upto and catalog.changes(query.result.id, after + 1, upto):
+            if after < upto and self._has_rows(query, after, upto):
                 found.append((ref, cursor))
         return found
+
+    def _has_rows(self, query: ContinuousQuery, after: int, upto: int) -> bool:
+        """Whether the query's delta log has rows of (after, upto]."""
+        if not self.services.catalog.changes(query.result.id, after + 1, upto):
+            return False
+        return query.template is None or self.newest(query) > after
 
     # ------------------------------------------------------------ definitions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import ContinuousQuery
@@ -14,6 +15,9 @@ from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.scheduler import Scheduler
 
 __all__ = ["drain", "has_news"]
+
+TOGETHER = 4
+"""How many queries are refreshed at the same time; they share the session, and Spark runs the jobs of several threads."""
 
 
 def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
@@ -46,8 +50,12 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
         if deadline is not None and time.monotonic() >= deadline:
             names = ", ".join(q.name for q in late or active if late or queries.delivery.waiting(q))
             raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
-        for query in late:
-            queries.refresh(query.name)
+        if len(late) > 1:
+            with ThreadPoolExecutor(TOGETHER, thread_name_prefix="cq-drain") as pool:
+                for done in [pool.submit(queries.refresh, query.name) for query in late]:
+                    done.result()
+        elif late:
+            queries.refresh(late[0].name)
         if not late and not queries.delivery.drain(active, deadline):
             raise RefreshError(
                 f"not drained within {timeout} seconds", detail="a destination is still being served"
@@ -58,7 +66,12 @@ def _to_drain(queries: Queries) -> tuple[list[ContinuousQuery], list[ContinuousQ
     """The queries that are not paused, and those of them that have commits to process."""
     catalog = queries.services.catalog
     active, late = [], []
-    for query in catalog.state.queries.values():
+    state = catalog.state
+    for query in (*(t.query for t in state.templates.values()), *state.queries.values()):
+        if query.template is not None:
+            if query.destinations:
+                active.append(query)
+            continue
         status = catalog.status(query.name)
         if status.state == "FAILED" and isinstance(query.when, OnCommit):
             raise RefreshError(f"{query.name} has failed", detail=status.error)

@@ -10,7 +10,8 @@ import sqlglot
 from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.model import ContinuousQuery, Template
+from cq_engine.catalog.templates import template_of
 from cq_engine.errors import AnalysisError
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
@@ -47,7 +48,8 @@ def plan_text(compiled: Compiled) -> str:
     """The delta plan for an interval in which every source has changes of every kind, as formatted Spark SQL."""
     if compiled.node is None:
         return compiled.text
-    plan = plan_delta(compiled, frozenset(compiled.sources), False)
+    changing = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+    plan = plan_delta(compiled, changing, False)
     return "-- the result never changes" if plan is None else _plan_sql(plan)
 
 
@@ -74,14 +76,17 @@ def _pretty(text: str) -> str:
 def explain_query(queries: Queries, name: str) -> Result:
     """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
     query = queries.find(name)
-    compiled = queries.compiled(query)
+    template = template_of(queries.services.catalog.state, query)
+    compiled = queries.compiled(query) if template is None else queries.templates.compiled(template)
+    stored = query.states if template is None else template.query.states
     key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
     lines = [
         f"continuous query {query.name}: {query.verdict}, {query.mode}",
         *(f"  {reason}" for reason in query.reasons),
         f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
-        *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in query.states),
-        *_pending(queries, query, compiled),
+        *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in stored),
+        *_sharing(queries, template),
+        *_pending(queries, query if template is None else template.query, compiled),
     ]
     return Result(arrow=pa.table({"plan": lines}))
 
@@ -130,6 +135,13 @@ def analyze_query(engine: Engine, name: str) -> Result:
         f"altogether: {done.seconds:.3f} s",
     ]
     return Result(arrow=pa.table({"plan": lines}))
+
+
+def _sharing(queries: Queries, template: Template | None) -> list[str]:
+    if template is None:
+        return []
+    count = len(queries.templates.members(template))
+    return [f"  one of {count} queries of {template.name}, over a table of their constants"]
 
 
 def explain_text(services: Services, text: str) -> Result:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import ancestors
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus
+from cq_engine.catalog.templates import owner, without_empty
 from cq_engine.errors import RefreshError
 from cq_engine.grammar import AlterContinuousQuery, CreateContinuousQuery, DropContinuousQuery, DropTable
 from cq_engine.planner.compiled import Compiled
@@ -21,6 +22,7 @@ from cq_engine.runtime.horizon import horizon
 from cq_engine.runtime.refresh import Refresh, Refresher
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import meaning
+from cq_engine.runtime.templates import Templates
 
 __all__ = ["Queries"]
 
@@ -43,6 +45,8 @@ class Queries:
         self.definitions = Definitions(self)
         self.ddl = threading.RLock()
         """Held by whoever changes definitions."""
+        self.templates = Templates(self)
+        delivery.newest = self.templates.news.newest
         self._refreshed = refreshed
         self._compiled: dict[int, Compiled] = {}
         self._locks: dict[int, threading.RLock] = {}
@@ -56,12 +60,20 @@ class Queries:
 
     def compiled(self, query: ContinuousQuery) -> Compiled:
         """The compiled definition, from memory or made again."""
-        if query.id not in self._compiled:
+
+        def compiled() -> Compiled:
             state = self.services.catalog.state
             shape = shape_of(self.services, state, query.query, dict(query.source_columns))
             declared = query.key if query.declared else None
             full = dict(query.options).get("refresh") == "full"
-            self._compiled[query.id] = compile_definition(self.services, shape, declared, full=full)
+            return compile_definition(self.services, shape, declared, full=full)
+
+        return self.kept(query, compiled)
+
+    def kept(self, query: ContinuousQuery, compiled: Callable[[], Compiled]) -> Compiled:
+        """What is remembered of a query, or else what `compiled` gives."""
+        if query.id not in self._compiled:
+            self._compiled[query.id] = compiled()
         return self._compiled[query.id]
 
     def remember(self, query: ContinuousQuery, compiled: Compiled) -> None:
@@ -70,9 +82,13 @@ class Queries:
 
     @contextmanager
     def only(self, names: Iterable[str]) -> Iterator[None]:
-        """Holds queries: nobody else refreshes, alters or drops them meanwhile. Names of no query are left out."""
-        queries = self.services.catalog.state.queries
-        found = {queries[name.lower()].id for name in names if name.lower() in queries}
+        """Holds queries: nobody else refreshes, alters or drops them meanwhile. Names of no query are left out.
+
+        Of a member of a template, the template is held."""
+        state = self.services.catalog.state
+        owners = {owner(state, name) for name in names}
+        found = {state.queries[name].id for name in owners if name in state.queries}
+        found |= {state.templates[name].query.id for name in owners if name in state.templates}
         with self._guard:
             locks = [self._locks.setdefault(number, threading.RLock()) for number in sorted(found)]
         with ExitStack() as held:
@@ -87,12 +103,25 @@ class Queries:
 
         Raises CatalogError for an unknown query, RefreshError.
         """
+        state = self.services.catalog.state
+        if owner(state, name) in state.templates:
+            return self._refresh_template(name, upto)
         with self.only([name]):
             query = self.find(name)
             result = self._run(query, upto)
             self.deliver(query)
         self._refreshed(result)
         return result
+
+    def _refresh_template(self, name: str, upto: int | None) -> Refresh:
+        """The refresh of a template; by a member's name what it does for that member."""
+        query = self.services.catalog.state.queries.get(name.lower())
+        if query is None:
+            whole = own = self.templates.refresh(name, upto)
+        else:
+            whole, own = self.templates.refresh_member(query, upto)
+        self._refreshed(whole)
+        return own
 
     def bring_up_to_date(self, name: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; what the query itself did.
@@ -172,12 +201,24 @@ class Queries:
         """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query"""
         with self.ddl:
             query = self.find(statement.name)
+            if query.template is not None:
+                if statement.action == "RESUME" and statement.start is None:
+                    return self._resumed(query)
+                if statement.action != "SET" or statement.when is not None or statement.options:
+                    query = self.templates.individual(query)
             if statement.query is not None:
                 return self.definitions.redefine(query, statement.query)
             if statement.action == "RESUME" and statement.start is not None:
                 return self.definitions.restart(query, statement.start)
             with self.only([query.name]), self.services.catalog.lock:
                 return self._altered(self.find(statement.name), statement)
+
+    def _resumed(self, query: ContinuousQuery) -> str:
+        """RESUME of a member: where its template has failed, all of its members go on."""
+        assert query.template is not None
+        with self.only([query.name]):
+            self.templates.resume(self.templates.find(query.template))
+        return f"{query.name} goes on from version {self.services.catalog.status(query.name).position}"
 
     def _altered(self, query: ContinuousQuery, statement: AlterContinuousQuery) -> str:
         catalog = self.services.catalog
@@ -234,7 +275,7 @@ class Queries:
             left = change(catalog.state).queries
             gone = [query for name, query in catalog.state.queries.items() if name not in left]
             with self.only(query.name for query in gone), catalog.lock, catalog.write() as unit:
-                unit.set_state(change(catalog.state))
+                unit.set_state(without_empty(change(catalog.state)))
         for query in gone:
             self._compiled.pop(query.id, None)
         return [query.name for query in gone]

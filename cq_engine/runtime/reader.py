@@ -60,6 +60,8 @@ class Reader(ChangeReader):
 
     def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
         super().__init__(catalog, spark)
+        self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
+        """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
         self._arenas: OrderedDict[int, Arena] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
@@ -117,6 +119,9 @@ class Reader(ChangeReader):
         Raises StorageError where `version` lies below what is kept.
         """
         small = self.small_image(table, version)
+        if table.kind == "constants":
+            assert small is not None
+            return self.frame(small, table.physical_columns)
         if small is not None:
             return self._small_frame(table, version, small)
         layout = self.catalog.layout(table.id, version)
@@ -130,6 +135,8 @@ class Reader(ChangeReader):
     @reading_again
     def small_image(self, table: VersionedTable, version: int) -> pa.Table | None:
         """The rows after commit `version` as Arrow, or None where the table is not small."""
+        if table.kind == "constants":
+            return self.constants(table)
         key = (table.id, version, table.physical_columns)
         if version < self.catalog.floor(table.id):
             self.catalog.layout(table.id, version)  # says so, though it may still be in memory
@@ -175,6 +182,15 @@ class Reader(ChangeReader):
     def is_small(self, table: VersionedTable, version: int) -> bool:
         """True where `small_image` gives rows."""
         return self.small_image(table, version) is not None
+
+    def forget(self, table: VersionedTable) -> None:
+        """Reads the table anew: rows have been added at a version that it had already."""
+        with self._lock:
+            self._arenas.pop(table.id, None)
+            for key in [key for key in self._images if key[0] == table.id]:
+                del self._images[key]
+            for frame in [frame for frame in self._frames if frame[0] == table.id]:
+                del self._frames[frame]
 
     def _restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
@@ -258,6 +274,10 @@ class Reader(ChangeReader):
                     self._frames.popitem(last=False)
             self._frames.move_to_end(key)
             return self._frames[key]
+
+
+def _no_constants(table: VersionedTable) -> pa.Table:
+    return empty(table.physical_columns)
 
 
 def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:

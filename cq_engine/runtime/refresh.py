@@ -170,6 +170,17 @@ class Refresher:
         faults.point("refresh.after_catalog")
         return replace(result, seconds=time.monotonic() - started)
 
+    def tried(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> None:
+        """Computes a refresh and writes nothing. Raises RefreshError where it fails."""
+        try:
+            outcome = self._compute(query, compiled, interval)
+        except PySparkException as error:
+            raise self._failed(query, interval, translate_spark_error(error)) from error
+        except CQError as error:
+            raise self._failed(query, interval, error) from error
+        if outcome is not None and outcome.attempt is not None:
+            outcome.attempt.abandon()
+
     def _failed(self, query: ContinuousQuery, interval: Interval, error: CQError) -> RefreshError:
         if isinstance(error, RefreshError):
             return error

@@ -139,6 +139,11 @@ class Scheduler:
             self._schedules[name] = _Schedule(when, folded, trigger, due)
             self._watch(name, self._schedules[name])
 
+    def knows(self, name: str) -> bool:
+        """Whether the query is scheduled."""
+        with self._changed:
+            return name in self._schedules
+
     def remove(self, name: str) -> None:
         """Forgets a query, where it is known. A run under way goes on to its end; a pending one does not start."""
         with self._changed:

@@ -98,6 +98,14 @@ def describe(overview: Overview, catalog: Catalog, statement: Describe) -> Resul
     return _describe_table(apply.find_table(state, statement.name))
 
 
+def _sharing(query: ContinuousQuery, overview: Overview) -> list[tuple[str, str]]:
+    """With how many others a query is refreshed, and what makes it differ from them."""
+    if query.template is None:
+        return []
+    count = sum(other.template == query.template for other in overview.state.queries.values())
+    return [("template", f"{query.template}, of {count} queries; constants {', '.join(query.constants)}")]
+
+
 def _describe_table(table: Table) -> Result:
     key = [name.lower() for name in table.primary_key or ()]
     rows = [(c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns]
@@ -124,6 +132,7 @@ def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog
         ("read by", ", ".join(reader.name for reader in readers(overview.state, query.name))),
         ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),
         *(("destination", f"{d.kind or ''} {d.name}".strip()) for d in query.destinations),
+        *_sharing(query, overview),
         ("statement", query.statement),
     ]
     return _rows(("property", "value"), facts)

@@ -184,9 +184,13 @@ def _drop_table(statement: DropTable, engine: Engine, sql: str) -> Result:
 @contextmanager
 def _dropping(engine: Engine) -> Iterator[None]:
     """Queries that are gone after the block are no longer scheduled."""
-    before = {query.name for query in engine.catalog.state.queries.values()}
+    before = engine.catalog.state
     yield
-    for name in before - {query.name for query in engine.catalog.state.queries.values()}:
+    after = engine.catalog.state
+    for key, query in before.queries.items():
+        if key not in after.queries:
+            engine.scheduler.remove(query.name)
+    for name in before.templates.keys() - after.templates.keys():
         engine.scheduler.remove(name)
 
 
@@ -262,7 +266,7 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
     engine.cascade(statement.name)
     query = engine.queries.find(statement.name)
     if statement.start.point != "NOW" or has_news(engine.catalog, query):  # commits came while it was created
-        engine.scheduler.wake(statement.name)
+        engine.scheduler.wake(query.template or query.name)
     return Result(message=message)
 
 
@@ -275,7 +279,7 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
     engine.schedule(statement.name)
     engine.cascade(statement.name)
     if statement.action == "RESUME":
-        engine.scheduler.wake(statement.name)
+        engine.scheduler.wake(engine.queries.find(statement.name).template or statement.name)
     return Result(message=message)
 
 

@@ -16,6 +16,7 @@ from cq_engine.catalog.model import (
     OutputColumn,
     SqlFunction,
     Table,
+    Template,
     VersionedTable,
 )
 from cq_engine.errors import CatalogError
@@ -53,7 +54,7 @@ QUERY = ContinuousQuery(
     id=3,
     statement='CREATE CONTINUOUS QUERY Q AS SELECT "x"',
     query='SELECT\n"x"',
-    result=replace(STORED, kind="delta"),
+    result=replace(STORED, kind="delta", part=3),
     key=(),
     mode="COMPRESSED",
     markers=("I", "U"),
@@ -72,7 +73,10 @@ QUERY = ContinuousQuery(
     key_checked=True,
     functions=("f", "g"),
     relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
+    template="template 5",
+    constants=("7", "it's"),
 )
+TEMPLATE = Template(replace(QUERY, name="template 5"), QUERY, TABLE, (0, 2), 11)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
     EveryInterval(5, "MINUTE"),
@@ -99,6 +103,10 @@ def test_queries(when: When) -> None:
     assert documents.query_from_text(documents.query_to_text(query)) == query
 
 
+def test_templates() -> None:
+    assert documents.template_from_text(documents.template_to_text(TEMPLATE)) == TEMPLATE
+
+
 def test_a_multiset_has_no_key() -> None:
     query = replace(QUERY, key=None)
     assert documents.query_from_text(documents.query_to_text(query)).key is None
@@ -107,6 +115,8 @@ def test_a_multiset_has_no_key() -> None:
 def test_the_examples_leave_no_field_at_its_default() -> None:
     assert differs_from_default(TABLE) == []
     assert differs_from_default(QUERY) == ["when"]
+    assert differs_from_default(QUERY.result) == []
+    assert differs_from_default(TEMPLATE) == []
     assert {type(when) for when in SCHEDULES} == set(get_args(When))
 
 

@@ -1,0 +1,239 @@
+"""CREATE CONTINUOUS QUERY where an earlier query differs in constants only: the new one joins a template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cq_engine.catalog import templates as catalogued
+from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Template
+from cq_engine.errors import AnalysisError, RefreshError
+from cq_engine.grammar import CreateContinuousQuery, format_statement
+from cq_engine.planner.template import Constant, NotTemplated, Words, read_words
+from cq_engine.planner.total import query_text
+from cq_engine.runtime.alike import Form, form_of, formed, moves_together, template_option
+from cq_engine.runtime.creation import Start, keep_difference
+from cq_engine.runtime.definition import define, session_settings
+from cq_engine.runtime.definition_rules import notes, with_destinations
+from cq_engine.runtime.recompute import difference, result_at
+from cq_engine.runtime.settings import meaning
+
+if TYPE_CHECKING:
+    from cq_engine.runtime.queries import Queries
+
+__all__ = ["Joining"]
+
+ROUNDS = 5
+"""How often a template is taken to the newest commit while others commit."""
+
+
+class Joining:
+    """Recognises new queries. What it knows of texts is kept in memory and can be made again from the catalog."""
+
+    def __init__(self, queries: Queries) -> None:
+        self.queries = queries
+        self.services = queries.services
+        self._single: dict[int, Form] = {}
+        self._forms: dict[str, tuple[Form, tuple[Constant, ...]]] = {}
+        self._refused: set[Form] = set()
+
+    def joined(self, statement: CreateContinuousQuery) -> str | None:
+        """Creates the query as a member of a template; the message, or None where it is to be a query of its own.
+
+        A template is made for the second query of a form, or for the first WITH (template = 'on'); then, where none
+        can be made, AnalysisError says why. Holds `Queries.ddl`.
+        """
+        option = template_option(statement.options)
+        if not self._may_join(statement, option):
+            return None
+        words = read_words(statement.query)
+        session = session_settings(self.services.spark())
+        form = form_of(words, statement.mode, statement.when, statement.primary_key, session)
+        template = self._known(form, words.literals)
+        if template is None:
+            if option != "on" and (form in self._refused or not self._seen(form)):
+                return None
+            with self.services.catalog.lock:
+                try:
+                    template = self._formed(statement)
+                except NotTemplated as reason:
+                    self._refused.add(form)
+                    if option == "on":
+                        raise AnalysisError(
+                            f"{statement.name} cannot share a template", detail=str(reason),
+                            hint="leave out template = 'on' to have it refreshed by itself",
+                        ) from reason  # fmt: skip
+                    return None
+                return self._create_first(template, statement, _chosen(template, words))
+        return self._create(template, statement, _chosen(template, words))
+
+    def _may_join(self, statement: CreateContinuousQuery, option: str) -> bool:
+        catalog = self.services.catalog
+        others = [value for name, value in statement.options if name not in ("template", "refresh")]
+        plain = not others and dict(statement.options).get("refresh", "auto").lower() == "auto"
+        start = statement.start.point in ("NOW", "SNAPSHOT") and catalog.newest_version > 0
+        together = moves_together(statement.when) or option == "on"
+        return option in ("auto", "on") and plain and start and together
+
+    # ------------------------------------------------------------ forms
+
+    def _known(self, form: Form, literals: Sequence[Constant]) -> Template | None:
+        """The template of this form whose other literals are these."""
+        state = self.services.catalog.state
+        for template in state.templates.values():
+            found, pattern = self._form(template)
+            fixed = (place for place in range(len(literals)) if place not in template.places)
+            if found != form or any(literals[place].value != pattern[place].value for place in fixed):
+                continue
+            if (
+                _same_sources(state, template)
+                and self.services.catalog.status(template.name).state == "ACTIVE"
+            ):
+                return template
+        return None
+
+    def _form(self, template: Template) -> tuple[Form, tuple[Constant, ...]]:
+        if template.name not in self._forms:
+            words, query = read_words(template.pattern.query), template.pattern
+            key = query.key if query.declared else None
+            form = form_of(words, query.mode, query.when, key, query.session)
+            self._forms[template.name] = form, words.literals
+        return self._forms[template.name]
+
+    def _seen(self, form: Form) -> bool:
+        """Whether a query of this form is there."""
+        for query in self.services.catalog.state.queries.values():
+            if query.template is not None or template_option(query.options) == "off":
+                continue
+            if query.id not in self._single:
+                words = read_words(query.query)
+                key = query.key if query.declared else None
+                self._single[query.id] = form_of(words, query.mode, query.when, key, query.session)
+            if self._single[query.id] == form:
+                return True
+        return False
+
+    def _formed(self, statement: CreateContinuousQuery) -> Template:
+        """A new template, which is not in the catalog before its first member is."""
+        catalog = self.services.catalog
+        state, pattern, own = define(self.services, catalog.state, statement)
+        state, template, compiled = formed(self.services, state, pattern, own)
+        if template.name in state.queries:
+            raise NotTemplated(f"a query is called {template.name}")
+        self.queries.remember(template.query, compiled)
+        return template
+
+    # ------------------------------------------------------------ the member
+
+    def _create(
+        self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
+    ) -> str | None:
+        """The new member of a template of the catalog; None where that cannot be taken to the newest commit."""
+        catalog = self.services.catalog
+        for _ in range(ROUNDS):
+            if self._behind(template):
+                try:
+                    self.queries.refresh(template.name)
+                except RefreshError:
+                    return None
+            with self.queries.only([template.name]), catalog.lock:
+                if template.name not in catalog.state.templates:
+                    return None
+                if not self._behind(template):
+                    now = self.queries.templates.find(template.name)
+                    return self._added(catalog.state, now, statement, constants)
+        return None
+
+    def _create_first(
+        self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
+    ) -> str:
+        """The first member of a template that is not in the catalog yet. Holds the catalog."""
+        state, version = self.services.catalog.state, self.services.catalog.newest_version
+        tables = (template.query.result, *(table for _, table in template.query.states))
+        state = replace(state, next_id=max(state.next_id, 1 + max(table.id for table in tables)))
+        template = replace(
+            template,
+            query=replace(template.query, created_version=version),
+            pattern=replace(template.pattern, created_version=version),
+        )
+        state = catalogued.with_template(state, template)
+        return self._added(state, template, statement, constants)
+
+    def _behind(self, template: Template) -> bool:
+        """Whether the template's tables have changes after its position."""
+        catalog = self.services.catalog
+        position, newest = catalog.status(template.name).position, catalog.newest_version
+        numbers = (catalog.state.tables[name].storage.id for name in template.query.sources)
+        return any(catalog.changes(number, position + 1, newest) for number in numbers)
+
+    def _added(
+        self,
+        state: CatalogState,
+        template: Template,
+        statement: CreateContinuousQuery,
+        constants: tuple[str, ...],
+    ) -> str:
+        catalog = self.services.catalog
+        version = catalog.newest_version
+        state, query, made = self._member(state, template, statement, constants, version)
+        snapshot = statement.start.point == "SNAPSHOT"
+        start = self._snapshot(template, query, version) if snapshot else Start(version)
+        known = template.name in catalog.state.templates
+        with catalog.write(start.attempt) as unit:
+            unit.set_state(state)
+            start.write(unit)
+            if not known or catalog.status(template.name).position < version:
+                unit.set_status(template.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
+            self.queries.delivery.begin(unit, query, version - 1 if snapshot else version)
+        if snapshot:
+            self.queries.templates.news.joined(query, version)
+        said = [f"continuous query {query.name} created: {query.verdict}, refreshed with others like it"]
+        return "\n  ".join([*said, *query.reasons, *notes(self.services, query, made)])
+
+    def _member(
+        self,
+        state: CatalogState,
+        template: Template,
+        statement: CreateContinuousQuery,
+        constants: tuple[str, ...],
+        version: int,
+    ) -> tuple[CatalogState, ContinuousQuery, list[str]]:
+        state, number = allocate_id(state)
+        query = replace(
+            template.pattern, name=statement.name, id=number, statement=format_statement(statement),
+            query=statement.query, markers=statement.markers, destinations=statement.destinations,
+            options=statement.options, created_version=version,
+        )  # fmt: skip
+        query, state, made = with_destinations(self.queries.delivery, query, state)
+        state, query = catalogued.with_member(state, template, query, constants)
+        return state, query, made
+
+    def _snapshot(self, template: Template, query: ContinuousQuery, version: int) -> Start:
+        """The member's result as I rows of the shared log."""
+        templates, services = self.queries.templates, self.services
+        compiled = templates.compiled(template)
+        assert compiled.node is not None
+        text = query_text(compiled.node, compiled.outputs, compiled.columns)
+        start = Start(version)
+        shared = replace(template.query, name=query.name)
+        with meaning(services.spark(), dict(template.query.session)), templates.only(template, [query]):
+            result = result_at(services, replace(compiled, text=text), version)
+            rows = difference(services, result.limit(0), result, compiled.key, version)
+            keep_difference(services, start, shared, rows)
+        return start
+
+
+def _same_sources(state: CatalogState, template: Template) -> bool:
+    """Whether the tables have the columns that they had for the template: else a `*` would mean others."""
+    for name, columns in template.pattern.source_columns:
+        table = state.tables.get(name)
+        if table is None or tuple(c.name for c in table.columns) != columns:
+            return False
+    return True
+
+
+def _chosen(template: Template, words: Words) -> tuple[str, ...]:
+    """The text's constants."""
+    return tuple(words.literals[place].value for place in template.places)
