@@ -15,9 +15,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+import sqlglot
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
 
+from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.functions import conjuncts, only_where
 from cq_engine.algebra.lowered import Lowered
 from cq_engine.algebra.names import Names
@@ -34,8 +37,8 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.catalog.model import MEMBER, Column, Table
+from cq_engine.errors import CQSyntaxError
 from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
-from cq_engine.planner.tokens import scan
 
 __all__ = ["Constant", "NotTemplated", "Words", "compared", "compile_template", "read_words"]
 
@@ -69,7 +72,7 @@ def read_words(text: str) -> Words:
     (True, ['85'])
     """
     words, literals = [], []
-    for token in scan(text):
+    for token in _tokens(text):
         kind = token.token_type
         if kind in (TokenType.NUMBER, TokenType.STRING):
             type_ = number_type(token.text) if kind == TokenType.NUMBER else "string"
@@ -78,6 +81,14 @@ def read_words(text: str) -> Words:
         else:
             words.append((kind.name, text[token.start : token.end + 1]))
     return Words(tuple(words), tuple(literals))
+
+
+def _tokens(text: str) -> list[Token]:
+    """As the parser of plans reads them, so that a literal is the same here and there. Raises CQSyntaxError."""
+    try:
+        return sqlglot.tokenize(text, dialect=CQSpark)
+    except SqlglotError as error:
+        raise CQSyntaxError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def number_type(text: str) -> str:
