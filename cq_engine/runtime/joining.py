@@ -11,8 +11,9 @@ from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Template
 from cq_engine.errors import AnalysisError, RefreshError
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.template import Constant, NotTemplated, Words, read_words
+from cq_engine.planner.template import NotTemplated
 from cq_engine.planner.total import query_text
+from cq_engine.planner.words import Constant, Words, read_words
 from cq_engine.runtime.creation import Start, keep_difference
 from cq_engine.runtime.definition import define, session_settings
 from cq_engine.runtime.definition_rules import notes, with_destinations
