@@ -53,7 +53,7 @@ def constants_table(state: CatalogState, types: tuple[str, ...]) -> tuple[Catalo
         Column(MEMBER, "bigint", nullable=False),
         *(Column(f"c{n}", kind, nullable=False) for n, kind in enumerate(types)),
     )
-    storage = VersionedTable(number, "constants", f"constants {number}", columns, (MEMBER,))
+    storage = VersionedTable(number, "constants", f"constants_{number}", columns, (MEMBER,))
     return state, Table(storage.name, storage, (MEMBER,))
 
 

@@ -26,7 +26,8 @@ from cq_engine.errors import AnalysisError
 from cq_engine.grammar import Cron, OnCommit, OnDml, StartWithPeriod, When
 from cq_engine.planner.compiled import Compiled, lowered_query
 from cq_engine.planner.select_list import select_list
-from cq_engine.planner.template import NotTemplated, Words, compared, compile_template, read_words
+from cq_engine.planner.template import NotTemplated, compared, compile_template
+from cq_engine.planner.words import Words, read_words
 from cq_engine.runtime.definition import Shape, shape_of, types_over
 from cq_engine.runtime.services import Services
 

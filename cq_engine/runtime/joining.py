@@ -11,8 +11,9 @@ from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Template
 from cq_engine.errors import AnalysisError, RefreshError
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.template import Constant, NotTemplated, Words, read_words
+from cq_engine.planner.template import NotTemplated
 from cq_engine.planner.total import query_text
+from cq_engine.planner.words import Constant, Words, read_words
 from cq_engine.runtime.alike import Form, form_of, formed, moves_together, template_option
 from cq_engine.runtime.creation import Start, keep_difference
 from cq_engine.runtime.definition import define, session_settings
@@ -35,7 +36,8 @@ class Joining:
     def __init__(self, queries: Queries) -> None:
         self.queries = queries
         self.services = queries.services
-        self._single: dict[int, Form] = {}
+        self._single: dict[int, tuple[Form, tuple[Constant, ...]]] = {}
+        self._places: dict[Form, tuple[int, ...]] = {}
         self._forms: dict[str, tuple[Form, tuple[Constant, ...]]] = {}
         self._refused: set[Form] = set()
 
@@ -53,7 +55,7 @@ class Joining:
         form = form_of(words, statement.mode, statement.when, statement.primary_key, session)
         template = self._known(form, words.literals)
         if template is None:
-            if option != "on" and (form in self._refused or not self._seen(form)):
+            if option != "on" and (form in self._refused or not self._seen(form, words.literals)):
                 return None
             with self.services.catalog.lock:
                 try:
@@ -65,6 +67,9 @@ class Joining:
                             f"{statement.name} cannot share a template", detail=str(reason),
                             hint="leave out template = 'on' to have it refreshed by itself",
                         ) from reason  # fmt: skip
+                    return None
+                self._places[form] = template.places
+                if option != "on" and not self._seen(form, words.literals):
                     return None
                 return self._create_first(template, statement, _chosen(template, words))
         return self._create(template, statement, _chosen(template, words))
@@ -102,16 +107,20 @@ class Joining:
             self._forms[template.name] = form, words.literals
         return self._forms[template.name]
 
-    def _seen(self, form: Form) -> bool:
-        """Whether a query of this form is there."""
+    def _seen(self, form: Form, literals: Sequence[Constant]) -> bool:
+        """Whether a query of this form is there, with the same literals where it is known which are no constants."""
+        places = self._places.get(form, range(len(literals)))
+        fixed = [place for place in range(len(literals)) if place not in places]
         for query in self.services.catalog.state.queries.values():
             if query.template is not None or template_option(query.options) == "off":
                 continue
             if query.id not in self._single:
                 words = read_words(query.query)
                 key = query.key if query.declared else None
-                self._single[query.id] = form_of(words, query.mode, query.when, key, query.session)
-            if self._single[query.id] == form:
+                known = form_of(words, query.mode, query.when, key, query.session)
+                self._single[query.id] = known, words.literals
+            found, others = self._single[query.id]
+            if found == form and all(literals[place].value == others[place].value for place in fixed):
                 return True
         return False
 
