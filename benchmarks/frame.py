@@ -69,20 +69,21 @@ class DeltaMismatchError(Exception):
 def arguments(
     description: str, *, scales: Sequence[float] = (0.1, 1.0), rounds: int = 5
 ) -> argparse.ArgumentParser:
-    """A parser with the arguments that all benchmarks have."""
+    """A parser with the arguments that all benchmarks have; without `scales` it is not over the shop."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--scale",
-        "--scales",
-        dest="scales",
-        type=float,
-        nargs="+",
-        default=list(scales),
-        metavar="S",
-        help="1 is 100 000 customers, 1 000 000 orders, 10 000 000 lines (default: "
-        + " ".join(f"{scale:g}" for scale in scales)
-        + ")",
-    )
+    if scales:
+        parser.add_argument(
+            "--scale",
+            "--scales",
+            dest="scales",
+            type=float,
+            nargs="+",
+            default=list(scales),
+            metavar="S",
+            help="1 is 100 000 customers, 1 000 000 orders, 10 000 000 lines (default: "
+            + " ".join(f"{scale:g}" for scale in scales)
+            + ")",
+        )
     parser.add_argument("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--lines", type=Path, metavar="JSONL", help="write the JSON lines to this file, too")

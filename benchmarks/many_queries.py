@@ -1,6 +1,6 @@
 """How long a refresh and a CREATE take where many continuous queries differ in constants only.
 
-    python benchmarks/many_queries.py                            # 1, 100 and 10 000 queries, a few minutes
+    python benchmarks/many_queries.py                            # 1, 100 and 10 000 queries
     python benchmarks/many_queries.py --queries 1 50 --rounds 2 --plot many.png
 
 Each query watches one customer: what was spent, and how often, once that is over a limit. Every round commits some new
@@ -13,18 +13,13 @@ first of which is a warm-up and not counted.
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
 import random
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pyarrow as pa
+from frame import DeltaMismatchError, Figure, arguments, canvas, ratio, run, timed
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -34,27 +29,18 @@ QUERY = (
     "SELECT customer, sum(amount) AS spent, count(*) AS orders FROM orders "
     "WHERE customer = {customer} GROUP BY customer HAVING sum(amount) > {limit}"
 )
-Figure = dict[str, Any]
-
-
-class DeltaMismatchError(Exception):
-    """The deltas of a query do not add up to its result."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Runs the benchmark and prints its JSON lines; `spark` is a session to use instead of starting one."""
     options = _options(argv)
-    figures: list[Figure] = []
-    for count in sorted(options.queries):
-        with tempfile.TemporaryDirectory(prefix="cq-bench-") as directory:
-            for figure in measure(Path(directory), count, options, spark):
-                figures.append(figure)
-                print(json.dumps(figure), flush=True)
-    for figure in growth(figures):
-        print(json.dumps(figure), flush=True)
-    if options.plot is not None:
-        plot(figures, options.plot)
-    return 0
+    return run(
+        NAME,
+        options,
+        lambda directory, count: measure(directory, int(count), options, spark),
+        conclude=growth,
+        draw=plot,
+    )
 
 
 def measure(
@@ -68,7 +54,6 @@ def measure(
         seconds = [_create(engine, number) for number in range(count)]
         later = seconds[2:] or seconds
         yield {
-            "benchmark": NAME,
             "figure": "create",
             "queries": count,
             "first_seconds": round(seconds[0], 4),
@@ -88,7 +73,6 @@ def measure(
             touched.update(customer for customer in customers if customer < count)
         _check(engine, touched, before, first)
         yield {
-            "benchmark": NAME,
             "figure": "refresh",
             "queries": count,
             "refresh_seconds": round(median(refresh[1:]), 4),
@@ -105,22 +89,18 @@ def growth(figures: Sequence[Figure]) -> Iterator[Figure]:
     few, many = min(seconds), max(seconds)
     if few < many:
         yield {
-            "benchmark": NAME,
             "figure": "growth",
             "queries": [few, many],
-            "ratio": round(seconds[many] / seconds[few], 2),
+            "ratio": ratio(seconds[many], seconds[few]),
         }
 
 
 def plot(figures: Sequence[Figure], path: str) -> None:
-    """Seconds of a refresh and of a CREATE over the number of queries. Needs matplotlib."""
-    try:
-        canvas_type: Any = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        print("no plot: pip install matplotlib", file=sys.stderr)
+    """Seconds of a refresh and of a CREATE over the number of queries."""
+    drawn = canvas(2, shared=False)
+    if drawn is None:
         return
-    canvas = canvas_type(figsize=(8, 3.5), layout="constrained")
-    left, right = canvas.subplots(1, 2)
+    drawing, (left, right) = drawn
     for panel, figure, column, title in (
         (left, "refresh", "refresh_seconds", "refresh of one commit, all queries"),
         (right, "create", "each_later_seconds", "CREATE, each after the second"),
@@ -128,7 +108,7 @@ def plot(figures: Sequence[Figure], path: str) -> None:
         points = [(f["queries"], f[column]) for f in figures if f["figure"] == figure]
         panel.plot(*zip(*points), marker="o")
         panel.set(title=title, xlabel="queries", xscale="log", ylabel="seconds", ylim=(0, None))
-    canvas.savefig(path, dpi=150)
+    drawing.savefig(path, dpi=150)
 
 
 # ---------------------------------------------------------------- one warehouse
@@ -183,21 +163,15 @@ def _check(
             raise DeltaMismatchError(f"watch_{customer} ends with {row}, the result is {spent}")
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
-
-
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Many queries that differ in constants.")
-    parser.add_argument("--queries", type=int, nargs="+", default=[1, 100, 10_000], metavar="N")
+    parser = arguments("Many queries that differ in constants.", scales=())
+    parser.add_argument(
+        "--queries", dest="scales", type=int, nargs="+", default=[1, 100, 10_000], metavar="N",
+        help="how many there are (default: 1 100 10000)",
+    )  # fmt: skip
     parser.add_argument("--rows", type=int, default=200_000, help="orders at the start (default: 200 000)")
     parser.add_argument("--customers", type=int, default=10_000)
     parser.add_argument("--orders", type=int, default=50, help="new orders per commit (default: 50)")
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default: 5)")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--plot", metavar="PNG", help="draw the figures (needs matplotlib)")
     return parser.parse_args(argv)
 
 

@@ -28,9 +28,33 @@ TARGETS: Mapping[tuple[str, str], str] = {
 }
 """By benchmark and figure; a ratio unless it says a unit."""
 
-_WHERE = ("of", "stream", "query", "scale", "scales", "clustered", "orders", "share", "every", "transactions")
+_WHERE = (
+    "of",
+    "stream",
+    "query",
+    "queries",
+    "scale",
+    "scales",
+    "clustered",
+    "orders",
+    "share",
+    "every",
+    "transactions",
+)
 """What tells the lines of one figure apart."""
-_ASIDE = {"benchmark", "figure", "n", "rounds", "plan", "form", "rows", "delta_rows", "changes", "refreshes"}
+_ASIDE = {
+    "benchmark",
+    "figure",
+    "n",
+    "rounds",
+    "plan",
+    "form",
+    "rows",
+    "delta_rows",
+    "changes",
+    "refreshes",
+    "queries_with_deltas",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

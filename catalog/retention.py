@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cq_engine.catalog.layouts import TableLayout
-from cq_engine.catalog.view import Retired, Storage, View, versioned_tables
+from cq_engine.catalog.view import Retired, Storage, View
 
 __all__ = ["retire"]
 
@@ -19,7 +19,7 @@ def retire(view: View, pins: Mapping[int, int], *, logs: bool) -> list[Retired]:
     asks for the history of a state; others with `logs`. Files of published logs stay where they are: they belong to
     the Delta table then.
     """
-    kinds = {table.id: table.kind for table in versioned_tables(view.state).values()}
+    kinds = {number: table.kind for number, table in view.tables().items()}
     with view.lock:
         found = [
             _retire(layout, kinds[number], pins[number], view.storage.get(number), logs)

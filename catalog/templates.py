@@ -17,6 +17,7 @@ from cq_engine.catalog.model import (
 )
 
 __all__ = [
+    "carried_on",
     "constants_table",
     "members",
     "owner",
@@ -77,6 +78,22 @@ def with_member(
     member = replace(query, result=log, states=(), template=template.name, constants=constants)
     known = query.name.lower() in state.queries
     return (replace_query if known else add_query)(state, member), member
+
+
+def carried_on(before: CatalogState, after: CatalogState) -> CatalogState:
+    """`after` with what refreshes have done to templates meanwhile: `after` may be older than `before` in that.
+
+    Definitions change one after the other, but for `Template.ready`, which refreshes move, and only ahead.
+    """
+    kept = {
+        name: known
+        for name, known in before.templates.items()
+        if name in after.templates and after.templates[name].ready < known.ready
+    }
+    if not kept:
+        return after
+    moved = {name: replace(after.templates[name], ready=known.ready) for name, known in kept.items()}
+    return replace(after, templates={**after.templates, **moved})
 
 
 def without_empty(state: CatalogState) -> CatalogState:

@@ -18,11 +18,13 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     VersionedTable,
 )
+from cq_engine.catalog.templates import carried_on
 from cq_engine.catalog.view import (
     Advance,
     Facts,
     Published,
     Replaced,
+    Retired,
     Staged,
     Storage,
     View,
@@ -93,6 +95,10 @@ class UnitOfWork:
         """A snapshot of the table at `version`: the newest one's files, without `remove`, with `add`."""
         self.facts.advances.append(Advance(table.id, version, tuple(add), tuple(remove)))
 
+    def set_floor(self, table: VersionedTable, floor: int) -> None:
+        """Of a new delta log: the version below which it has no rows because nobody keeps them any more."""
+        self.facts.retired.append(Retired(table.id, floor, (), ()))
+
     def set_state(self, state: CatalogState) -> None:
         """All definitions. What is stored and not in `state` is dropped with its data."""
         self.facts.state = state
@@ -123,6 +129,7 @@ def resolve(view: View, facts: Facts) -> None:
         if place and facts.commits[place - 1][0] >= version:
             raise StorageError("commit versions of one transaction must increase")
     if facts.state is not None:
+        facts.state = carried_on(view.state, facts.state)
         facts.diff = view.diff(facts.state)
     put = facts.diff.put_storage if facts.diff is not None else ()
     gone = facts.diff.gone if facts.diff is not None else frozenset()

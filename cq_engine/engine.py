@@ -80,7 +80,7 @@ class Engine(Upkeep):
         self._handles: set[str] = set()
         self._scheduled = scheduler and not catalog.read_only
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
-        self.queries.templates.left = self.schedule
+        self.queries.templates.left = self._left_template
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
@@ -214,6 +214,12 @@ class Engine(Upkeep):
             sources = [self.catalog.state.tables[source].name for source in query.sources]
             last = None if new else self.catalog.status(name).last_refresh
             self.scheduler.add(name, query.when, last, sources=sources)
+
+    def _left_template(self, name: str) -> None:
+        """A query goes on by itself: what its template has not processed it still has to."""
+        self.schedule(name)
+        if self.catalog.status(name).state == "ACTIVE" and has_news(self.catalog, self.queries.find(name)):
+            self.scheduler.wake(name)
 
     def refresh(self, query: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; its table destinations are up to date

@@ -9,6 +9,7 @@ from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.runtime.compaction import Compactor
 from cq_engine.runtime.maintenance import Maintenance
+from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.retention import GRACE, Vacuumed, parse_retention, vacuum
 from cq_engine.runtime.services import Services
 
@@ -23,6 +24,7 @@ class Upkeep:
     conf: dict[str, str]
     compactor: Compactor
     maintenance: Maintenance
+    queries: Queries
     publisher: Publisher | None
     _published: float
 
@@ -58,6 +60,7 @@ class Upkeep:
         """
         self._check_writable()
         length = None if retain is None else parse_retention(retain)
+        self.queries.templates.settle(whole=True)
         self.publish()
         grace = 0.0 if length is not None and not length else GRACE
         return vacuum(self.services, self.conf, name, length, grace=grace)

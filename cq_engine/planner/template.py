@@ -34,6 +34,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import MEMBER, Column, Table
 from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
+from cq_engine.planner.total import query_text
 from cq_engine.planner.words import Constant
 
 __all__ = ["NotTemplated", "compared", "compile_template"]
@@ -176,7 +177,7 @@ def compile_template(
     compiled = assembled(text, wide, tables, declared, types, names, whole)
     if compiled.key_checked or (key is None) != (compiled.key is None):
         raise NotTemplated("the key of all members is not that of one")
-    return compiled
+    return replace(compiled, text=query_text(whole.node, compiled.outputs, compiled.columns))
 
 
 def _place(part: exp.Expr) -> int:

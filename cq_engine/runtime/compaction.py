@@ -12,7 +12,6 @@ from cq_engine.algebra.emit import quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
-from cq_engine.catalog.view import versioned_tables
 from cq_engine.errors import CatalogError
 from cq_engine.runtime.change_rows import reading_again
 from cq_engine.runtime.merging import ROWS_PER_FILE, Merge, plan_merge, stats_columns, write_merge
@@ -166,7 +165,7 @@ class Compactor:
         catalog = self.services.catalog
         faults.point("compact.staged")
         with catalog.lock, catalog.write(attempt) as unit:
-            if table.id not in versioned_tables(catalog.state):
+            if table.id not in catalog.view.tables():
                 raise CatalogError(f"{table.name} was dropped or built anew while it was compacted")
             unit.advance_snapshot(table, at, add, remove)
         faults.point("compact.after_catalog")

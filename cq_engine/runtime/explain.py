@@ -121,7 +121,7 @@ def analyze_query(engine: Engine, name: str) -> Result:
     queries = engine.queries
     query = queries.find(name)
     done = engine.refresh(name)
-    report = queries.refresher.reports.get(query.name, Report())
+    report = queries.refresher.reports.get(query.template or query.name, Report())
     changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
     lines = [
         f"continuous query {query.name}: refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"

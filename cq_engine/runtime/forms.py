@@ -34,6 +34,8 @@ def statistics(
         sets = [s for s in layout.changes if s.high > interval.a and s.low <= interval.b]
         rows = sum(file.rows for file in layout.snapshot)
         rows += sum(s.rows for s in layout.changes if s.high <= interval.a and s.kinds == {"INSERT"})
+        if table.storage.kind == "constants":
+            rows = services.reader.constants(table.storage).num_rows
         changed = sum(s.rows for s in sets)
         kinds: frozenset[str] = frozenset().union(*(s.kinds for s in sets))
         recent = sum(s.rows for s in layout.changes if s.high <= interval.a)

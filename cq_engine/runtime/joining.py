@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cq_engine import faults
 from cq_engine.catalog import templates as catalogued
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Template
 from cq_engine.errors import AnalysisError, RefreshError
 from cq_engine.grammar import CreateContinuousQuery, format_statement
+from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.template import NotTemplated
-from cq_engine.planner.total import query_text
 from cq_engine.planner.words import Constant, Words, read_words
 from cq_engine.runtime.alike import Form, form_of, formed, moves_together, template_option
 from cq_engine.runtime.creation import Start, keep_difference
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from cq_engine.runtime.queries import Queries
 
 __all__ = ["Joining"]
-
-ROUNDS = 5
-"""How often a template is taken to the newest commit while others commit."""
 
 
 class Joining:
@@ -49,6 +48,12 @@ class Joining:
         """
         option = template_option(statement.options)
         if not self._may_join(statement, option):
+            if option == "on":
+                raise AnalysisError(
+                    f"{statement.name} cannot share a template",
+                    detail="it starts from a version, has other options, or nothing is committed yet",
+                    hint="leave out template = 'on' to have it refreshed by itself",
+                )
             return None
         words = read_words(statement.query)
         session = session_settings(self.services.spark())
@@ -57,21 +62,21 @@ class Joining:
         if template is None:
             if option != "on" and (form in self._refused or not self._seen(form, words.literals)):
                 return None
-            with self.services.catalog.lock:
-                try:
-                    template = self._formed(statement)
-                except NotTemplated as reason:
-                    self._refused.add(form)
-                    if option == "on":
-                        raise AnalysisError(
-                            f"{statement.name} cannot share a template", detail=str(reason),
-                            hint="leave out template = 'on' to have it refreshed by itself",
-                        ) from reason  # fmt: skip
-                    return None
-                self._places[form] = template.places
-                if option != "on" and not self._seen(form, words.literals):
-                    return None
-                return self._create_first(template, statement, _chosen(template, words))
+            try:
+                template, compiled = self._formed(statement)
+            except NotTemplated as reason:
+                self._refused.add(form)
+                if option == "on":
+                    raise AnalysisError(
+                        f"{statement.name} cannot share a template", detail=str(reason),
+                        hint="leave out template = 'on' to have it refreshed by itself",
+                    ) from reason  # fmt: skip
+                return None
+            self._places[form] = template.places
+            if option != "on" and not self._seen(form, words.literals):
+                return None
+            self.queries.remember(template.query, compiled)
+            return self._create_first(template, statement, _chosen(template, words))
         return self._create(template, statement, _chosen(template, words))
 
     def _may_join(self, statement: CreateContinuousQuery, option: str) -> bool:
@@ -124,42 +129,54 @@ class Joining:
                 return True
         return False
 
-    def _formed(self, statement: CreateContinuousQuery) -> Template:
-        """A new template, which is not in the catalog before its first member is."""
+    def _formed(self, statement: CreateContinuousQuery) -> tuple[Template, Compiled]:
+        """A new template, which is not in the catalog before its first member is, and its plan."""
         catalog = self.services.catalog
         state, pattern, own = define(self.services, catalog.state, statement)
         state, template, compiled = formed(self.services, state, pattern, own)
         if template.name in state.queries:
             raise NotTemplated(f"a query is called {template.name}")
-        self.queries.remember(template.query, compiled)
-        return template
+        return template, compiled
 
     # ------------------------------------------------------------ the member
 
     def _create(
         self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
     ) -> str | None:
-        """The new member of a template of the catalog; None where that cannot be taken to the newest commit."""
+        """The new member of a template of the catalog; None where that cannot be taken to what is committed now.
+
+        Others go on committing meanwhile: their commits are the first deltas.
+        """
         catalog = self.services.catalog
-        for _ in range(ROUNDS):
-            if self._behind(template):
-                try:
-                    self.queries.refresh(template.name)
-                except RefreshError:
-                    return None
-            with self.queries.only([template.name]), catalog.lock:
-                if template.name not in catalog.state.templates:
-                    return None
-                if not self._behind(template):
-                    now = self.queries.templates.find(template.name)
-                    return self._added(catalog.state, now, statement, constants)
-        return None
+        begun = catalog.newest_version
+        if self._behind(template, begun):
+            try:
+                self.queries.refresh(template.name)
+            except RefreshError:
+                return None
+        with self.queries.only([template.name]), ExitStack() as held:
+            now = catalog.state.templates.get(template.name)
+            if now is None or catalog.status(now.name).state != "ACTIVE" or self._behind(now, begun):
+                return None
+            with catalog.lock:
+                version = max(begun, catalog.status(now.name).position)
+                held.enter_context(self.services.pins.held(version))
+            return self._added(catalog.state, now, statement, constants, version)
 
     def _create_first(
         self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
     ) -> str:
-        """The first member of a template that is not in the catalog yet. Holds the catalog."""
-        state, version = self.services.catalog.state, self.services.catalog.newest_version
+        """The first member of a template that is not in the catalog yet."""
+        with ExitStack() as held:
+            with self.services.catalog.lock:
+                version = self.services.catalog.newest_version
+                held.enter_context(self.services.pins.held(version))
+            state, template = self._with_new(template, version)
+            return self._added(state, template, statement, constants, version)
+
+    def _with_new(self, template: Template, version: int) -> tuple[CatalogState, Template]:
+        """The state with a new template that starts at `version`, and the template."""
+        state = self.services.catalog.state
         tables = (template.query.result, *(table for _, table in template.query.states))
         state = replace(state, next_id=max(state.next_id, 1 + max(table.id for table in tables)))
         template = replace(
@@ -167,13 +184,12 @@ class Joining:
             query=replace(template.query, created_version=version),
             pattern=replace(template.pattern, created_version=version),
         )
-        state = catalogued.with_template(state, template)
-        return self._added(state, template, statement, constants)
+        return catalogued.with_template(state, template), template
 
-    def _behind(self, template: Template) -> bool:
-        """Whether the template's tables have changes after its position."""
+    def _behind(self, template: Template, newest: int) -> bool:
+        """Whether the template's tables have changes after its position, up to the version `newest`."""
         catalog = self.services.catalog
-        position, newest = catalog.status(template.name).position, catalog.newest_version
+        position = catalog.status(template.name).position
         numbers = (catalog.state.tables[name].storage.id for name in template.query.sources)
         return any(catalog.changes(number, position + 1, newest) for number in numbers)
 
@@ -183,19 +199,22 @@ class Joining:
         template: Template,
         statement: CreateContinuousQuery,
         constants: tuple[str, ...],
+        version: int,
     ) -> str:
+        """Creates the member at `version`, at which the template is, or gets to without changes."""
         catalog = self.services.catalog
-        version = catalog.newest_version
         state, query, made = self._member(state, template, statement, constants, version)
         snapshot = statement.start.point == "SNAPSHOT"
         start = self._snapshot(template, query, version) if snapshot else Start(version)
         known = template.name in catalog.state.templates
-        with catalog.write(start.attempt) as unit:
+        faults.point("create.computed")
+        with catalog.lock, catalog.write(start.attempt) as unit:
             unit.set_state(state)
             start.write(unit)
             if not known or catalog.status(template.name).position < version:
                 unit.set_status(template.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
             self.queries.delivery.begin(unit, query, version - 1 if snapshot else version)
+        faults.point("create.after_catalog")
         if snapshot:
             self.queries.templates.news.joined(query, version)
         said = [f"continuous query {query.name} created: {query.verdict}, refreshed with others like it"]
@@ -223,12 +242,10 @@ class Joining:
         """The member's result as I rows of the shared log."""
         templates, services = self.queries.templates, self.services
         compiled = templates.compiled(template)
-        assert compiled.node is not None
-        text = query_text(compiled.node, compiled.outputs, compiled.columns)
         start = Start(version)
         shared = replace(template.query, name=query.name)
         with meaning(services.spark(), dict(template.query.session)), templates.only(template, [query]):
-            result = result_at(services, replace(compiled, text=text), version)
+            result = result_at(services, compiled, version)
             rows = difference(services, result.limit(0), result, compiled.key, version)
             keep_difference(services, start, shared, rows)
         return start

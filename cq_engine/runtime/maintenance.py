@@ -115,7 +115,9 @@ class Maintenance:
         state = catalog.state
         for table in state.tables.values():
             yield table.storage, catalog.newest_version
-        for query in state.queries.values():
+        for query in (*(each.query for each in state.templates.values()), *state.queries.values()):
+            if query.template is not None:
+                continue  # its template has the states
             stored = [each for _, each in query.states]
             if query.relation is not None:
                 stored.append(query.relation.storage)
@@ -124,4 +126,7 @@ class Maintenance:
             except CatalogError:  # dropped meanwhile
                 continue
             for each in stored:
-                yield each, position
+                yield (
+                    each,
+                    position - (query.name in state.templates),
+                )  # new members' rows are added at the position

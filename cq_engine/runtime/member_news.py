@@ -43,7 +43,7 @@ class MemberNews:
         log = template.query.result
         if log.id not in self._newest:
             upto = self.services.catalog.status(template.name).position
-            self._newest[log.id] = self._read(log, 0, upto)
+            self._newest[log.id] = self._read(log, self.services.catalog.floor(log.id), upto)
         return self._newest[log.id]
 
     def is_known(self, template: Template) -> bool:
@@ -91,7 +91,7 @@ class MemberNews:
     def settle(self, template: Template, delivering: Sequence[ContinuousQuery], *, now: bool = False) -> None:
         """Moves the cursors of members that wait for nothing to the template's position, where the log has grown.
 
-        With `now` in any case.
+        With `now` in any case. Call it with the template held: a refresh that is written and not noted would be missed.
         """
         catalog, log = self.services.catalog, template.query.result
         position = catalog.status(template.name).position

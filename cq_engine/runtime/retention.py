@@ -3,7 +3,8 @@
 A version stays where somebody may still ask for it:
 
 - the position of every query that reads the table, whatever its state, since its next refresh begins there;
-- the cursors of a query's destinations, for its delta log;
+- the cursors of a query's destinations, for its delta log; those of all members of a template for the log that they
+  share;
 - the versions that open transactions read, and queries that are being created;
 - everything that was committed within the declared retention, and the image at its beginning;
 - of what is published as Delta Lake, what is not published yet.
@@ -20,7 +21,8 @@ from cq_engine import faults
 from cq_engine.catalog.delta_files import delta_schema
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.graph import readers, table_readers
-from cq_engine.catalog.model import ContinuousQuery, VersionedTable
+from cq_engine.catalog.model import ContinuousQuery, Template, VersionedTable
+from cq_engine.catalog.templates import members
 from cq_engine.destinations.log import pin
 from cq_engine.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.runtime.services import Services
@@ -103,8 +105,12 @@ def _pins(
             reading = _positions(services, table_readers(state, key))
             found[table.storage.id] = min([held, declared, *reading, *_unpublished(services, table.storage)])
     for key, query in state.queries.items():
-        if name is None or name.lower() == key:
+        if query.template is None and (name is None or name.lower() == key):
             found.update(_query_pins(services, conf, query, held, retain))
+    one = None if name is None else state.queries.get(name.lower())
+    for template in state.templates.values():
+        if name is None or (one is not None and one.template == template.name):
+            found.update(_template_pins(services, conf, template, held, retain if name is None else None))
     return found
 
 
@@ -125,6 +131,24 @@ def _query_pins(
     if query.relation is not None:
         above = _positions(services, readers(catalog.state, query.name))
         yield query.relation.storage.id, min([held, declared, position, *above])
+
+
+def _template_pins(
+    services: Services,
+    conf: Mapping[str, str],
+    template: Template,
+    held: int,
+    retain: timedelta | None,
+) -> Iterator[tuple[int, int]]:
+    """The shared log stays above the position's predecessor: a new member's first snapshot stands at the position."""
+    catalog, log = services.catalog, template.query.result
+    declared = _declared(services, conf, template.query.options, retain)
+    position = catalog.status(template.name).position
+    found = members(catalog.state, template)
+    cursors = [pin(cursor) for query in found for cursor in catalog.cursors(query.name)]
+    yield log.id, max(0, min([held, declared, position - 1, *cursors, *_unpublished(services, log)]))
+    for _, table in template.query.states:
+        yield table.id, position
 
 
 def _positions(services: Services, queries: Sequence[ContinuousQuery]) -> list[int]:

@@ -60,7 +60,7 @@ def own_start(
 def _copy_log(
     services: Services, start: Start, query: ContinuousQuery, own: ContinuousQuery, position: int
 ) -> None:
-    first = max(query.created_version - 1, 0)
+    first = max(query.created_version - 1, services.catalog.floor(query.result.id), 0)
     rows = services.reader.changes_arrow(query.result, first, position)
     kinds = frozenset().union(
         *(c.kinds for c in services.catalog.changes(query.result.id, first + 1, position))

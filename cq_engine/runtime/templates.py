@@ -111,12 +111,27 @@ class Templates:
 
     def refresh(self, name: str, upto: int | None = None) -> Refresh:
         """Processes what is committed for all members, and serves their destinations. Raises RefreshError."""
-        with self.queries.only([name]):
-            result = self._run(self.find(name), upto)
-            template = self.services.catalog.state.templates.get(name)
-            if template is not None:
-                self.deliver(template, result)
-        return result
+        catalog = self.services.catalog
+        while True:
+            with self.queries.only([name]):
+                template = self.find(name)
+                position = catalog.status(name).position
+                done = self._run(template, upto)
+                if isinstance(done, Refresh):
+                    self.deliver(self.find(name), done)
+                    return done
+            self._part_with(name, done)
+            if name not in catalog.state.templates:
+                return Refresh(name, position, position, plan=template.query.verdict)
+
+    def _part_with(self, name: str, guilty: Sequence[tuple[ContinuousQuery, str]]) -> None:
+        """Members with which a refresh fails leave; the template is not held, since definitions come first."""
+        with self.queries.ddl:
+            for member, reason in guilty:
+                known = self.services.catalog.state.queries.get(member.name.lower())
+                if known is not None and known.id == member.id and known.template == name:
+                    _log.warning("continuous query %s leaves %s: %s", member.name, name, reason)
+                    self.leave(known, "FAILED", reason)
 
     def refresh_member(self, query: ContinuousQuery, upto: int | None = None) -> tuple[Refresh, Refresh]:
         """The refresh of the query's template, and of it what concerns the query."""
@@ -133,7 +148,8 @@ class Templates:
         inserted, deleted, updated = counts
         return whole, replace(whole, query=query.name, inserted=inserted, deleted=deleted, updated=updated)
 
-    def _run(self, template: Template, upto: int | None) -> Refresh:
+    def _run(self, template: Template, upto: int | None) -> Refresh | list[tuple[ContinuousQuery, str]]:
+        """The refresh, or the members that make it fail and why."""
         catalog, query = self.services.catalog, template.query
         status = catalog.status(query.name)
         if status.state != "ACTIVE":
@@ -143,7 +159,6 @@ class Templates:
             )  # fmt: skip
         self.services.functions.require(query.name, query.functions, catalog.state)
         end = horizon(catalog, query.sources, upto)
-        guilty: list[tuple[ContinuousQuery, str]] = []
         with meaning(self.services.spark(), dict(query.session)):
             try:
                 return self._refreshed(template, end)
@@ -153,13 +168,7 @@ class Templates:
                     text = error.message if not error.detail else f"{error.message} ({error.detail})"
                     self.queries.set_status(query, replace(status, state="FAILED", error=text))
                     raise
-        for member, reason in guilty:
-            _log.warning("continuous query %s leaves %s: %s", member.name, query.name, reason)
-            self.leave(member, "FAILED", reason)
-        if template.name not in catalog.state.templates:
-            return Refresh(query.name, status.position, status.position, plan=query.verdict)
-        with meaning(self.services.spark(), dict(query.session)):
-            return self._refreshed(self.find(template.name), end)
+                return guilty
 
     def _refreshed(self, template: Template, end: int) -> Refresh:
         compiled = self.compiled(template)
@@ -272,12 +281,19 @@ class Templates:
                 self.queries.delivery.deliver(members[number])
         self.news.settle(template, delivering)
 
-    def settle(self) -> None:
-        """Moves all cursors that wait for nothing, so that the next process need not look for what they wait for."""
-        for template in self.services.catalog.state.templates.values():
-            delivering = [query for query in self.members(template).values() if query.destinations]
-            if self.news.is_known(template):
-                self.news.settle(template, delivering, now=True)
+    def settle(self, *, whole: bool = False) -> None:
+        """Moves all cursors that wait for nothing, so that the next process need not look for what they wait for.
+
+        With `whole` the logs that nobody has looked at are read for this, too: a cursor keeps what comes after it.
+        """
+        for name in list(self.services.catalog.state.templates):
+            with self.queries.only([name]):
+                template = self.services.catalog.state.templates.get(name)
+                if template is None:
+                    continue
+                delivering = [query for query in self.members(template).values() if query.destinations]
+                if delivering and (whole or self.news.is_known(template)):
+                    self.news.settle(template, delivering, now=True)
 
     # ------------------------------------------------------------ leaving
 
@@ -288,7 +304,7 @@ class Templates:
     def leave(self, query: ContinuousQuery, state: str, error: str) -> ContinuousQuery:
         """Makes a member a query of its own at the template's position, in this state, with its part of the log.
 
-        Raises CQError where Spark cannot evaluate the query.
+        What it starts from is computed while others commit; the template stands still. Holds `Queries.ddl`. Raises CQError where Spark cannot evaluate the query.
         """
         assert query.template is not None
         catalog, services = self.services.catalog, self.services
@@ -296,14 +312,16 @@ class Templates:
             template = self.find(query.template)
             shape = shape_of(services, catalog.state, query.query, dict(query.source_columns))
             compiled = compile_definition(services, shape, query.key if query.declared else None)
-            with catalog.lock:
-                status = catalog.status(query.name)
-                found, own, compiled, start = own_start(services, template, query, compiled, status.position)
-                after = catalogued.without_empty(replace_query(found, own))
-                with catalog.write(start.attempt) as unit:
-                    unit.set_state(after)
-                    start.write(unit)
-                    unit.set_status(own.name, QueryStatus(status.position, state, error, status.last_refresh))
+            status = catalog.status(query.name)
+            found, own, compiled, start = own_start(services, template, query, compiled, status.position)
+            after = catalogued.without_empty(replace_query(found, own))
+            floor = catalog.floor(query.result.id)
+            with catalog.lock, catalog.write(start.attempt) as unit:
+                unit.set_state(after)
+                start.write(unit)
+                if floor:
+                    unit.set_floor(own.result, floor)
+                unit.set_status(own.name, QueryStatus(status.position, state, error, status.last_refresh))
         self.queries.remember(own, compiled)
         self.left(own.name)
         return own

@@ -127,6 +127,16 @@ def test_cold_start(run: Run) -> None:
     assert 0 < prompt["prompt_seconds"] < prompt["first_answer_seconds"]
 
 
+def test_many_queries(run: Run, tmp_path: Path) -> None:
+    arguments = ["--queries", "1", "6", "--rows", "50", "--customers", "6", "--orders", "5", "--rounds", "1"]
+    figures = run("many_queries", *arguments, "--plot", str(tmp_path / "plot.png"))
+    assert [(f["figure"], f["queries"]) for f in figures] == [
+        *((name, count) for count in (1, 6) for name in ("create", "refresh")),
+        ("growth", [1, 6]),
+    ]
+    assert all(f["queries_with_deltas"] > 0 for f in figures if f["figure"] == "refresh")
+
+
 def test_deltas_that_are_wrong_end_a_benchmark() -> None:
     frame = import_module("frame")
     with pytest.raises(frame.DeltaMismatchError, match="q: the deltas are not what changed"):

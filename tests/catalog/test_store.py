@@ -399,6 +399,20 @@ class TestSchema:
             with pytest.raises(CatalogError, match="schema version"):
                 open_catalog(read_only=read_only)
 
+    def test_an_older_schema_is_brought_up_to_date(self, catalog: Catalog, open_catalog: Open) -> None:
+        with catalog._database.writing() as connection:
+            schema.doomed.drop(connection)
+            connection.execute(
+                schema.meta.update().where(schema.meta.c.key == "schema_version").values(value="1")
+            )
+        catalog.close()
+        with pytest.raises(CatalogError, match="schema version 1"):
+            open_catalog(read_only=True)
+        again = open_catalog()
+        with again._database.reading() as connection:
+            assert migrations.stored_version(connection) == migrations.VERSION
+            assert set(sa.inspect(connection).get_table_names()) == set(schema.metadata.tables)
+
     def test_a_database_belongs_to_one_warehouse(self, catalog: Catalog, tmp_path: Path) -> None:
         url = str(catalog._database.engine.url.render_as_string(hide_password=False))
         catalog.close()

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine, RefreshError
-from cq_engine.runtime import creation, reader, refresh
+from cq_engine.planner import forms
+from cq_engine.runtime import compaction, creation, reader, refresh
 
 SHAPES = {
     "rows": "SELECT id, cust, amt FROM orders WHERE cust = {a}",
@@ -113,18 +114,22 @@ def change(engine: Engine, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     ("seed", "mode", "large", "shapes"),
     [
-        (1, "TRANSACTIONAL", False, ("rows", "sums", "total")),
-        (2, "COMPRESSED", False, ("joined", "kinds", "over")),
-        (3, "TRANSACTIONAL", False, ("bag", "distinct", "left")),
-        (4, "TRANSACTIONAL", True, ("sums", "over")),
+        (1, "TRANSACTIONAL", "", ("rows", "sums", "total")),
+        (2, "COMPRESSED", "", ("joined", "kinds", "over")),
+        (3, "TRANSACTIONAL", "", ("bag", "distinct", "left")),
+        (4, "TRANSACTIONAL", "large", ("sums", "over")),
+        (5, "COMPRESSED", "recomputed", ("total", "over")),
     ],
 )
 def test_members_have_the_deltas_of_queries_by_themselves(
-    spark: SparkSession, warehouse: Path, seed: int, mode: str, large: bool, shapes: tuple[str, ...]
+    spark: SparkSession, warehouse: Path, seed: int, mode: str, large: str, shapes: tuple[str, ...]
 ) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        if large:
+        if large == "recomputed":
+            patch.setattr(forms, "RECOMPUTE_ROWS", 0)
+            patch.setattr(forms, "RECOMPUTE_SHARE", 0.0)
+        if large == "large":
             patch.setattr(refresh, "SMALL_CHANGES", 0)
             patch.setattr(reader, "SMALL_ROWS", 0)
             patch.setattr(creation, "SMALL_START", 0)
@@ -185,7 +190,7 @@ DIVERGE: dict[str, Callable[[Engine], object]] = {
         e.execute("UPDATE orders SET amt = amt + 1"),
         e.execute("ALTER CONTINUOUS QUERY q2 RESUME"),
     ),
-    "schedule": lambda e: e.execute("ALTER CONTINUOUS QUERY q2 SET WHEN ON DEMAND"),
+    "schedule": lambda e: e.execute("ALTER CONTINUOUS QUERY q2 SET ON DEMAND"),
     "read": lambda e: e.execute("CREATE CONTINUOUS QUERY reader AS SELECT max(s) AS m FROM q2"),
     "replace": lambda e: e.execute(
         f"CREATE OR REPLACE CONTINUOUS QUERY q2 AS {SUMS.format(2).replace('GROUP', 'AND amt > 0 GROUP')}"
@@ -319,13 +324,18 @@ def test_scheduled_members_are_refreshed_in_the_background(spark: SparkSession, 
 
 
 def test_a_template_is_compacted_below_its_position(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq_engine.runtime.compaction.STATE_TAIL", 0)
+    for limit in ("TAIL", "LONG_TAIL"):
+        monkeypatch.setattr(compaction, limit, 0)
     create(engine, 3)
     for amount in range(3):
         engine.execute(f"UPDATE orders SET amt = amt + {amount + 1}")
         engine.drain()
         name = f"later{amount}"
         engine.execute(f"CREATE CONTINUOUS QUERY {name} START FROM SNAPSHOT AS {SUMS.format(amount + 1)}")
+        (template,) = engine.catalog.state.templates.values()
+        position = engine.catalog.status(template.name).position
+        for _, state in template.query.states:
+            assert engine.catalog.layout(state.id, position).base == position - 1
     engine.execute("UPDATE orders SET amt = amt + 10")
     engine.drain()
     for amount in range(3):

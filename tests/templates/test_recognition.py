@@ -112,5 +112,10 @@ def test_it_is_told_why_there_can_be_none(engine: Engine) -> None:
     with pytest.raises(AnalysisError, match="cannot share a template") as refused:
         engine.execute("CREATE CONTINUOUS QUERY alone WITH (template = 'on') AS SELECT id FROM t")
     assert refused.value.detail == "nothing is compared with a constant"
+    with pytest.raises(AnalysisError, match="cannot share a template") as refused:
+        engine.execute(
+            "CREATE CONTINUOUS QUERY alone WITH (template = 'on', retention = '3 days') AS SELECT id FROM t WHERE n = 1"
+        )
+    assert "other options" in refused.value.detail
     with pytest.raises(AnalysisError, match="template = maybe is unknown"):
         engine.execute("CREATE CONTINUOUS QUERY alone WITH (template = 'maybe') AS SELECT id FROM t")
