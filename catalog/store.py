@@ -149,8 +149,7 @@ class Catalog:
 
     def status(self, query: str) -> QueryStatus:
         """CatalogError where there is no such query. A member of a template has the template's."""
-        view = self.view
-        found = view.statuses.get(owner(view.state, query))
+        found = self.view.status(query)
         if found is None:
             raise CatalogError(f"there is no continuous query {query}")
         return found
@@ -159,10 +158,7 @@ class Catalog:
         return self.view.cursors.get((query.lower(), destination))
 
     def cursors(self, query: str) -> list[Cursor]:
-        view = self.view
-        with view.lock:
-            names = view.cursor_names.get(query.lower(), ())
-            return [view.cursors[query.lower(), name] for name in sorted(names)]
+        return self.view.cursors_of(query)
 
     def refreshes(self, query: str | None = None, limit: int = 100) -> list[RefreshRecord]:
         """The last `limit` refreshes, newest first; of a member of a template the template's."""

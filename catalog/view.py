@@ -29,6 +29,7 @@ from cq_engine.catalog.model import (
     Template,
     VersionedTable,
 )
+from cq_engine.catalog.templates import owner
 
 __all__ = [
     "Facts",
@@ -170,6 +171,17 @@ class View:
             known = dict(versioned_tables(self.state))
             self._tables = (self.state, known)
         return known
+
+    def status(self, query: str) -> QueryStatus | None:
+        """Where a query is; of a member of a template, where that is."""
+        with self.lock:
+            return self.statuses.get(owner(self.state, query))
+
+    def cursors_of(self, query: str) -> list[Cursor]:
+        """The cursors of a query's destinations."""
+        with self.lock:
+            names = self.cursor_names.get(query.lower(), ())
+            return [self.cursors[query.lower(), name] for name in sorted(names)]
 
     def put_cursor(self, key: tuple[str, str], cursor: Cursor) -> None:
         """Takes a cursor in."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +14,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog.delta_lake import Publisher
-from cq_engine.catalog.graph import readers
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.clock import Clock, SystemClock
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
-from cq_engine.errors import CatalogError, CQError, TransactionError
+from cq_engine.errors import CatalogError, TransactionError
 from cq_engine.grammar import parse
 from cq_engine.handles import QueryDescription, TransactionHandle
 from cq_engine.result import Result
@@ -39,16 +37,16 @@ from cq_engine.runtime.scheduler import Scheduler
 from cq_engine.runtime.scripts import read_script
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.transaction import Transaction
+from cq_engine.scheduling import Scheduling
 from cq_engine.session import interrupt, spark_session
 from cq_engine.upkeep import Upkeep
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
-_log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Engine(Upkeep):
+class Engine(Upkeep, Scheduling):
     """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
@@ -188,39 +186,6 @@ class Engine(Upkeep):
 
     # ------------------------------------------------------------ continuous queries
 
-    def _schedule_known(self, name: str) -> None:
-        """One query whose schedule does not fit must not keep the warehouse from opening."""
-        try:
-            self.schedule(name)
-        except CQError as error:
-            self._report(name, error)
-
-    def schedule(self, name: str, *, new: bool = False) -> None:
-        """Puts a query's WHEN into effect; that of a new one counts from now on."""
-        query = self.queries.find(name)
-        if query.template is not None:
-            self._schedule_template(query.template, new=new)
-            return
-        last = None if new else self.catalog.status(query.name).last_refresh
-        sources = [
-            self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources
-        ]
-        self.scheduler.add(query.name, query.when, last, sources=sources)
-
-    def _schedule_template(self, name: str, *, new: bool) -> None:
-        """A template is scheduled once, whatever its members are."""
-        if not self.scheduler.knows(name):
-            query = self.catalog.state.templates[name].query
-            sources = [self.catalog.state.tables[source].name for source in query.sources]
-            last = None if new else self.catalog.status(name).last_refresh
-            self.scheduler.add(name, query.when, last, sources=sources)
-
-    def _left_template(self, name: str) -> None:
-        """A query goes on by itself: what its template has not processed it still has to."""
-        self.schedule(name)
-        if self.catalog.status(name).state == "ACTIVE" and has_news(self.catalog, self.queries.find(name)):
-            self.scheduler.wake(name)
-
     def refresh(self, query: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; its table destinations are up to date
         on return. Where one of those queries is paused or has failed, it gets as far as they are.
@@ -236,40 +201,6 @@ class Engine(Upkeep):
         if self._scheduled and time.monotonic() - self._published > 5.0:
             self.publish()
         self.maintenance.refreshed()
-
-    def cascade(self, query: str) -> None:
-        """Wakes the queries that read `query` and have something to process now."""
-        found = self.catalog.state.queries.get(query.lower())
-        if found is None or found.relation is None:
-            return  # nobody reads it
-        for reader in readers(self.catalog.state, query):
-            if has_news(self.catalog, reader):
-                self.scheduler.wake(reader.name)
-
-    def _run_query(self, name: str) -> None:
-        state = self.catalog.status(name).state
-        if state == "ACTIVE":
-            self.queries.refresh(name)
-        elif name in self.catalog.state.templates:
-            self.queries.templates.deliver(self.catalog.state.templates[name])
-        else:
-            self.queries.deliver(self.queries.find(name))
-
-    def _report(self, name: str, error: Exception) -> None:
-        text = error.message if isinstance(error, CQError) else repr(error)
-        _log.warning("continuous query %s: %s", name, text)
-
-    def _wake_behind(self) -> None:
-        """After a restart: queries that commits should have moved, and destinations that have not had everything."""
-        state = self.catalog.state
-        for template in state.templates.values():
-            if has_news(self.catalog, template.query):
-                self.scheduler.wake(template.name)
-        for query in state.queries.values():
-            if query.template is None and has_news(self.catalog, query):
-                self.scheduler.wake(query.name)
-            if query.destinations:
-                self.delivery.wake(query)
 
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.

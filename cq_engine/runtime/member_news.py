@@ -21,6 +21,8 @@ __all__ = ["MemberNews"]
 
 SETTLE_ROWS = 50_000
 """Rows of the shared log after which the cursors of members without deltas are moved, all at once."""
+SETTLE_CURSORS = 500
+"""Cursors that one transaction moves."""
 
 
 class MemberNews:
@@ -109,7 +111,7 @@ class MemberNews:
             and not cursor.failures
             and newest.get(query.id, 0) <= cursor.version < position
         ]
-        if moved:
+        for start in range(0, len(moved), SETTLE_CURSORS):  # commits come in between
             with catalog.write() as unit:
-                for cursor in moved:
+                for cursor in moved[start : start + SETTLE_CURSORS]:
                     unit.set_cursor(cursor)

@@ -51,7 +51,7 @@ class Templates:
         self.queries = queries
         self.services = queries.services
         self.news = MemberNews(self.services)
-        self.left: Callable[[str], None] = lambda _: None
+        self.left: Callable[[str, str], None] = lambda _query, _template: None
         """Told of every query that has left a template and is to be scheduled by itself."""
         self._rows: dict[str, tuple[object, dict[int, ContinuousQuery], pa.Table]] = {}
         self._part: dict[int, pa.Table] = {}
@@ -267,6 +267,10 @@ class Templates:
 
     def deliver(self, template: Template, refresh: Refresh | None = None) -> None:
         """Serves the destinations of members that have deltas: of this refresh, or any."""
+        with self.queries.only([template.name]):
+            self._deliver(template, refresh)
+
+    def _deliver(self, template: Template, refresh: Refresh | None) -> None:
         members = self.members(template)
         delivering = [query for query in members.values() if query.destinations]
         if not delivering:
@@ -323,7 +327,7 @@ class Templates:
                     unit.set_floor(own.result, floor)
                 unit.set_status(own.name, QueryStatus(status.position, state, error, status.last_refresh))
         self.queries.remember(own, compiled)
-        self.left(own.name)
+        self.left(own.name, query.template)
         return own
 
 

@@ -223,8 +223,11 @@ def test_the_last_member_takes_the_template_along(engine: Engine) -> None:
     create(engine, 3)
     engine.execute("DROP CONTINUOUS QUERY q1")
     assert engine.catalog.state.templates
+    (name,) = engine.catalog.state.templates
+    assert engine.scheduler.knows(name)
     engine.execute("ALTER CONTINUOUS QUERY q2 PAUSE")
     assert not engine.catalog.state.templates
+    assert not engine.scheduler.knows(name)
     assert engine.describe("q2").state == "PAUSED"
 
 
