@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import (
-    BEFORE,
-    FOREVER,
     FROM,
     TO,
     VERSION,
@@ -29,6 +25,7 @@ from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
 from cq_engine.runtime.large_look_ups import LargeLookUps
+from cq_engine.runtime.leaf_rows import LeafRows, by_position, having, narrowed, row_versions, shown
 from cq_engine.runtime.look_ups import LookUps
 from cq_engine.runtime.reader import Reader, pruned
 from cq_engine.runtime.report import Read, Report
@@ -36,7 +33,7 @@ from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name
 from cq_engine.runtime.tails import Tail
 
-__all__ = ["ImageBinder", "IntervalBinder", "LeafRows"]
+__all__ = ["ImageBinder", "IntervalBinder"]
 
 DRIVER_CHANGES = 100_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
@@ -68,22 +65,6 @@ class ImageBinder:
             else:
                 self.relations[name] = self.reader.image(table, self.version)
         return _select(leaf.fields, self._names[leaf.table])
-
-
-@dataclass(frozen=True)
-class LeafRows:
-    """The rows of a leaf, its columns by position as `c0`, `c1`, ..."""
-
-    rows: pa.Table
-    columns: tuple[Column, ...]
-
-
-_FIELDS = {
-    VERSION: Column(VERSION, "bigint"),
-    WEIGHT: Column(WEIGHT, "int"),
-    FROM: Column(FROM, "bigint"),
-    TO: Column(TO, "bigint"),
-}
 
 
 class IntervalBinder:
@@ -145,22 +126,21 @@ class IntervalBinder:
         """The rows of a leaf, where the driver can have them."""
         if isinstance(leaf, Changes):
             tail = self._tail(leaf.scan.table)
-            rows = None if tail is None else tail.changes()
-            return _shown(
+            rows = None if tail is None else tail.changes
+            return shown(
                 rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
             )
         if isinstance(leaf, History):
             table = self.tables[leaf.scan.table]
-            rows = self._version_rows(leaf, table, self._restrict(leaf))
-            return _shown(rows, table, [s for _, s in leaf.scan.fields], FROM, TO)
+            return shown(self._version_rows(leaf)[1], table, [s for _, s in leaf.scan.fields], FROM, TO)
         if isinstance(leaf, Given):
             if leaf.name not in self._given_rows:
                 return None
             rows, columns = self._given_rows[leaf.name]
-            return _by_position(rows, columns)
+            return by_position(rows, columns)
         assert isinstance(leaf, StateRows)
         table = self.states[leaf.label]
-        return _shown(self._wanted_state(leaf), table, [c.name for c in table.columns])
+        return shown(self._wanted_state(leaf), table, [c.name for c in table.columns])
 
     def give(self, leaf: Given, rows: DataFrame) -> None:
         """Binds rows that were computed before; `rows` have the leaf's columns by position."""
@@ -241,35 +221,42 @@ class IntervalBinder:
         tail = self._tail(name)
         if tail is not None:
             columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
-            return self._given(("changes", name), tail.changes(), columns)
+            return self._given(("changes", name), tail.changes, columns)
         net, _ = self._net(name)
         assert net is not None  # the planner asks only for changes of changed tables
         return self._cte("changes", name, changes_sql(net, [c.name for c in table.physical_columns], self.a))
 
     # ------------------------------------------------------------ histories
 
-    def _restrict(self, leaf: History) -> Restrict:
-        return self._keys.restrict(self.tables[leaf.scan.table], leaf.hints, leaf.scan.fields)
+    def _version_rows(self, leaf: History) -> tuple[tuple[object, ...], pa.Table | None]:
+        """The row versions that a leaf wants, where the driver can have them: physical columns, `_from`, `_to`.
 
-    def _version_rows(self, leaf: History, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
-        """The row versions of a table, where the driver can have them: physical columns, `_from`, `_to`."""
-        key = ("versions", leaf.scan.table, contents(restrict))
+        Before them a key that is the same for leaves with the same rows.
+        """
+        table = self.tables[leaf.scan.table]
+        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        wanted = self._keys.wanted(table, leaf.hints, leaf.scan.fields)
+        key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
         if key not in self._found:
             tail = self._tail(leaf.scan.table)
             base = self._base_rows(table, restrict) if tail is not None else None
-            self._found[key] = None if tail is None or base is None else _versions(tail, base, self.undo)
-        return self._found[key]
+            if tail is None or base is None:
+                self._found[key] = None
+            else:
+                if self.undo:
+                    tail = narrowed(tail, base, wanted, self.b, self.compressed)
+                self._found[key] = having(row_versions(tail, base, self.undo), wanted)
+        return key, self._found[key]
 
     def _history(self, leaf: History) -> str:
         table = self.tables[leaf.scan.table]
-        restrict = self._restrict(leaf)
-        key = ("history", leaf.scan.table, contents(restrict))
+        key, versions = self._version_rows(leaf)
         if key in self._names:
             return self._names[key]
-        versions = self._version_rows(leaf, table, restrict)
         if versions is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
             return self._given(key, versions, columns)
+        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
@@ -291,8 +278,7 @@ class IntervalBinder:
             return empty(table.physical_columns)
         rows = self.reader.small_image(table, self.a)
         if rows is not None:
-            for name, values in restrict.items():
-                rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+            rows = having(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
             layout = self.reader.catalog.layout(table.id, self.a)
@@ -348,9 +334,7 @@ class IntervalBinder:
         """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
         small = self.reader.small_image(table, self.a)
         if small is not None:
-            for name, values in restrict.items():
-                small = small.filter(pc.is_in(small.column(name), value_set=values))
-            return small
+            return having(small, restrict)
         if not restrict:
             return None
         layout = self.reader.catalog.layout(table.id, self.a)
@@ -358,44 +342,11 @@ class IntervalBinder:
         rows = self.reader.changes_arrow(table, layout.base, self.a, STATE_CHANGES)
         if base is None or rows is None:
             return None
-        for name, values in restrict.items():
-            rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+        rows = having(rows, restrict)
         present = Tail.of(table, rows, self.a, self.a, compressed=False)
         return pa.concat_tables(
             [present.untouched(base), present.versions().select([c.name for c in table.columns])]
         )
-
-
-def _shown(
-    rows: pa.Table | None, table: VersionedTable, sources: Sequence[str], *extra: str
-) -> LeafRows | None:
-    """The columns `sources` of a table's rows, and `extra`."""
-    if rows is None:
-        return None
-    known = {c.name: c for c in table.physical_columns} | _FIELDS
-    names = [*sources, *extra]
-    return _by_position(rows.select(names), [known[name] for name in names])
-
-
-def _by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
-    named = tuple(replace(c, name=f"c{n}") for n, c in enumerate(columns))
-    return LeafRows(rows.rename_columns([c.name for c in named]), named)
-
-
-def _versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:
-    """The row versions of a table: those that its changes imply, and `base` where there is no change.
-
-    What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
-    """
-    rest = tail.untouched(base)
-    count = rest.num_rows
-    rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
-    rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
-    changed = tail.versions(undo)
-    parts = [rest.select(changed.column_names), changed]
-    if not undo:
-        parts.append(tail.before_images(base).select(changed.column_names))
-    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:

@@ -7,6 +7,7 @@ driver follows it down to them: change rows, rows given by an earlier statement,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +56,13 @@ def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
     return tuple(sorted((name, frozenset(values.to_pylist())) for name, values in restrict.items()))
 
 
+class Wanted(NamedTuple):
+    """Of a leaf, by column: values of which rows are needed, and those of them of which base rows have to be read."""
+
+    wanted: dict[str, pa.Array]
+    left: dict[str, pa.Array]
+
+
 class KeyValues:
     """The values of a delta plan's columns.
 
@@ -79,7 +87,7 @@ class KeyValues:
         self._base_rows = base_rows
         self._reduced = reduced
         self._remaining = remaining
-        self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], dict[str, pa.Array]]] = {}
+        self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], Wanted]] = {}
         self._given: dict[str, pa.Table] = {}
         self._kept: list[Node] = []
         self._known: dict[tuple[int, str], pa.Array | None] = {}
@@ -92,6 +100,17 @@ class KeyValues:
         self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
     ) -> dict[str, pa.Array]:
         """The values by column of which rows have to be read; {} to read everything, a column without values: nothing."""
+        return self._look_up(table, hints, fields).left
+
+    def wanted(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> dict[str, pa.Array]:
+        """The values by column that rows have which the plan can need, wherever they are; {} for all rows."""
+        return self._look_up(table, hints, fields).wanted
+
+    def _look_up(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> Wanted:
         key = (table.id, id(hints))
         if key not in self._restricts:
             sources = dict(fields)
@@ -104,7 +123,8 @@ class KeyValues:
             left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= HINT_VALUES}
             if not found:
                 left = self._large(table, hints, sources)
-            self._restricts[key] = hints, left
+            wanted = {name: values for name, values in found.items() if len(values) <= HINT_VALUES}
+            self._restricts[key] = hints, Wanted(wanted, left)
         return self._restricts[key][1]
 
     def _large(
@@ -129,7 +149,7 @@ class KeyValues:
     def _find_values(self, node: Node, name: str) -> pa.Array | None:
         if isinstance(node, Changes):
             tail = self._tail(node.scan.table)
-            return None if tail is None else _distinct(tail.changes().column(node.scan.source_of(name)))
+            return None if tail is None else _distinct(tail.changes.column(node.scan.source_of(name)))
         if isinstance(node, History):
             return self._history_values(node, node.scan.source_of(name))
         if isinstance(node, Given):

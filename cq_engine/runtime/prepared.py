@@ -26,8 +26,9 @@ from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
-from cq_engine.runtime.binding import IntervalBinder, LeafRows
+from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.exchange import is_plain
+from cq_engine.runtime.leaf_rows import LeafRows
 from cq_engine.runtime.settings import slot_settings
 from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
 from cq_engine.runtime.sql import fresh_name, is_connect, planned_sql
@@ -172,10 +173,7 @@ class KeptPlan:
             self._clear()
             self._spark = spark
         if name not in self._statements:
-            with slot_settings(spark):
-                self._statements[name] = _prepared(spark, text, binder, limit)
-                statement = self._statements[name]
-                return None if statement is None else statement.frame.toArrow()
+            return self._first(spark, name, text, binder, limit)
         statement = self._statements[name]
         if statement is None:
             return None
@@ -186,9 +184,17 @@ class KeptPlan:
                     return None
                 slot.put(found.rows)
         except (SlotFullError, OSError):
-            _remove(self._statements.pop(name))  # a larger one is prepared next time
-            return None
+            _remove(self._statements.pop(name))
+            return self._first(spark, name, text, binder, limit)
         return statement.frame.toArrow()
+
+    def _first(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        """Prepares the statement and runs it; Spark plans it only when it runs."""
+        with slot_settings(spark):
+            statement = self._statements[name] = _prepared(spark, text, binder, limit)
+            return None if statement is None else statement.frame.toArrow()
 
 
 def _remove(statement: _Statement | None) -> None:

@@ -36,7 +36,7 @@ from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, iden
 from cq_engine.runtime.sql import quote
 from cq_engine.types import collations, spark_type
 
-__all__ = ["Reader", "pruned", "restriction"]
+__all__ = ["Reader", "concerning", "pruned", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
@@ -51,6 +51,8 @@ RESTRICT_ROWS = 200_000
 """Rows that the driver takes out of them."""
 IN_LIST = 1_000
 """Literals in one pushed-down IN; more become a broadcast semi-join."""
+NARROWED = 1_000
+"""Of more change rows than this, those are picked that concern what is looked up."""
 FRAMES = 64
 """DataFrames of images in memory that are kept for the next statement."""
 
@@ -199,7 +201,7 @@ class Reader(ChangeReader):
         base = self.base_arrow(table, layout, restrict) if changes is not None else None
         if changes is None or base is None:
             return None
-        changes = _concerning(table, changes, base, restrict)
+        changes = concerning(table, changes, base, restrict)
         arena = Arena(table.physical_columns, table.identity)
         arena.load(base, layout.base)
         arena.advance(changes, version)
@@ -311,13 +313,13 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     return base.join(touched, on, "left_anti").unionAll(after)
 
 
-def _concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict) -> pa.Table:
+def concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict) -> pa.Table:
     """The change rows of identities that have a row in `base`, or a change row with wanted values.
 
     Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
     """
     identity = identity_columns(table)
-    if changes.num_rows < 1_000 or not set(restriction(changes.slice(0, 0), identity)).issuperset(
+    if changes.num_rows <= NARROWED or not set(restriction(changes.slice(0, 0), identity)).issuperset(
         c.name for c in identity
     ):
         return changes

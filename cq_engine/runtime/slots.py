@@ -27,8 +27,10 @@ from cq_engine.types import collations, contains, spark_schema, spark_type
 
 __all__ = ["Slot", "SlotFullError", "fits_slot"]
 
-LEAST_BYTES = 1 << 16
-MOST_BYTES = 1 << 23
+LEAST_BYTES = 1 << 20
+SPARE = 8
+"""A slot has room for so many times what it gets first. The room is a hole in the file and costs nothing."""
+MOST_BYTES = 1 << 26
 """Larger contents are not worth a slot: there the fixed cost of a query counts for little."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic number
@@ -66,7 +68,7 @@ class Slot:
         self.columns = tuple(columns)
         content = _parquet(rows, self.columns)
         self._size = LEAST_BYTES
-        while self._size < 2 * len(content):
+        while self._size < SPARE * len(content):
             self._size *= 2
         if self._size > MOST_BYTES:
             raise SlotFullError

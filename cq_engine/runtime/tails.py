@@ -6,7 +6,7 @@ What `delta.images` says in SQL, for a few thousand rows and without a Spark pla
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ class Tail:
     """`rows` netted: physical columns, `_v`, `_w`; with `net_keys` the identity of each."""
     net_keys: list[Hashable]
     a: int
+    _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> Tail:
@@ -47,6 +48,7 @@ class Tail:
         net = net.set_column(position, VERSION, pa.array(versions, pa.int64()))
         return cls(table, rows, keys, net, [keys[i] for i in kept], a)
 
+    @cached_property
     def changes(self) -> pa.Table:
         """The signed rows of the interval."""
         return self.net.filter(pc.greater(self.net.column(VERSION), self.a))
@@ -80,6 +82,11 @@ class Tail:
     def versions(self, undo: bool = True) -> pa.Table:
         """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;
         without `undo` but those that only a before-image shows."""
+        if undo not in self._versions:
+            self._versions[undo] = self._find_versions(undo)
+        return self._versions[undo]
+
+    def _find_versions(self, undo: bool) -> pa.Table:
         order: dict[Hashable, list[tuple[int, int, int]]] = {}
         versions = self.net.column(VERSION).to_pylist()
         weights = self.net.column(WEIGHT).to_pylist()

@@ -157,7 +157,7 @@ def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Ru
             f"CREATE CONTINUOUS QUERY {name} PRIMARY KEY ({key}) ON DEMAND START FROM SNAPSHOT AS {QUERIES[name]}"
         )
         _apply(results[name], engine, name, 0)
-    for _ in range(9):
+    for _ in range(5):
         _transaction(engine, chance)
         for name in keys:
             text = QUERIES[name]

@@ -17,7 +17,7 @@ from hypothesis import given
 
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.planner.forms import Decision, LookUp, Reference
-from cq_engine.runtime.binding import _versions
+from cq_engine.runtime.leaf_rows import row_versions
 from cq_engine.runtime.look_ups import LookUps
 from cq_engine.runtime.report import Report
 from cq_engine.runtime.rows import change_columns, conform
@@ -77,7 +77,7 @@ class _Interval:
 
     def versions(self, name: str, read: Restrict, wanted: Restrict, undo: bool) -> Counter[tuple[Any, ...]]:
         """The row versions with wanted values, if the base is read with `read`."""
-        rows = _among(_versions(self.tails[name], self.base(name, read), undo), wanted)
+        rows = _among(row_versions(self.tails[name], self.base(name, read), undo), wanted)
         return Counter(tuple(row.values()) for row in rows.to_pylist())
 
     def look_ups(self, decision: Decision) -> tuple[LookUps, list[LookUp]]:

@@ -36,6 +36,7 @@ def forced(bulk: bool, large: bool, spark: bool = False) -> Iterator[None]:
             patch.setattr(refresh, "SMALL_CHANGES", 0)
         if large:
             patch.setattr(reader, "SMALL_ROWS", 0)
+            patch.setattr(reader, "NARROWED", 0)
         if spark:
             patch.setattr(binding, "DRIVER_CHANGES", -1)
             patch.setattr(large_look_ups, "worth_counting", lambda wanted, base: True)
