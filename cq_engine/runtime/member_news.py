@@ -6,6 +6,7 @@ changes and not what there is. This index says which of the cursors that stay be
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,21 +33,26 @@ class MemberNews:
         self.services = services
         self._newest: dict[int, dict[int, int]] = {}
         self._settled: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def newest(self, query: ContinuousQuery) -> int:
-        """The newest version at which the member has a delta; 0 where it has none."""
-        assert query.template is not None
-        assert query.result.part is not None
-        template = self.services.catalog.state.templates[query.template]
+        """The newest version at which the member has a delta; 0 where it has none, or the template is gone meanwhile."""
+        template = self.services.catalog.state.templates.get(query.template or "")
+        if template is None or query.result.part is None:
+            return 0
         return self.newest_of(template).get(query.result.part, 0)
 
     def newest_of(self, template: Template) -> dict[int, int]:
         """The members with deltas, by id, with their newest versions."""
         log = template.query.result
-        if log.id not in self._newest:
-            upto = self.services.catalog.status(template.name).position
-            self._newest[log.id] = self._read(log, self.services.catalog.floor(log.id), upto)
-        return self._newest[log.id]
+        with self._lock:
+            if log.id not in self._newest:
+                self._newest[log.id] = self._from_floor(template)
+            return self._newest[log.id]
+
+    def _from_floor(self, template: Template) -> dict[int, int]:
+        log, catalog = template.query.result, self.services.catalog
+        return self._read(log, catalog.floor(log.id), catalog.status(template.name).position)
 
     def is_known(self, template: Template) -> bool:
         """Whether the log has been read."""
@@ -58,14 +64,16 @@ class MemberNews:
         if not self.services.catalog.changes(log.id, a + 1, b):
             return {}
         found = self._read(log, a, b)
-        if log.id in self._newest:
-            self._newest[log.id].update(found)
+        with self._lock:  # whoever reads the log now has begun before this refresh, or sees it
+            if log.id in self._newest:
+                self._newest[log.id].update(found)
         return found
 
     def joined(self, query: ContinuousQuery, version: int) -> None:
         """Takes note of a member's first snapshot."""
-        if query.result.id in self._newest and query.result.part is not None:
-            self._newest[query.result.id][query.result.part] = version
+        with self._lock:
+            if query.result.id in self._newest and query.result.part is not None:
+                self._newest[query.result.id][query.result.part] = version
 
     def _read(self, log: VersionedTable, a: int, b: int) -> dict[int, int]:
         rows = self.services.reader.changes_arrow(log, a, b)

@@ -151,6 +151,8 @@ def test_members_have_the_deltas_of_queries_by_themselves(
             engine.drain()
             pairs.check()
         assert engine.catalog.state.templates
+        plans = [r.plan for r in engine.catalog.refreshes() if r.query.startswith("template")]
+        assert any("recompute" in plan for plan in plans) == (large == "recomputed")
         engine.close()
 
 
