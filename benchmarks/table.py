@@ -18,7 +18,10 @@ BEGIN = "<!-- figures: written by benchmarks/table.py -->"
 END = "<!-- end of figures -->"
 
 TARGETS: Mapping[tuple[str, str], str] = {
-    ("recompute_and_diff", "refresh against recompute"): "Spark with diff: 25 joins, 12 aggregates; DuckDB: 10, 1",
+    (
+        "recompute_and_diff",
+        "refresh against recompute",
+    ): "Spark with diff: 25 joins, 12 aggregates; DuckDB: 10, 1",
     ("recompute_and_diff", "single transaction"): "at most 10 times a trivial query",
     ("recompute_and_diff", "growth"): "at most 1.2",
     ("shapes_refresh", "growth"): "at most 1.2",
