@@ -153,12 +153,7 @@ class Refresher:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         faults.point("refresh.begin")
         self.reports[query.name] = Report()
-        try:
-            outcome = self._related(query, interval, self._compute(query, compiled, interval))
-        except PySparkException as error:
-            raise self._failed(query, interval, translate_spark_error(error)) from error
-        except CQError as error:
-            raise self._failed(query, interval, error) from error
+        outcome = self._computed(query, compiled, interval)
         faults.point("refresh.computed")
         seconds = time.monotonic() - started
         inserted, deleted, updated = outcome.counts if outcome else (0, 0, 0)
@@ -172,14 +167,17 @@ class Refresher:
 
     def tried(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> None:
         """Computes a refresh and writes nothing. Raises RefreshError where it fails."""
+        outcome = self._computed(query, compiled, interval)
+        if outcome is not None and outcome.attempt is not None:
+            outcome.attempt.abandon()
+
+    def _computed(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | None:
         try:
-            outcome = self._compute(query, compiled, interval)
+            return self._related(query, interval, self._compute(query, compiled, interval))
         except PySparkException as error:
             raise self._failed(query, interval, translate_spark_error(error)) from error
         except CQError as error:
             raise self._failed(query, interval, error) from error
-        if outcome is not None and outcome.attempt is not None:
-            outcome.attempt.abandon()
 
     def _failed(self, query: ContinuousQuery, interval: Interval, error: CQError) -> RefreshError:
         if isinstance(error, RefreshError):
