@@ -39,7 +39,7 @@ from cq_engine.runtime.staging import ROW_GROUPS
 __all__ = ["ROWS_PER_FILE", "Merge", "plan_merge", "stats_columns", "write_merge"]
 
 ROWS_PER_FILE = 500_000
-ROW_GROUP = 50_000
+ROW_GROUP = 10_000
 MERGE_CHANGES = 200_000
 """Change rows that the driver plans a merge with; more are merged by rewriting the whole table with Spark."""
 MERGE_FILES = 1_000

@@ -32,6 +32,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.errors import StorageError
 from cq_engine.runtime.change_rows import ChangeReader, reading_again
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.row_groups import RowGroups
 from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.sql import quote
 from cq_engine.types import collations, spark_type
@@ -65,6 +66,7 @@ class Reader(ChangeReader):
         self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
+        self._row_groups = RowGroups()
         self._arenas: OrderedDict[int, Arena] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
@@ -96,7 +98,7 @@ class Reader(ChangeReader):
             return empty(columns)
         if len(files) > RESTRICT_FILES:
             return None
-        dataset = open_dataset(self.paths(files), columns)
+        dataset = self._row_groups.pruned(open_dataset(self.paths(files), columns), restrict)
         conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
         rows = dataset.scanner(filter=condition).head(RESTRICT_ROWS + 1)

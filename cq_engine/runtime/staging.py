@@ -25,7 +25,7 @@ __all__ = ["ROW_GROUPS", "SIGN", "clustering", "discard", "stage_arrow", "stage_
 
 SIGN = "_sign"
 """−1 for a row that is gone, +1 for a new row."""
-ROW_GROUPS = {"parquet.block.row.count.limit": "50000"}
+ROW_GROUPS = {"parquet.block.row.count.limit": "10000"}
 """Small row groups: files are sorted, and a look-up by key decodes only the groups that may hold it."""
 ROWS_PER_FILE = 1_000_000
 MOST_FILES = 64

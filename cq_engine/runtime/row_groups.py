@@ -1,0 +1,102 @@
+"""Look-ups by key in Parquet files that decode only the row groups which may hold a key.
+
+Arrow compares a filter's ranges with the statistics of row groups, but not the values of an IN list. So the driver does:
+the smallest and largest values of each row group stay in memory per file, because data files never change.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+__all__ = ["RowGroups"]
+
+FILES = 1_024
+"""Files of which statistics are kept; those used last stay."""
+
+
+class _Bounds(NamedTuple):
+    """A column's smallest and largest value by row group (None: not known), and whether there may be NULLs."""
+
+    low: tuple[Any, ...]
+    high: tuple[Any, ...]
+    nulls: tuple[bool, ...]
+
+
+class RowGroups:
+    """The row groups of files that were looked into. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def pruned(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> ds.Dataset:
+        """The dataset of Parquet files without row groups that have no wanted value in some column."""
+        wanted = {name: (_sorted(values), values.null_count > 0) for name, values in restrict.items()}
+        known = {name: each for name, each in wanted.items() if each[0] is not None}
+        if not known:
+            return dataset
+        kept = []
+        for fragment in dataset.get_fragments():
+            complete, bounds = self._of(fragment)
+            groups = range(complete.num_row_groups)
+            for name, (values, nulls) in known.items():
+                if name in bounds:
+                    groups = [g for g in groups if _may_hold(bounds[name], g, values or [], nulls)]  # type: ignore[assignment]
+            if len(groups) == complete.num_row_groups:
+                kept.append(complete)
+            elif groups:
+                kept.append(complete.subset(row_group_ids=list(groups)))
+        return ds.FileSystemDataset(kept, dataset.schema, dataset.format, dataset.filesystem)
+
+    def _of(self, fragment: ds.ParquetFileFragment) -> tuple[ds.ParquetFileFragment, Mapping[str, _Bounds]]:
+        with self._guard:
+            found = self._files.get(fragment.path)
+            if found is not None:
+                self._files.move_to_end(fragment.path)
+                return found
+        fragment.ensure_complete_metadata()
+        read = fragment, _bounds(fragment)
+        with self._guard:
+            self._files[fragment.path] = read
+            while len(self._files) > FILES:
+                self._files.popitem(last=False)
+        return read
+
+
+def _bounds(fragment: ds.ParquetFileFragment) -> dict[str, _Bounds]:
+    """By column, of those that have statistics."""
+    metadata = fragment.metadata
+    found = {}
+    for place in range(metadata.num_columns):
+        name = metadata.schema.column(place).path
+        if "." in name:
+            continue
+        chunks = [metadata.row_group(g).column(place).statistics for g in range(metadata.num_row_groups)]
+        ranges = [(s.min, s.max) if s is not None and s.has_min_max else (None, None) for s in chunks]
+        if any(low is not None for low, _ in ranges):
+            nulls = tuple(s is None or not s.has_null_count or s.null_count > 0 for s in chunks)
+            found[name] = _Bounds(tuple(low for low, _ in ranges), tuple(high for _, high in ranges), nulls)
+    return found
+
+
+def _sorted(values: pa.Array) -> Sequence[Any] | None:
+    """The values in order; None for types whose statistics may be in another order, or cut."""
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
+        return None
+    return sorted(value for value in values.to_pylist() if value is not None)
+
+
+def _may_hold(bounds: _Bounds, group: int, values: Sequence[Any], nulls: bool) -> bool:
+    low, high = bounds.low[group], bounds.high[group]
+    if low is None or high is None or (nulls and bounds.nulls[group]):
+        return True
+    place = bisect_left(values, low)
+    return place < len(values) and bool(values[place] <= high)

@@ -1,0 +1,72 @@
+"""Row groups that a look-up leaves out have no row that it wants."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from cq_engine.runtime.row_groups import RowGroups
+
+KINDS: dict[str, pa.DataType] = {
+    "int": pa.int64(), "text": pa.string(), "day": pa.date32(), "real": pa.float64(),
+}  # fmt: skip
+
+
+def _value(kind: str, chance: random.Random) -> Any:
+    number = chance.randint(-40, 40)
+    if chance.random() < 0.1:
+        return None
+    if kind == "text":
+        return chance.choice(["", "a", "ä", "z", "\U0001f600", "￿"]) * (number % 3) + str(number)
+    if kind == "day":
+        return dt.date(1960, 1, 1) + dt.timedelta(days=number)
+    return number if kind == "int" else float(number)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_pruned_holds_nothing_wanted(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    groups = RowGroups()
+    paths = []
+    for number in range(3):
+        rows: dict[str, list[Any]] = {k: [_value(k, chance) for _ in range(60)] for k in KINDS}
+        if number < 2:
+            rows["int"].sort(key=lambda v: (v is not None, v))
+        table = pa.table({k: pa.array(v, KINDS[k]) for k, v in rows.items()})
+        paths.append(str(tmp_path / f"{number}.parquet"))
+        pq.write_table(
+            table, paths[-1], row_group_size=7, write_statistics=["int", "text"] if number else True
+        )
+    for _ in range(20):
+        dataset = ds.dataset(paths, format="parquet")
+        names = chance.sample(sorted(KINDS), chance.randint(1, 2))
+        restrict = {
+            n: pa.array([_value(n, chance) for _ in range(chance.randint(0, 4))], KINDS[n]) for n in names
+        }
+        left = groups.pruned(dataset, restrict).to_table()
+        assert _wanted(left, restrict) == _wanted(dataset.to_table(), restrict)
+
+
+def _wanted(table: pa.Table, restrict: dict[str, pa.Array]) -> list[str]:
+    for name, values in restrict.items():
+        table = table.filter(pc.is_in(table.column(name), value_set=values))
+    return sorted(map(str, table.to_pylist()))
+
+
+def test_few_groups_are_left(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"k": range(1_000)}), path, row_group_size=10)
+    left = RowGroups().pruned(ds.dataset(path, format="parquet"), {"k": pa.array([5, 7, 512])})
+    assert left.to_table().num_rows == 20
+    assert (
+        RowGroups().pruned(ds.dataset(path, format="parquet"), {"k": pa.array([2_000])}).to_table().num_rows
+        == 0
+    )
