@@ -155,11 +155,11 @@ class Refresher:
         self.reports[query.name] = Report()
         outcome = self._computed(query, compiled, interval)
         faults.point("refresh.computed")
-        seconds = time.monotonic() - started
-        inserted, deleted, updated = outcome.counts if outcome else (0, 0, 0)
         report = self.reports.setdefault(query.name, Report())
         plan = f"{query.verdict}, {report.decision}" if outcome and compiled.node else query.verdict
-        result = Refresh(query.name, interval.a, interval.b, inserted, deleted, updated, plan, seconds)
+        so_far = time.monotonic() - started
+        counts = outcome.counts if outcome else (0, 0, 0)
+        result = Refresh(query.name, interval.a, interval.b, *counts, plan, so_far)
         with report.step("write"):
             self._write(query, interval, outcome, result)
         faults.point("refresh.after_catalog")
@@ -377,8 +377,7 @@ def _doubled(versions: pa.Table, stored: StoredAggregate) -> list[Sequence[objec
 
 def duplicate_key(query: ContinuousQuery, rows: pa.Table) -> ResultKeyError:
     """The error for two rows of a delta with one key."""
-    first = rows.slice(0, 1).to_pylist()[0]
-    return two_rows(query, [first[k] for k in query.key or ()], rows)
+    return two_rows(query, [rows.column(k)[0].as_py() for k in query.key or ()], rows)
 
 
 def two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table | None) -> ResultKeyError:
