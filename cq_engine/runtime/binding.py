@@ -103,7 +103,7 @@ class IntervalBinder:
         self.undo = self.report.decision.undo
         small = LookUps(tables, references, self.report, self._tail, self._start)
         large = LargeLookUps(reader, small, a, b)
-        self._keys = KeyValues(tables, self._tail, self._base_rows, small.reduced, large.remaining)
+        self._keys = KeyValues(tables, self._tail, self._history_rows, small.reduced, large.remaining)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -132,7 +132,7 @@ class IntervalBinder:
             )
         if isinstance(leaf, History):
             table = self.tables[leaf.scan.table]
-            return shown(self._version_rows(leaf)[1], table, [s for _, s in leaf.scan.fields], FROM, TO)
+            return shown(self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], FROM, TO)
         if isinstance(leaf, Given):
             if leaf.name not in self._given_rows:
                 return None
@@ -247,6 +247,9 @@ class IntervalBinder:
                     tail = narrowed(tail, base, wanted, self.b, self.compressed)
                 self._found[key] = having(row_versions(tail, base, self.undo), wanted)
         return key, self._found[key]
+
+    def _history_rows(self, leaf: History) -> pa.Table | None:
+        return self._version_rows(leaf)[1]
 
     def _history(self, leaf: History) -> str:
         table = self.tables[leaf.scan.table]

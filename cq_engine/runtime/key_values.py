@@ -69,7 +69,7 @@ class KeyValues:
     Args:
         tables: the tables of the plan's scans.
         tail: a table's changes, where the driver can have them.
-        base_rows: a table's rows before them, restricted; None where they are many.
+        versions: the row versions of a leaf; None where they are many.
         reduced: what of a restriction has to be read.
         remaining: the same for a column's keys that the driver does not know; None where they are too many.
     """
@@ -78,13 +78,13 @@ class KeyValues:
         self,
         tables: Mapping[str, VersionedTable],
         tail: Callable[[str], Tail | None],
-        base_rows: Callable[[VersionedTable, Restrict], pa.Table | None],
+        versions: Callable[[History], pa.Table | None],
         reduced: Callable[[VersionedTable, Restrict], Restrict],
         remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
     ) -> None:
         self._tables = tables
         self._tail = tail
-        self._base_rows = base_rows
+        self._versions = versions
         self._reduced = reduced
         self._remaining = remaining
         self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], Wanted]] = {}
@@ -201,13 +201,10 @@ class KeyValues:
 
     def _history_values(self, leaf: History, source: str) -> pa.Array | None:
         table = self._tables[leaf.scan.table]
-        tail = self._tail(leaf.scan.table)
-        restrict = self.restrict(table, leaf.hints, leaf.scan.fields)
-        base = self._base_rows(table, restrict) if tail is not None and (restrict or not leaf.hints) else None
-        if tail is None or base is None:
+        if leaf.hints and not self.restrict(table, leaf.hints, leaf.scan.fields):
             return None
-        both = [base.column(source), tail.rows.column(source)]
-        return _distinct(pa.chunked_array([_one(part).cast(both[0].type) for part in both]))
+        rows = self._versions(leaf)
+        return None if rows is None else _distinct(rows.column(source))
 
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
