@@ -96,7 +96,7 @@ def test_every_day_delivers_what_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """However many days a refresh covers, every day has the deltas that DuckDB finds between two evenings."""
-    days = 8
+    days = 6
     program = load_program("examples/05_flights.py")
     arguments = ["--days", str(days), "--every", every, "--warehouse", str(warehouse)]
     assert program.main(arguments, spark=spark) == 0

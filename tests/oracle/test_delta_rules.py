@@ -97,7 +97,7 @@ def check_core_shapes(history: History) -> None:
     assert not any(v.startswith("FULL") for v in run(history, TALLY)), "a core shape is recomputed in full"
 
 
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 10)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 7)
 @given(history=nested_histories(queries=3))
 def check_nested_shapes(history: History) -> None:
     run(history, TALLY)

@@ -40,7 +40,7 @@ def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     right = plans.history_sql
     monkeypatch.setattr(plans, "history_sql", lambda *given: right(*given, undo=False))
 
-    @budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+    @budget("CQ_ORACLE_PLAN_EXAMPLES", 6)
     @given(history=shop_histories("ENFORCED", queries=4, transactions=(3, 6)))
     def check(history: History) -> None:
         run(history)
@@ -49,7 +49,7 @@ def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_forms_over_enforced_keys(spark: SparkSession) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 3)
+    @budget("CQ_ORACLE_EXAMPLES", 2)
     @given(
         history=shop_histories("ENFORCED", queries=2, transactions=(3, 4)),
         form=st.sampled_from(FORMS),

@@ -28,13 +28,10 @@ LATER = (
     "commit.staged:6",  # the bulk insert, its files written
     "commit.before_catalog:3",  # three commits of apply_changes
     "refresh.before_catalog:6",  # several commits, one of them large
-    "deliver.begin:14",  # the second part of a large commit
     TAKEN,
     "deliver.after_cursor:13",  # the cursor stands in the middle of a commit
     "deliver.before_cursor:18",  # a table takes a large commit in files
     "publish.file:4",  # copies of insert-only files
-    "publish.committed:17",
-    "compact.staged:2",
     "compact.staged:3",  # only the touched files
     "compact.after_catalog:3",
     "create.computed:3",  # a query over another one
