@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -163,7 +163,8 @@ class KeptPlan:
 
     def _clear(self) -> None:
         for statement in self._statements.values():
-            _remove(statement)
+            if statement is not None:
+                _remove(statement.slots)
         self._statements = {}
 
     def _run(
@@ -184,7 +185,8 @@ class KeptPlan:
                     return None
                 slot.put(found.rows)
         except (SlotFullError, OSError):
-            _remove(self._statements.pop(name))
+            del self._statements[name]
+            _remove(statement.slots)
             return self._first(spark, name, text, binder, limit)
         return statement.frame.toArrow()
 
@@ -197,8 +199,8 @@ class KeptPlan:
             return None if statement is None else statement.frame.toArrow()
 
 
-def _remove(statement: _Statement | None) -> None:
-    for _, slot in statement.slots if statement is not None else ():
+def _remove(slots: Sequence[tuple[Node, Slot]]) -> None:
+    for _, slot in slots:
         with suppress(OSError):
             slot.remove()
 
@@ -238,7 +240,7 @@ class _SlotLeaves:
 
     def remove(self) -> None:
         """Takes the slots away."""
-        _remove(_Statement(self._spark.range(0), self.slots))
+        _remove(self.slots)
 
     def __call__(self, leaf: Node) -> str:
         key = _same(leaf)
