@@ -35,11 +35,13 @@ from cq_engine.runtime.tails import Tail
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
-DRIVER_CHANGES = 100_000
+DRIVER_CHANGES = 500_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
-DRIVER_ROWS = 20_000
+DRIVER_ROWS = 200_000
 """More rows than this of one table are read by Spark."""
-STATE_CHANGES = 100_000
+DRIVER_BYTES = 128 * 2**20
+"""Likewise, whatever their number."""
+STATE_CHANGES = 500_000
 """More change rows than this of a state are merged by Spark."""
 
 
@@ -176,7 +178,8 @@ class IntervalBinder:
             rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
             if rows is not None:
                 self._note(table, "changes", rows.num_rows)
-            small = None if rows is None else Tail.of(table, rows, self.a, self.b, self.compressed)
+            few = rows is not None and rows.nbytes <= DRIVER_BYTES
+            small = Tail.of(table, rows, self.a, self.b, self.compressed) if few else None
             self._tails[name] = small
         return self._tails[name]
 
@@ -288,7 +291,8 @@ class IntervalBinder:
             rows = self.reader.base_arrow(table, layout, restrict)
             if rows is not None:
                 self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
-        return rows if rows is not None and rows.num_rows <= DRIVER_ROWS else None
+        few = rows is not None and rows.num_rows <= DRIVER_ROWS and rows.nbytes <= DRIVER_BYTES
+        return rows if few else None
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):

@@ -36,6 +36,8 @@ TAIL_ROWS = 200_000
 """Change rows that the driver is willing to apply to build one image in memory."""
 CHANGE_FILES = 16
 """Change files that the driver reads itself."""
+CHANGE_BYTES = 64 * 2**20
+"""How large they may be together."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -160,7 +162,8 @@ class ChangeReader:
             return None
         in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
         stored = {s.id for s in sets} - {s.id for s in in_memory}
-        if sum(len(s.files) for s in sets if s.id in stored) > limit_files:
+        files = [file for s in sets if s.id in stored for file in s.files]
+        if len(files) > limit_files or sum(file.bytes for file in files) > CHANGE_BYTES:
             return None
         columns = change_columns(table)
         parts = [

@@ -12,17 +12,17 @@ inserted or deleted after s. Only parents that were changed in place are looked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE, VersionedTable
 from cq_engine.planner.forms import LookUp, Reference
+from cq_engine.runtime.identities import KeySet
 from cq_engine.runtime.report import Report
-from cq_engine.runtime.rows import identity_keys
 from cq_engine.runtime.tails import Tail
 
 __all__ = ["LookUps"]
@@ -60,7 +60,7 @@ class LookUps:
         self.start = start
         self._names = {table.id: name for name, table in tables.items()}
         self._tail = tail
-        self._gone: dict[tuple[str, int], Set[Hashable]] = {}
+        self._gone: dict[tuple[str, int], KeySet] = {}
 
     def name_of(self, table: VersionedTable) -> str | None:
         """The lower-case name of one of the query's tables; None for a state."""
@@ -74,9 +74,9 @@ class LookUps:
         never_null = table.identity if table.kind == "base" else ()
         left = {n: values.drop_null() if n in never_null else values for n, values in restrict.items()}
         counts = {"units": 0, "keys": 0}
-        for fact, columns, excluded in self._facts(name, table, frozenset(left)):
+        for fact, columns, names, excluded in self._facts(name, table, frozenset(left)):
             before = _count(left)
-            left = _without(left, table, columns, excluded)
+            left = _without(left, columns, names, excluded)
             counts[fact] += before - _count(left)
         self.done.append(
             LookUp(name, tuple(left), _count(restrict), counts["units"], counts["keys"], _count(left))
@@ -85,32 +85,34 @@ class LookUps:
 
     def _facts(
         self, name: str, table: VersionedTable, given: Set[str]
-    ) -> Iterator[tuple[str, tuple[str, ...], Set[Hashable]]]:
+    ) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...], KeySet]]:
         if self.decision.units and table.identity and given >= set(table.identity):
             tail = self._tail(name)
             if tail is not None:
-                yield "units", table.identity, tail.touched if self.decision.undo else tail.without_image
+                known = tail.touched if self.decision.undo else tail.without_image
+                yield "units", table.identity, table.identity, known
         for key in self.references if self.decision.keys else ():
             if key.child == name and given >= set(key.columns):
                 tail, mine = self._tail(key.parent), self._tail(name)
                 if tail is None or (mine is None and not self.decision.undo):
                     continue
                 gone = self._absent(key.parent, tail, max(self.start(table), key.since))
-                yield "keys", key.columns, gone if self.decision.undo else gone - _referred(mine, key)
+                if not self.decision.undo:
+                    gone = gone.without(_referred(mine, key))
+                yield "keys", key.columns, key.parent_columns, gone
 
-    def _absent(self, parent: str, tail: Tail, after: int) -> Set[Hashable]:
+    def _absent(self, parent: str, tail: Tail, after: int) -> KeySet:
         if (parent, after) not in self._gone:
             self._gone[parent, after] = tail.absent(after)
         return self._gone[parent, after]
 
 
-def _referred(tail: Tail | None, key: Reference) -> Set[Hashable]:
-    """What the changed rows referred to: without undo, what they were is read from the base."""
+def _referred(tail: Tail | None, key: Reference) -> pa.Table:
+    """What the changed rows referred to, by the parent's names: without undo, what they were is read from the base."""
     assert tail is not None
     before = pc.is_in(tail.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
     rows = tail.rows.filter(pc.and_(before, pc.greater(tail.rows.column(COMMIT_VERSION), tail.a)))
-    kinds = {c.name: c for c in tail.table.physical_columns}
-    return frozenset(identity_keys(rows, [kinds[column] for column in key.columns]))
+    return rows.select(list(key.columns)).rename_columns(list(key.parent_columns))
 
 
 def _count(restrict: Restrict) -> int:
@@ -118,21 +120,19 @@ def _count(restrict: Restrict) -> int:
 
 
 def _without(
-    restrict: Restrict, table: VersionedTable, columns: Sequence[str], excluded: Set[Hashable]
+    restrict: Restrict, columns: Sequence[str], names: Sequence[str], excluded: KeySet
 ) -> dict[str, pa.Array]:
-    """`restrict` without the values of `columns` of which every combination is excluded."""
+    """`restrict` without the values of `columns` of which every combination is excluded; `names` are what the columns
+    are called where the excluded keys come from."""
     left = dict(restrict)
     many = len(columns) > 1 and prod(len(left[name]) for name in columns) > COMBINATIONS
-    if many or not excluded:
+    if many or not len(excluded):
         return left
-    kinds = {c.name: c for c in table.physical_columns}
-    keys = [identity_keys(pa.table({name: left[name]}), [kinds[name]]) for name in columns]
-    if len(columns) == 1:
-        kept: list[Set[Hashable]] = [set(keys[0]) - excluded]
-    else:
-        rest = [combination for combination in product(*keys) if combination not in excluded]
-        kept = [set(column) for column in zip(*rest)] if rest else [set() for _ in columns]
-    for name, values, stay in zip(columns, keys, kept):
+    places = [grid.ravel() for grid in np.indices([len(left[name]) for name in columns])]
+    combinations = {n: left[c].take(pa.array(place)) for n, c, place in zip(names, columns, places)}
+    rest = ~excluded.holds(pa.table(combinations))
+    for name, place in zip(columns, places):
+        stay = np.unique(place[rest])
         if len(stay) < len(left[name]):
-            left[name] = left[name].filter(pa.array([value in stay for value in values], pa.bool_()))
+            left[name] = left[name].take(pa.array(stay))
     return left

@@ -195,7 +195,10 @@ class KeptPlan:
     ) -> pa.Table | None:
         """Prepares the statement and runs it; Spark plans it only when it runs."""
         with slot_settings(spark):
-            statement = self._statements[name] = _prepared(spark, text, binder, limit)
+            try:
+                statement = self._statements[name] = _prepared(spark, text, binder, limit)
+            except (_NotDrivenError, SlotFullError, OSError):
+                return None
             return None if statement is None else statement.frame.toArrow()
 
 
@@ -206,15 +209,21 @@ def _remove(slots: Sequence[tuple[Node, Slot]]) -> None:
 
 
 def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: int) -> _Statement | None:
+    """The statement over slots; None where it can never be run again.
+
+    Raises _NotDrivenError, SlotFullError or OSError where the present rows cannot be put into slots.
+    """
     if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
         return None
     leaves = _SlotLeaves(spark, binder)
     try:
         sql = text(leaves, leaves.attach)
-    except (_NotDrivenError, SlotFullError, OSError):
+        frame, plan = planned_sql(spark, sql, leaves.relations, limit)
+    except BaseException as error:
         leaves.remove()
-        return None
-    frame, plan = planned_sql(spark, sql, leaves.relations, limit)
+        if isinstance(error, _NeverFitsError):
+            return None
+        raise
     if _KEEPS_ROWS.search(plan) or not is_plain(frame.schema):
         leaves.remove()
         return None
@@ -222,7 +231,11 @@ def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: in
 
 
 class _NotDrivenError(Exception):
-    """A leaf's rows are not at the driver, or are of a type that a slot cannot hold."""
+    """A leaf's rows are not at the driver."""
+
+
+class _NeverFitsError(Exception):
+    """A leaf's rows are of a type that a slot cannot hold."""
 
 
 class _SlotLeaves:
@@ -246,8 +259,10 @@ class _SlotLeaves:
         key = _same(leaf)
         if key not in self._names:
             found: LeafRows | None = self._binder.rows(leaf)
-            if found is None or not fits_slot(found.columns):
+            if found is None:
                 raise _NotDrivenError
+            if not fits_slot(found.columns):
+                raise _NeverFitsError
             slot = Slot(found.columns, found.rows)
             self.slots.append((leaf, slot))
             name = self._names[key] = fresh_name("slot")

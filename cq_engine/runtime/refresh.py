@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 
 from cq_engine import faults
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
@@ -37,13 +36,15 @@ from cq_engine.runtime.report import Report
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import small_settings
-from cq_engine.runtime.sql import run_sql, translate_spark_error
+from cq_engine.runtime.sql import SPARK_ERRORS, run_sql, translate_spark_error
 
 __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
 
-SMALL_CHANGES = 50_000
-"""Up to so many change rows a refresh leaves through Arrow, capped by SMALL_RESULT."""
-SMALL_RESULT = 200_000
+SMALL_CHANGES = 500_000
+"""Up to so many change rows a refresh leaves through Arrow, if its rows are at most SMALL_RESULT."""
+SMALL_RESULT = 1_000_000
+_TOO_LARGE = "spark.driver.maxResultSize"
+"""Named by the error of a job whose rows are more than the driver takes."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,21 @@ class _Statements:
 
     def __call__(self, name: str, text: Text) -> pa.Table | None:
         """The statement's rows, or None where they are too many for the driver."""
+        try:
+            rows = self._rows(name, text)
+        except SPARK_ERRORS as error:
+            if _TOO_LARGE not in str(error):
+                raise
+            return None
+        return rows if rows.num_rows <= SMALL_RESULT else None
+
+    def _rows(self, name: str, text: Text) -> pa.Table:
         spark, binder = self.services.spark(), self.binder
         rows = self.kept.run(spark, name, text, binder, SMALL_RESULT + 1) if self.lasting else None
         if rows is None:
             frame = run_sql(spark, text(binder, binder.attach), binder.relations)
             rows = to_arrow(frame.limit(SMALL_RESULT + 1))
-        return rows if rows.num_rows <= SMALL_RESULT else None
+        return rows
 
 
 class Refresher:
@@ -174,7 +184,7 @@ class Refresher:
     def _computed(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | None:
         try:
             return self._related(query, interval, self._compute(query, compiled, interval))
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise self._failed(query, interval, translate_spark_error(error)) from error
         except CQError as error:
             raise self._failed(query, interval, error) from error

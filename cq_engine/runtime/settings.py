@@ -24,8 +24,10 @@ _SLOT_SETTINGS = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     # A small file is not cut into one piece per core.
     "spark.sql.files.minPartitionNum": "1",
-    # Spark estimates that joins of small inputs are large, and would shuffle what has one partition already.
+    # Spark estimates that joins of small inputs are large, and would shuffle what has one partition already. The estimate
+    # of a join is the product of the files' sizes, which soon is more than the largest number that it can be told.
     "spark.sql.maxSinglePartitionBytes": "9223372036854775807b",
+    "spark.sql.sources.fileCompressionFactor": "0.0000001",
     # This rule would move a semi-join to below what makes an input one partition.
     _EXCLUDED: "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
 }

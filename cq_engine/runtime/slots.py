@@ -29,8 +29,9 @@ __all__ = ["Slot", "SlotFullError", "fits_slot"]
 
 LEAST_BYTES = 1 << 20
 SPARE = 8
-"""A slot has room for so many times what it gets first. The room is a hole in the file and costs nothing."""
-MOST_BYTES = 1 << 26
+"""A slot has room for so many times what it gets first, up to MOST_BYTES. The room is a hole in the file and costs
+nothing."""
+MOST_BYTES = 1 << 27
 """Larger contents are not worth a slot: there the fixed cost of a query counts for little."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic number
@@ -68,9 +69,9 @@ class Slot:
         self.columns = tuple(columns)
         content = _parquet(rows, self.columns)
         self._size = LEAST_BYTES
-        while self._size < SPARE * len(content):
+        while self._size < min(SPARE * len(content), MOST_BYTES):
             self._size *= 2
-        if self._size > MOST_BYTES:
+        if len(content) > MOST_BYTES:
             raise SlotFullError
         self._path = _fresh_path()
         self._replace(content)

@@ -1,20 +1,22 @@
-"""The change rows of one table over an interval, small enough for the driver: net changes and row versions in Arrow.
+"""The change rows of one table over an interval, few enough for the driver: net changes and row versions in Arrow.
 
-What `delta.images` says in SQL, for a few thousand rows and without a Spark plan. Both are tested against each other.
+What `delta.images` says in SQL, without a Spark plan. Both are tested against each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
-from cq_engine.runtime.rows import identity_columns, identity_keys
+from cq_engine.runtime.identities import Identities, KeySet, Numbers
+from cq_engine.runtime.rows import identity_columns
 
 __all__ = ["Tail"]
 
@@ -27,26 +29,27 @@ class Tail:
 
     table: VersionedTable
     rows: pa.Table
-    keys: list[Hashable]
+    identities: Identities
     net: pa.Table
-    """`rows` netted: physical columns, `_v`, `_w`; with `net_keys` the identity of each."""
-    net_keys: list[Hashable]
+    """`rows` netted: physical columns, `_v`, `_w`; with `net_numbers` the identity of each."""
+    net_numbers: Numbers
     a: int
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> Tail:
-        keys = identity_keys(rows, identity_columns(table))
+        identities = Identities(rows, identity_columns(table))
         weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
         signed = rows.select([c.name for c in table.physical_columns])
         signed = signed.append_column(VERSION, rows.column(COMMIT_VERSION)).append_column(WEIGHT, weights)
+        numbers = identities.numbers
         if not compressed:
-            return cls(table, rows, keys, signed, keys, a)
-        kept, versions = _netted(keys, signed, a, b)
-        net = signed.take(pa.array(kept, pa.int64()))
+            return cls(table, rows, identities, signed, numbers, a)
+        kept, versions = _netted(numbers, signed, a, b)
+        net = signed.take(pa.array(kept))
         position = net.column_names.index(VERSION)
-        net = net.set_column(position, VERSION, pa.array(versions, pa.int64()))
-        return cls(table, rows, keys, net, [keys[i] for i in kept], a)
+        net = net.set_column(position, VERSION, pa.array(versions))
+        return cls(table, rows, identities, net, numbers[kept], a)
 
     @cached_property
     def changes(self) -> pa.Table:
@@ -54,30 +57,28 @@ class Tail:
         return self.net.filter(pc.greater(self.net.column(VERSION), self.a))
 
     @cached_property
-    def touched(self) -> frozenset[Hashable]:
+    def touched(self) -> KeySet:
         """The keys with a change row."""
-        return frozenset(self.keys)
+        return KeySet(self.identities, self.identities.numbers)
 
     @cached_property
-    def without_image(self) -> frozenset[Hashable]:
+    def without_image(self) -> KeySet:
         """The keys with a change row of which nothing of the base is shown even where before-images are read there:
         those that begin with an insert, and those that changed up to `a` already."""
-        kinds, versions = (
-            self.rows.column(CHANGE_TYPE).to_pylist(),
-            self.rows.column(COMMIT_VERSION).to_pylist(),
+        versions = _numbers(self.rows, COMMIT_VERSION)
+        old = np.asarray(pc.not_equal(self.rows.column(CHANGE_TYPE), INSERT))
+        order = np.lexsort((old, versions, self.identities.numbers))
+        keys = self.identities.numbers[order]
+        first = order[_begins(keys)]
+        return KeySet(
+            self.identities, self.identities.numbers[first][(versions[first] <= self.a) | ~old[first]]
         )
-        first: dict[Hashable, tuple[int, bool]] = {}
-        for key, kind, version in zip(self.keys, kinds, versions):
-            begins = (version, kind != INSERT)
-            first[key] = min(first.get(key, begins), begins)
-        return frozenset(key for key, (v, old) in first.items() if v <= self.a or not old)
 
-    def absent(self, after: int) -> frozenset[Hashable]:
+    def absent(self, after: int) -> KeySet:
         """The keys that some version from `after` on does not have: those inserted or deleted later than it."""
         moved = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=pa.array([INSERT, DELETE]))
         later = pc.greater(self.rows.column(COMMIT_VERSION), after)
-        places = pc.indices_nonzero(pc.and_(moved, later)).to_pylist()
-        return frozenset(map(self.keys.__getitem__, places))
+        return KeySet(self.identities, self.identities.numbers[np.asarray(pc.and_(moved, later))])
 
     def versions(self, undo: bool = True) -> pa.Table:
         """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;
@@ -87,68 +88,80 @@ class Tail:
         return self._versions[undo]
 
     def _find_versions(self, undo: bool) -> pa.Table:
-        order: dict[Hashable, list[tuple[int, int, int]]] = {}
-        versions = self.net.column(VERSION).to_pylist()
-        weights = self.net.column(WEIGHT).to_pylist()
-        for i, (key, v, w) in enumerate(zip(self.net_keys, versions, weights)):
-            order.setdefault(key, []).append((v, w, i))
-        picked, starts, ends = [], [], []
-        for events in order.values():
-            events.sort()
-            first = events[0][0]
-            for place, (v, w, i) in enumerate(events):
-                if w > 0:
-                    following = next((later for later, _, _ in events[place + 1 :] if later > v), FOREVER)
-                    if following > self.a:
-                        picked.append(i)
-                        starts.append(v if v > self.a else BEFORE)
-                        ends.append(following)
-                elif undo and v == first and v > self.a:
-                    picked.append(i)
-                    starts.append(BEFORE)
-                    ends.append(v)
-        rows = self.net.take(pa.array(picked, pa.int64())).select(
-            [c.name for c in self.table.physical_columns]
-        )
-        return rows.append_column(FROM, pa.array(starts, pa.int64())).append_column(
-            TO, pa.array(ends, pa.int64())
-        )
+        if self.net.num_rows == 0:
+            return self._valid(self.net.slice(0, 0), [], [])
+        versions, weights = _numbers(self.net, VERSION), _numbers(self.net, WEIGHT)
+        order = np.lexsort((weights, versions, self.net_numbers))
+        keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
+        begins = _begins(keys)
+        first = versions[begins][np.cumsum(begins) - 1]
+        following = _following(keys, versions)
+        new = (weights > 0) & (following > self.a)
+        old = (weights < 0) & (versions == first) & (versions > self.a) & undo
+        starts = np.where(new & (versions > self.a), versions, BEFORE)
+        ends = np.where(new, following, versions)
+        shown = new | old
+        return self._valid(self.net.take(pa.array(order[shown])), starts[shown], ends[shown])
+
+    def _valid(self, rows: pa.Table, starts: object, ends: object) -> pa.Table:
+        rows = rows.select([c.name for c in self.table.physical_columns])
+        rows = rows.append_column(FROM, pa.array(starts, pa.int64()))
+        return rows.append_column(TO, pa.array(ends, pa.int64()))
 
     def before_images(self, base: pa.Table) -> pa.Table:
         """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
-        first: dict[Hashable, int] = {}
-        for key, version in zip(self.net_keys, self.net.column(VERSION).to_pylist()):
-            first[key] = min(first.get(key, version), version)
-        ends = [first.get(key, 0) for key in identity_keys(base, identity_columns(self.table))]
-        picked = [i for i, end in enumerate(ends) if end > self.a]
-        rows = base.take(pa.array(picked, pa.int64()))
-        rows = rows.append_column(FROM, pa.array([BEFORE] * len(picked), pa.int64()))
-        return rows.append_column(TO, pa.array([ends[i] for i in picked], pa.int64()))
+        versions = _numbers(self.net, VERSION)
+        order = np.lexsort((versions, self.net_numbers))
+        order = order[_begins(self.net_numbers[order])]
+        order = order[versions[order] > self.a]
+        keys = self.net_numbers[order]
+        wanted = self.identities.find(base)
+        places = np.searchsorted(keys, wanted)
+        found = np.zeros(len(wanted), np.bool_)
+        inside = places < len(keys)
+        found[inside] = keys[places[inside]] == wanted[inside]
+        ends = versions[order][places[found]]
+        return self._valid(base.filter(pa.array(found)), np.full(len(ends), BEFORE), ends)
 
     def untouched(self, base: pa.Table) -> pa.Table:
         """The rows of `base` whose identity has no change."""
-        touched = set(self.net_keys)
-        keep = [
-            i for i, key in enumerate(identity_keys(base, identity_columns(self.table))) if key not in touched
-        ]
-        return base if len(keep) == base.num_rows else base.take(pa.array(keep, pa.int64()))
+        touched = np.isin(self.identities.find(base), self.net_numbers)
+        return base.filter(pa.array(~touched)) if touched.any() else base
 
 
-def _netted(keys: list[Hashable], signed: pa.Table, a: int, b: int) -> tuple[list[int], list[int]]:
+def _numbers(rows: pa.Table, name: str) -> Numbers:
+    return np.asarray(rows.column(name), dtype=np.int64)
+
+
+def _begins(keys: Numbers) -> npt.NDArray[np.bool_]:
+    """Of sorted keys: where the first row of each is."""
+    begins = np.ones(len(keys), np.bool_)
+    begins[1:] = keys[1:] != keys[:-1]
+    return begins
+
+
+def _following(keys: Numbers, versions: Numbers) -> Numbers:
+    """Of rows sorted by key and version: the key's next later version, or FOREVER."""
+    begins = _begins(keys)
+    begins[1:] |= versions[1:] != versions[:-1]
+    places = np.flatnonzero(begins)
+    later = np.full(len(places), FOREVER, np.int64)
+    same = keys[places[1:]] == keys[places[:-1]]
+    later[:-1][same] = versions[places[1:]][same]
+    everywhere: Numbers = later[np.cumsum(begins) - 1]
+    return everywhere
+
+
+def _netted(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
     """Which rows remain, and at which version: up to `a` all, of (a, b] the first before- and last after-image."""
-    versions = signed.column(VERSION).to_pylist()
-    weights = signed.column(WEIGHT).to_pylist()
-    bounds: dict[Hashable, tuple[int, int]] = {}
-    for key, v in zip(keys, versions):
-        if v > a:
-            low, high = bounds.get(key, (v, v))
-            bounds[key] = (min(low, v), max(high, v))
-    kept, tags = [], []
-    for i, (key, v, w) in enumerate(zip(keys, versions, weights)):
-        if v <= a:
-            kept.append(i)
-            tags.append(v)
-        elif v == bounds[key][0 if w < 0 else 1]:
-            kept.append(i)
-            tags.append(b)
-    return kept, tags
+    versions, weights = _numbers(signed, VERSION), _numbers(signed, WEIGHT)
+    early = versions <= a
+    recent = np.flatnonzero(~early)
+    order = recent[np.lexsort((versions[recent], keys[recent]))]
+    begins = _begins(keys[order])
+    group = np.cumsum(begins) - 1
+    ends = np.append(begins[1:], True)[: len(order)]
+    low, high = versions[order][begins][group], versions[order][ends][group]
+    outer = np.where(weights[order] < 0, low, high) == versions[order]
+    kept = np.sort(np.concatenate([np.flatnonzero(early), order[outer]]))
+    return kept, np.where(versions[kept] <= a, versions[kept], b)

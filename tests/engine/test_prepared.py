@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.catalog.model import Column
-from cq_engine.runtime import prepared, refresh
+from cq_engine.runtime import prepared, refresh, slots
 from cq_engine.runtime.prepared import KeptPlan
 from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
 
@@ -208,6 +209,34 @@ def test_more_rows_than_the_slot_holds(
         assert engine.refresh("q").inserted == rows
         total += rows
     assert runs.prepared == 4, "the first is planned as ever, the third makes the slot larger"
+
+
+def test_an_interval_that_no_slot_holds_comes_between(
+    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
+    monkeypatch.setattr(slots, "LEAST_BYTES", 65_536)
+    monkeypatch.setattr(slots, "MOST_BYTES", 200_000)
+    total = 0
+    for rows in (1, 9_000, 1, 9_000, 3):
+        engine.execute(f"INSERT INTO o SELECT {total} + id, 1, 1.00 FROM range({rows})")
+        assert engine.refresh("q").inserted == rows
+        total += rows
+    assert runs.prepared == 2, "the small ones but for the first"
+
+
+def test_results_that_spark_does_not_send(engine: cq_engine.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are few, but larger than what the driver takes, are written by executors."""
+
+    def refused(_: object) -> pa.Table:
+        raise PySparkException("... is bigger than spark.driver.maxResultSize (1024.0 MiB)")
+
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
+    engine.execute("INSERT INTO o SELECT id, 1, 1.00 FROM range(5)")
+    with monkeypatch.context() as patch:
+        patch.setattr(refresh, "to_arrow", refused)
+        assert engine.refresh("q").inserted == 5
+    assert sorted(d.new for d in engine.deltas("q")) == [(n, 1, Decimal("1.00")) for n in range(5)]
 
 
 def test_a_changed_function_is_seen(engine: cq_engine.Engine) -> None:
