@@ -222,11 +222,12 @@ class IntervalBinder:
             return self._names["changes", name]
         table = self.tables[name]
         tail = self._tail(name)
+        columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
         if tail is not None:
-            columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
             return self._given(("changes", name), tail.changes, columns)
         net, _ = self._net(name)
-        assert net is not None  # the planner asks only for changes of changed tables
+        if net is None:
+            return self._given(("changes", name), empty(columns), columns)
         return self._cte("changes", name, changes_sql(net, [c.name for c in table.physical_columns], self.a))
 
     # ------------------------------------------------------------ histories

@@ -18,6 +18,7 @@ from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, Versioned
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.result_keys import duplicate_key, two_rows
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import writer
@@ -75,7 +76,7 @@ def write_difference(
 
     Raises ResultKeyError where two rows have one key.
     """
-    from cq_engine.runtime.refresh import Outcome, duplicate_key
+    from cq_engine.runtime.refresh import Outcome
 
     log = rows.persist(_LEVEL)
     try:
@@ -108,8 +109,6 @@ def _versions(services: Services, stage: Stage, binder: IntervalBinder, kept: li
 
 
 def _check_keys(query: ContinuousQuery, stage: Stage, versions: DataFrame) -> None:
-    from cq_engine.runtime.refresh import two_rows
-
     twice = to_arrow(versions.where(f"_n > 1 AND _from > {BEFORE}").limit(1))
     if twice.num_rows:
         raise two_rows(query, [twice.column(k)[0].as_py() for k in stage.stored.keys], None)

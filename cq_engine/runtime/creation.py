@@ -32,8 +32,9 @@ from cq_engine.runtime.binding import ImageBinder
 from cq_engine.runtime.bulk_delta import write_log
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.recompute import difference, result_at
-from cq_engine.runtime.refresh import counts_of, duplicate_key, log_rows_in_order
+from cq_engine.runtime.refresh import counts_of, log_rows_in_order
 from cq_engine.runtime.relations import change_files, change_rows, first_rows, write_changes
+from cq_engine.runtime.result_keys import duplicate_key
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import run_sql, translate_spark_error

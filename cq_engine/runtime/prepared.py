@@ -1,7 +1,7 @@
 """Delta plans that are kept from one refresh of a query to the next, with their statements prepared.
 
 A refresh of a few rows spends most of its time on Spark's analysis, optimisation and planning. Its statements are the
-same every time but for the rows at their leaves. So from the second refresh on that has the same plan, the statements
+same every time but for the rows at their leaves. So from the second refresh on, the statements
 are planned over slots (`runtime.slots`), and a refresh puts its rows into the slots and runs what is there.
 
 Spark keeps the output of shuffles, broadcasts and subqueries of a plan that runs again, and they would be those of
@@ -33,7 +33,7 @@ from cq_engine.runtime.settings import slot_settings
 from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
 from cq_engine.runtime.sql import fresh_name, is_connect, planned_sql
 
-__all__ = ["KeptPlan", "KeptPlans"]
+__all__ = ["KeptPlan", "KeptPlans", "UnpreparedError"]
 
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
@@ -42,54 +42,84 @@ PLANS = 128
 """Delta plans that an engine keeps; those used last stay."""
 OWN_PLAN = 20
 """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
-USES = 2
-"""From this use of a plan on its statements are prepared."""
+MISSES = 3
+"""After so many intervals that a plan could not serve, it serves only those that it was made for."""
 _KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
 """Operators of Spark that keep rows from one run to the next."""
 
 
+class UnpreparedError(Exception):
+    """A plan for more changes than the interval's has no prepared statement for it. Planned anew it might read a table
+    for changes that are not there."""
+
+
 class KeptPlans:
-    """The delta plans of an engine's queries. Thread-safe."""
+    """The delta plans of an engine's queries. Thread-safe.
+
+    The first refresh of a query is planned as ever: it may be the only one. The second prepares a plan for changes of
+    all kinds in all tables, which gives every interval's rows, so that no later one has to be planned. An interval of
+    a kind that has come OWN_PLAN times gets a plan of its own, which is smaller.
+    """
 
     def __init__(self) -> None:
         self._plans: OrderedDict[_Key, KeptPlan] = OrderedDict()
         self._served: Counter[_Key] = Counter()
+        self._seen: set[tuple[int, Hashable]] = set()
         self._guard = threading.Lock()
 
     def plan(
         self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
     ) -> KeptPlan | None:
-        """`plan_delta`, kept; `session` are the settings that its statements run under.
+        """A plan that gives the rows of `plan_delta`; `session` are the settings that its statements run under.
 
-        A plan for more changed tables, or for more kinds of changes, gives the same rows: until an interval of this
-        kind has come OWN_PLAN times, it is served by such a plan, if one is prepared.
+        None where no change of these tables can change the result.
         """
         key = _Key(id(compiled), changed, insert_only, session)
+        tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
         with self._guard:
-            found = self._own(key) or self._general(key)
+            found = self._ready(key)
             if found is not None:
                 return found
-        plan = plan_delta(compiled, changed, insert_only)
+            again = (key.compiled, session) in self._seen
+            self._seen.add((key.compiled, session))
+            general = _Key(key.compiled, tables, False, session)
+            tried = general in self._plans and self._plans[general].prepare
+            wanted = general if again and not tried and self._served[key] < OWN_PLAN else key
+        kept = self._made(wanted, compiled)
+        if kept is not None:
+            kept.prepare = again
+        return kept
+
+    def exact(
+        self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
+    ) -> KeptPlan | None:
+        """The plan that is no more than `plan_delta`."""
+        return self._made(_Key(id(compiled), changed, insert_only, session), compiled)
+
+    def _made(self, key: _Key, compiled: Compiled) -> KeptPlan | None:
+        with self._guard:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        plan = plan_delta(compiled, key.changed, key.insert_only)
         if plan is None:
             return None
         with self._guard:
-            kept = self._plans.setdefault(key, KeptPlan(plan))
+            kept = self._plans.setdefault(key, KeptPlan(plan, compiled, key.changed, key.insert_only))
             gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
         for each in gone:
             each.clear()
         return kept
 
-    def _own(self, key: _Key) -> KeptPlan | None:
-        if key in self._plans:
-            self._plans.move_to_end(key)
-        return self._plans.get(key)
-
-    def _general(self, key: _Key) -> KeptPlan | None:
-        covering = [k for k, kept in self._plans.items() if k.covers(key) and kept.uses >= USES]
-        if not covering or self._served[key] >= OWN_PLAN:
+    def _ready(self, key: _Key) -> KeptPlan | None:
+        """A prepared plan that serves the interval."""
+        ready = [k for k, kept in self._plans.items() if k.covers(key) and kept.is_ready(exact=k == key)]
+        if key not in ready and self._served[key] >= OWN_PLAN:
             return None
-        self._served[key] += 1
-        best = min(covering, key=lambda k: (len(k.changed), not k.insert_only))
+        best = min(ready, key=lambda k: (len(k.changed), not k.insert_only), default=None)
+        if best is None:
+            return None
+        self._served[key] += best != key
         self._plans.move_to_end(best)
         return self._plans[best]
 
@@ -98,6 +128,7 @@ class KeptPlans:
         with self._guard:
             plans, self._plans = list(self._plans.values()), OrderedDict()
             self._served.clear()
+            self._seen.clear()
         for each in plans:
             each.clear()
 
@@ -132,15 +163,21 @@ class KeptPlan:
     """A delta plan, and its statements by name as far as they are prepared."""
 
     plan: DeltaPlan
-    uses: int = 0
+    compiled: Compiled
+    """What it is a plan of, which stays in memory as long as the plan: keys hold its identity."""
+    changed: frozenset[str]
+    insert_only: bool
+    prepare: bool = False
+    """Are its statements prepared when they run?"""
+    misses: int = 0
+    """How many intervals of fewer changes it could not serve."""
     _statements: dict[str, _Statement | None] = field(default_factory=dict)
     _spark: SparkSession | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def use(self) -> KeptPlan:
-        """Counts a refresh that has the plan."""
-        self.uses += 1
-        return self
+    def is_ready(self, *, exact: bool) -> bool:
+        """Are its statements prepared, or will they be? Not `exact`: for an interval of fewer changes."""
+        return self.prepare and None not in self._statements.values() and (exact or self.misses < MISSES)
 
     def run(
         self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
@@ -149,7 +186,7 @@ class KeptPlan:
 
         PySpark's exceptions pass through.
         """
-        if self.uses < USES or not self._lock.acquire(blocking=False):
+        if not self.prepare or not self._lock.acquire(blocking=False):
             return None
         try:
             return self._run(spark, name, text, binder, limit)

@@ -17,6 +17,7 @@ from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.runtime.bulk_delta import write_difference, write_state
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.recompute import difference, result_at
+from cq_engine.runtime.result_keys import two_rows
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote
 
@@ -62,8 +63,6 @@ def _with_leavers(services: Services, table: VersionedTable, new: DataFrame, a: 
 
 
 def _check_keys(query: ContinuousQuery, stored: StoredAggregate, rows: DataFrame) -> None:
-    from cq_engine.runtime.refresh import two_rows
-
     twice = to_arrow(rows.where("_n > 1").limit(1))
     if twice.num_rows:
         raise two_rows(query, [twice.column(k)[0].as_py() for k in stored.keys], None)

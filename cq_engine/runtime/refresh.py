@@ -21,18 +21,19 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.delta.stored import HIT
-from cq_engine.errors import CQError, RefreshError, ResultKeyError
+from cq_engine.errors import CQError, RefreshError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.delta_plan import Stage, is_key_count
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.forms import decide, relied_on
-from cq_engine.runtime.prepared import KeptPlan, KeptPlans, Text
+from cq_engine.runtime.prepared import KeptPlan, KeptPlans, Text, UnpreparedError
 from cq_engine.runtime.recompute import recompute
 from cq_engine.runtime.recomputed import recomputed_outcome
 from cq_engine.runtime.relations import change_files, change_rows, write_changes
 from cq_engine.runtime.report import Report
+from cq_engine.runtime.result_keys import doubled, duplicate_key, two_rows
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.settings import small_settings
@@ -103,10 +104,13 @@ class _Statements:
     `lasting` is False where what a statement means may change from one refresh to the next.
     """
 
-    def __init__(self, services: Services, kept: KeptPlan, binder: IntervalBinder, *, lasting: bool) -> None:
+    def __init__(
+        self, services: Services, kept: KeptPlan, binder: IntervalBinder, interval: Interval, *, lasting: bool
+    ) -> None:
         self.services = services
         self.kept = kept
         self.binder = binder
+        self.exact = (kept.changed, kept.insert_only) == (interval.changed, interval.insert_only)
         self.lasting = lasting
 
     def __call__(self, name: str, text: Text) -> pa.Table | None:
@@ -122,6 +126,9 @@ class _Statements:
     def _rows(self, name: str, text: Text) -> pa.Table:
         spark, binder = self.services.spark(), self.binder
         rows = self.kept.run(spark, name, text, binder, SMALL_RESULT + 1) if self.lasting else None
+        if rows is None and not self.exact:
+            self.kept.misses += 1
+            raise UnpreparedError
         if rows is None:
             frame = run_sql(spark, text(binder, binder.attach), binder.relations)
             rows = to_arrow(frame.limit(SMALL_RESULT + 1))
@@ -205,7 +212,9 @@ class Refresher:
             return None
         if compiled.node is None:
             return self._outcome(query, recompute(self.services, query, compiled, interval), ())
-        kept = self.plans.plan(compiled, interval.changed, interval.insert_only, query.session)
+        what = (compiled, interval.changed, interval.insert_only, query.session)
+        small = interval.rows <= SMALL_CHANGES
+        kept = self.plans.plan(*what) if small and not query.functions else self.plans.exact(*what)
         if kept is None:
             return None
         decision = decide(self.services, query, compiled, interval)
@@ -213,15 +222,28 @@ class Refresher:
         if decision.form == "recompute":
             with report.step("recompute"):
                 return recomputed_outcome(self.services, query, compiled, interval)
-        if interval.rows <= SMALL_CHANGES:
+        if small:
             with small_settings(self.services.spark()):
-                binder = self.binder(query, compiled, interval, report)
-                outcome = self._small(query, kept.use(), binder, interval.b)
+                try:
+                    outcome = self._small(
+                        query, kept, self.binder(query, compiled, interval, report), interval
+                    )
+                except UnpreparedError:
+                    kept = self.plans.exact(*what)
+                    if kept is None:
+                        return None
+                    report = self.reports[query.name] = Report(decision)
+                    outcome = self._small(
+                        query, kept, self.binder(query, compiled, interval, report), interval
+                    )
             if outcome is not None:
                 return outcome
+        exact = self.plans.exact(*what)
+        if exact is None:
+            return None
         binder = self.binder(query, compiled, interval, report)
         with report.step("delta and states, written by executors"):
-            return write_outputs(self.services, query, kept.plan, binder, interval)
+            return write_outputs(self.services, query, exact.plan, binder, interval)
 
     def binder(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
@@ -239,13 +261,13 @@ class Refresher:
         )
 
     def _small(
-        self, query: ContinuousQuery, kept: KeptPlan, binder: IntervalBinder, version: int
+        self, query: ContinuousQuery, kept: KeptPlan, binder: IntervalBinder, interval: Interval
     ) -> Outcome | None:
         """The outputs through Arrow, or None where they are too many for the driver."""
         tables = dict(query.states)
         states: list[tuple[VersionedTable, pa.Table]] = []
         twice: list[Sequence[object]] = []
-        run = _Statements(self.services, kept, binder, lasting=not query.functions)
+        run = _Statements(self.services, kept, binder, interval, lasting=not query.functions)
         for stage in kept.plan.stages:
             with binder.report.step(f"state {stage.stored.state.label}"):
                 rows = self._stage_rows(stage, run)
@@ -254,8 +276,8 @@ class Refresher:
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
             binder.give_rows(stage.node, rows, columns)
             if is_key_count(stage):
-                twice += _doubled(rows, stage.stored)
-            states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, version)))
+                twice += doubled(rows, stage.stored)
+            states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, interval.b)))
         with binder.report.step("delta"):
             log = run("log", kept.plan.sql)
         if log is None:
@@ -376,35 +398,3 @@ def state_rows(versions: pa.Table, stored: StoredAggregate, version: int) -> pa.
     versions_column = pa.array([version] * rows.num_rows, pa.int64())
     shown = rows.select([c.name for c in stored.columns])
     return shown.append_column("_change_type", kinds).append_column("_commit_version", versions_column)
-
-
-def _doubled(versions: pa.Table, stored: StoredAggregate) -> list[Sequence[object]]:
-    """The declared keys that stand for two result rows at a commit of the interval."""
-    many = pc.and_(pc.greater(versions.column("_n"), 1), pc.greater(versions.column(FROM), BEFORE))
-    rows = versions.filter(many).slice(0, 1)
-    return [[rows.column(k)[0].as_py() for k in stored.keys]] if rows.num_rows else []
-
-
-def duplicate_key(query: ContinuousQuery, rows: pa.Table) -> ResultKeyError:
-    """The error for two rows of a delta with one key."""
-    return two_rows(query, [rows.column(k)[0].as_py() for k in query.key or ()], rows)
-
-
-def two_rows(query: ContinuousQuery, values: Sequence[object], log: pa.Table | None) -> ResultKeyError:
-    """The error for two rows of a result with one key; `log` are delta rows among which they may be found."""
-    names = query.key or ()
-    key = ", ".join(f"{n} = {v!r}" for n, v in zip(names, values)) or "the empty key"
-    columns = query.result.columns[: query.width]
-    shown = [
-        str(tuple(row[c.name] for c in columns))
-        for row in (
-            log.slice(0, 1000).to_pylist() if log is not None and "_change_type" in log.column_names else []
-        )
-        if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage")
-    ]
-    rows = f"rows: {'; '.join(shown[:4])}" if shown else ""
-    return ResultKeyError(
-        f"two rows of {query.name} have the result key ({key})",
-        detail=rows,
-        hint="declare a PRIMARY KEY that is unique in the result, or correct the data and RESUME the query",
-    )
