@@ -143,7 +143,7 @@ class QueryRules(Rules):
 
     @v_args(meta=True, inline=True)
     def options(self, meta: Any, options: Options) -> Clause:
-        return "WITH", options, meta.start_pos
+        return "WITH", tuple((name.lower(), value) for name, value in options), meta.start_pos
 
     # ------------------------------------------------------------ statements
 

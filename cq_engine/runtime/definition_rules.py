@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import NoReturn
 
 from cq_engine.catalog import apply
@@ -32,9 +33,19 @@ __all__ = [
 ]
 
 
+_OPTIONS = ("refresh", "form", "pre_image", "template", OPTION)
+
+
 def check_options(query: ContinuousQuery) -> None:
     """Raises AnalysisError for WITH options that are unknown or that the query does not meet."""
     options = dict(query.options)
+    for name in options:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, 1)
+            raise AnalysisError(
+                f"there is no option {name} of a continuous query",
+                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}",
+            )
     template = options.get("template", "auto").lower()
     if template not in ("auto", "on", "off"):
         raise AnalysisError(f"option template = {template} is unknown", hint="it is auto, on or off")

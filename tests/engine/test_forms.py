@@ -275,6 +275,8 @@ def test_enforced_keys_hold_at_every_commit_of_a_batch(shop: Callable[..., Shop]
     ("options", "message"),
     [
         ("form = 'fastest'", "option form = fastest is unknown"),
+        ("FORM = 'fastest'", "option form = fastest is unknown"),
+        ("frm = 'general'", "there is no option frm of a continuous query"),
         ("pre_image = 'redo'", "option pre_image = redo is unknown"),
         ("form = 'recompute'", "form = recompute is for compressed deltas"),
         ("form = 'recompute', refresh = 'incremental'", "contradict"),
