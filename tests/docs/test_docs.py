@@ -39,7 +39,7 @@ FIRST_SCREEN = 40
 """Lines of a page that are seen without scrolling."""
 
 SEE = "python3 -m venv .venv && .venv/bin/pip install -e '.[examples]' && .venv/bin/cq example flights"
-TEST = "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+TEST = "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest -n 2"
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HERE_DOCUMENT = re.compile(r"<<'SQL'\n(.*?)\nSQL$", re.MULTILINE | re.DOTALL)
