@@ -35,7 +35,7 @@ from cq_engine.runtime.tails import Tail
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
-DRIVER_CHANGES = 500_000
+DRIVER_CHANGES = 1_000_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
 DRIVER_ROWS = 200_000
 """More rows than this of one table are read by Spark."""

@@ -26,6 +26,7 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
+    UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     Column,
     DataFile,
@@ -100,7 +101,9 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
     kinds = changes.column(CHANGE_TYPE)
     last = _last_places(keys, kinds.to_pylist())
     versions = changes.column(COMMIT_VERSION).to_pylist()
-    gone = changes.filter(pc.is_in(kinds, value_set=pa.array([DELETE, UPDATE_PREIMAGE])))
+    # States have no before-images: what a row was before has the identity of its after-image.
+    leaving = [DELETE, UPDATE_POSTIMAGE if table.kind == "state" else UPDATE_PREIMAGE]
+    gone = changes.filter(pc.is_in(kinds, value_set=pa.array(leaving)))
     stored = [*((file, layout.base) for file in layout.snapshot), *plain]
     rewritten = _touched(table, stored, gone)
     newest = changes.take(pa.array(last.values(), pa.int64()))
@@ -138,7 +141,8 @@ def _touched(
     if gone.num_rows == 0:
         return []
     by_name = {c.name: c for c in table.physical_columns}
-    columns = [by_name[name] for name in dict.fromkeys([*table.cluster_by, *table.identity])]
+    ordered = () if table.kind == "state" else table.cluster_by
+    columns = [by_name[name] for name in dict.fromkeys([*ordered, *table.identity])]
     paths = {file.path for file in pruned([file for file, _ in stored], restriction(gone, columns))}
     return [each for each in stored if each[0].path in paths]
 

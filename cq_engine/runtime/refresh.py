@@ -41,9 +41,9 @@ from cq_engine.runtime.sql import SPARK_ERRORS, run_sql, translate_spark_error
 
 __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
 
-SMALL_CHANGES = 500_000
+SMALL_CHANGES = 1_000_000
 """Up to so many change rows a refresh leaves through Arrow, if its rows are at most SMALL_RESULT."""
-SMALL_RESULT = 1_000_000
+SMALL_RESULT = 2_000_000
 _TOO_LARGE = "spark.driver.maxResultSize"
 """Named by the error of a job whose rows are more than the driver takes."""
 

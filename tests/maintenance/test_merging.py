@@ -174,6 +174,26 @@ def test_states_and_results_are_merged_at_their_position(
         assert engine.catalog.layout(table.id, engine.catalog.newest_version).base > since, table.name
 
 
+def test_a_few_groups_of_a_large_state_are_merged(history: History) -> None:
+    """Its change rows have no before-images: the rows that they replace are found by their keys."""
+    engine = history.engine
+    engine.execute("CREATE TABLE d (a INT PRIMARY KEY, g INT, x INT)")
+    engine.execute("INSERT INTO d SELECT id, id % 100, id FROM range(300)")
+    sums = "SELECT g, sum(x) AS s, count(*) AS n FROM d d GROUP BY g"
+    engine.execute(f"CREATE CONTINUOUS QUERY sums ON DEMAND AS {sums}")
+    since = engine.catalog.newest_version
+    ((_, state),) = engine.catalog.state.queries["sums"].states
+    for n in range(1, 5):
+        engine.execute(f"UPDATE d SET x = x + {n} WHERE g IN ({n}, {n + 1}, 50)")
+        engine.execute(f"DELETE FROM d WHERE g = {n + 60}")
+        engine.refresh("sums")
+        position = engine.describe("sums").position
+        assert engine.compactor.merge(state, position)
+        files = engine.catalog.layout(state.id, position).snapshot
+        assert sum(file.rows for file in files) == 100 - n
+    check_law(engine, "sums", sums, since)
+
+
 def test_what_is_due(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few changes wait; more wait while merging them rewrites much; a long tail does not wait."""
     monkeypatch.setattr(compaction, "TAIL", 4)
