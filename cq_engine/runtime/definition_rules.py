@@ -46,12 +46,8 @@ def check_options(query: ContinuousQuery) -> None:
                 f"there is no option {name} of a continuous query",
                 hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}",
             )
-    template = options.get("template", "auto").lower()
-    if template not in ("auto", "on", "off"):
-        raise AnalysisError(f"option template = {template} is unknown", hint="it is auto, on or off")
-    wanted = options.get("refresh", "auto").lower()
-    if wanted not in ("auto", "incremental", "full"):
-        raise AnalysisError(f"option refresh = {wanted} is unknown", hint="it is auto, incremental or full")
+    _one_of(options, "template", ("auto", "on", "off"))
+    wanted = _one_of(options, "refresh", ("auto", "incremental", "full"))
     parse_retention(options.get(OPTION, KEPT))
     form = _one_of(options, "form", FORMS)
     _one_of(options, "pre_image", PRE_IMAGES)

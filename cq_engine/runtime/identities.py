@@ -46,7 +46,7 @@ class Identities:
         found = np.zeros(rows.num_rows, np.int64)
         unknown = np.zeros(rows.num_rows, np.bool_)
         for column, values in zip(self._columns, self._values):
-            places = _places(rows.column(column.name), values)
+            places = _index_in(rows.column(column.name), values)
             unknown |= places < 0
             found = found * len(values) + places
         found[unknown] = -1
@@ -105,7 +105,7 @@ def _is_plain(column: Column, kind: pa.DataType) -> bool:
     return known and not collations(spark_type(column.type))
 
 
-def _places(column: pa.ChunkedArray, values: pa.Array) -> Numbers:
+def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Numbers:
     """Where each value stands among `values`; -1 for others. NULL is a value."""
     if column.type != values.type:
         column, values = column.cast(pa.int64()), values.cast(pa.int64())

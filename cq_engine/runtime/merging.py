@@ -141,8 +141,7 @@ def _touched(
     if gone.num_rows == 0:
         return []
     by_name = {c.name: c for c in table.physical_columns}
-    ordered = () if table.kind == "state" else table.cluster_by
-    columns = [by_name[name] for name in dict.fromkeys([*ordered, *table.identity])]
+    columns = [by_name[name] for name in dict.fromkeys([*table.cluster_by, *table.identity])]
     paths = {file.path for file in pruned([file for file, _ in stored], restriction(gone, columns))}
     return [each for each in stored if each[0].path in paths]
 
