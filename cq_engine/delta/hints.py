@@ -38,6 +38,7 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     UnionAll,
     Window,
+    references,
 )
 
 __all__ = ["Hints", "Origin", "Wanted", "partners", "restricted", "wanted_by"]
@@ -191,16 +192,22 @@ def _reduced(node: Node, hints: Hints, known: Wanted) -> dict[str, Origin]:
     for name in node.columns:
         place = _scan_column(node, name)
         if place is not None and name not in found and hints.get(id(place[0])):
-            found[name] = Origin(History(place[0], hints[id(place[0])]), place[1], nulls=True)
+            versions: Node = History(place[0], hints[id(place[0])])
+            for condition in place[2]:
+                versions = Filter(versions, condition)
+            found[name] = Origin(versions, place[1], nulls=True)
     return found
 
 
-def _scan_column(node: Node, name: str) -> tuple[Scan, str] | None:
-    """The scan and its column that `name` passes on unchanged."""
+def _scan_column(node: Node, name: str) -> tuple[Scan, str, tuple[exp.Expr, ...]] | None:
+    """The scan and its column that `name` passes on unchanged, and the conditions right above the scan."""
     if isinstance(node, Scan):
-        return (node, name)
+        return (node, name, ())
     if isinstance(node, Filter):
-        return _scan_column(node.input, name)
+        found = _scan_column(node.input, name)
+        if found is None or not references(node.condition) <= set(found[0].columns):
+            return found
+        return (*found[:2], (*found[2], node.condition))
     if isinstance(node, Project):
         expression = dict(node.items)[name].unnest()
         return _scan_column(node.input, expression.name) if isinstance(expression, exp.Column) else None

@@ -30,12 +30,14 @@ from cq_engine.algebra.nodes import (
     Node,
     OuterJoin,
     Project,
+    Scan,
     SemiJoin,
     SetOperation,
     UnionAll,
     Window,
 )
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.runtime.conditions import possible
 from cq_engine.runtime.tails import Tail
 from cq_engine.types import arrow_type, collations, spark_type
 
@@ -61,6 +63,24 @@ class Wanted(NamedTuple):
 
     wanted: dict[str, pa.Array]
     left: dict[str, pa.Array]
+
+
+class _Rows(NamedTuple):
+    """Rows of a table, whose columns a scan names."""
+
+    scan: Scan
+    table: VersionedTable
+    rows: pa.Table
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.rows.column(self.scan.source_of(name))
+
+    def kept(self, condition: exp.Expr) -> _Rows:
+        """At least those for which the condition is TRUE."""
+        plain = {c.name for c in self.table.physical_columns if _is_plain(c.type)}
+        columns = {name: self.rows.column(source) for name, source in self.scan.fields if source in plain}
+        mask = possible(condition, columns)
+        return self if mask is None else self._replace(rows=self.rows.filter(mask))
 
 
 class KeyValues:
@@ -151,10 +171,14 @@ class KeyValues:
             tail = self._tail(node.scan.table)
             return None if tail is None else _distinct(tail.changes.column(node.scan.source_of(name)))
         if isinstance(node, History):
-            return self._history_values(node, node.scan.source_of(name))
+            rows = self._history_rows(node)
+            return None if rows is None else _distinct(rows.column(node.scan.source_of(name)))
         if isinstance(node, Given):
             return self._given_values(node, name)
-        if isinstance(node, (Filter, Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
+        if isinstance(node, Filter) and name in node.input.columns:
+            rows = self._rows(node)
+            return self._values(node.input, name) if rows is None else _distinct(rows.column(name))
+        if isinstance(node, (Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
             below = node.left if isinstance(node, (SemiJoin, Mark)) else node.input
             return self._values(below, name) if name in below.columns else None
         if isinstance(node, (Project, Aggregate)):
@@ -199,12 +223,30 @@ class KeyValues:
         rows = self._given.get(node.name)
         return None if rows is None else _distinct(rows.column(node.names.index(name)))
 
-    def _history_values(self, leaf: History, source: str) -> pa.Array | None:
+    def _rows(self, node: Node) -> _Rows | None:
+        """Of change rows or row versions, filtered; None for other nodes and where the driver does not know them."""
+        if isinstance(node, Filter):
+            rows = self._rows(node.input)
+            return None if rows is None else rows.kept(node.condition)
+        if isinstance(node, Changes):
+            tail = self._tail(node.scan.table)
+            found = None if tail is None else tail.changes
+        elif isinstance(node, History):
+            found = self._history_rows(node)
+        else:
+            return None
+        return None if found is None else _Rows(node.scan, self._tables[node.scan.table], found)
+
+    def _history_rows(self, leaf: History) -> pa.Table | None:
         table = self._tables[leaf.scan.table]
         if leaf.hints and not self.restrict(table, leaf.hints, leaf.scan.fields):
             return None
-        rows = self._versions(leaf)
-        return None if rows is None else _distinct(rows.column(source))
+        return self._versions(leaf)
+
+
+def _is_plain(kind: str) -> bool:
+    """Does equality of the type's values mean the same to Arrow and Spark?"""
+    return not kind.lower().startswith(("char", "varchar")) and not collations(spark_type(kind))
 
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
