@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyspark.sql.types import MapType
 from sqlglot import exp
@@ -19,6 +20,7 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.algebra.normal import normal
+from cq_engine.algebra.pruning import pruned, scans
 from cq_engine.algebra.ties import untied
 from cq_engine.catalog.model import Column, Table
 from cq_engine.delta.context import aggregates
@@ -89,6 +91,14 @@ class Compiled:
             return None
         by_name = {c.name.lower(): o for c, o in zip(self.columns, self.outputs)}
         return tuple(by_name[k.lower()] for k in self.key)
+
+    @cached_property
+    def read(self) -> Mapping[str, frozenset[str]]:
+        """By table (lower case) the columns that the plan has of it."""
+        found: dict[str, frozenset[str]] = {}
+        for scan in scans(self.node) if self.node is not None else ():
+            found[scan.table] = found.get(scan.table, frozenset()).union(source for _, source in scan.fields)
+        return found
 
     @property
     def states(self) -> tuple[StoredAggregate, ...]:
@@ -169,6 +179,7 @@ def assembled(
     node = normal(lowered.node, names, lambda each: facts(each, table_key).present)
     if node is not lowered.node:
         node = union_types(node, types)
+    node = pruned(node, lowered.outputs, lambda table: sources[table].primary_key or ())
     stored = []
     for number, aggregate in enumerate(aggregates(node)):
         found = _stored(aggregate, f"block_{number + 1}", types)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -74,6 +74,16 @@ class IntervalBinder:
 
     Where a table's changes and the rows that they meet are few, the driver nets them in Arrow (`tails`) and hands them
     over as one small relation; otherwise Spark does the same in SQL (`delta.images`) over the tables' files.
+
+    Args:
+        reader: reads the tables.
+        tables: the query's tables, by lower-case name.
+        states: its states, by label.
+        a, b: the interval.
+        compressed: is a row's change the net one of the interval?
+        references: the foreign keys that may be relied on.
+        report: its decision says how tables are read; it is told what was.
+        columns: of which tables only which columns are read, by name.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class IntervalBinder:
         compressed: bool,
         references: Sequence[Reference] = (),
         report: Report | None = None,
+        columns: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -103,6 +114,7 @@ class IntervalBinder:
         self._found: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
         self.undo = self.report.decision.undo
+        self._read = {tables[name].id: read for name, read in (columns or {}).items()}
         small = LookUps(tables, references, self.report, self._tail, self._start)
         large = LargeLookUps(reader, small, a, b)
         self._keys = KeyValues(tables, self._tail, self._history_rows, small.reduced, large.remaining)
@@ -289,7 +301,7 @@ class IntervalBinder:
             self._note(table, "memory", rows.num_rows)
         elif restrict:
             layout = self.reader.catalog.layout(table.id, self.a)
-            rows = self.reader.base_arrow(table, layout, restrict)
+            rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
             if rows is not None:
                 self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
         few = rows is not None and rows.num_rows <= DRIVER_ROWS and rows.nbytes <= DRIVER_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -90,8 +90,17 @@ class Reader(ChangeReader):
             rows = self._keep(rows, table, name, values)
         return rows
 
-    def base_arrow(self, table: VersionedTable, layout: Layout, restrict: Restrict) -> pa.Table | None:
-        """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows."""
+    def base_arrow(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        wanted: Collection[str] | None = None,
+    ) -> pa.Table | None:
+        """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows.
+
+        Of the columns that are neither `wanted`, nor the identity, nor restricted, the values are NULL.
+        """
         columns = table.physical_columns
         files = pruned(layout.snapshot, restrict)
         if not files:
@@ -101,8 +110,10 @@ class Reader(ChangeReader):
         dataset = self._row_groups.pruned(open_dataset(self.paths(files), columns), restrict)
         conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
-        rows = dataset.scanner(filter=condition).head(RESTRICT_ROWS + 1)
-        return None if rows.num_rows > RESTRICT_ROWS else rows
+        read = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
+        scanner = dataset.scanner([c.name for c in columns if c.name in read], filter=condition)
+        rows = scanner.head(RESTRICT_ROWS + 1)
+        return None if rows.num_rows > RESTRICT_ROWS else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)

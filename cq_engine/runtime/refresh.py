@@ -24,6 +24,7 @@ from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.delta_plan import Stage, is_key_count
+from cq_engine.planner.forms import Decision
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
 from cq_engine.runtime.exchange import to_arrow
@@ -218,32 +219,30 @@ class Refresher:
         if kept is None:
             return None
         decision = decide(self.services, query, compiled, interval)
-        report = self.reports[query.name] = Report(decision)
         if decision.form == "recompute":
-            with report.step("recompute"):
+            with self._report(query, decision).step("recompute"):
                 return recomputed_outcome(self.services, query, compiled, interval)
         if small:
             with small_settings(self.services.spark()):
                 try:
-                    outcome = self._small(
-                        query, kept, self.binder(query, compiled, interval, report), interval
-                    )
+                    outcome = self._small(query, compiled, kept, interval, decision)
                 except UnpreparedError:
                     kept = self.plans.exact(*what)
                     if kept is None:
                         return None
-                    report = self.reports[query.name] = Report(decision)
-                    outcome = self._small(
-                        query, kept, self.binder(query, compiled, interval, report), interval
-                    )
+                    outcome = self._small(query, compiled, kept, interval, decision)
             if outcome is not None:
                 return outcome
         exact = self.plans.exact(*what)
         if exact is None:
             return None
-        binder = self.binder(query, compiled, interval, report)
-        with report.step("delta and states, written by executors"):
+        binder = self.binder(query, compiled, interval, self._report(query, decision))
+        with binder.report.step("delta and states, written by executors"):
             return write_outputs(self.services, query, exact.plan, binder, interval)
+
+    def _report(self, query: ContinuousQuery, decision: Decision) -> Report:
+        report = self.reports[query.name] = Report(decision)
+        return report
 
     def binder(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
@@ -258,12 +257,19 @@ class Refresher:
             query.mode == "COMPRESSED",
             relied_on(self.services, compiled),
             report,
+            compiled.read,
         )
 
     def _small(
-        self, query: ContinuousQuery, kept: KeptPlan, binder: IntervalBinder, interval: Interval
+        self,
+        query: ContinuousQuery,
+        compiled: Compiled,
+        kept: KeptPlan,
+        interval: Interval,
+        decision: Decision,
     ) -> Outcome | None:
         """The outputs through Arrow, or None where they are too many for the driver."""
+        binder = self.binder(query, compiled, interval, self._report(query, decision))
         tables = dict(query.states)
         states: list[tuple[VersionedTable, pa.Table]] = []
         twice: list[Sequence[object]] = []

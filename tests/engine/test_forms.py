@@ -42,8 +42,8 @@ class Shop:
         base_arrow: Callable[..., Any] = self.engine.reader.base_arrow
         files: Callable[..., Any] = self.engine.reader.files
 
-        def looked_up(table: Any, layout: Any, restrict: dict[str, pa.Array]) -> pa.Table | None:
-            rows = base_arrow(table, layout, restrict)
+        def looked_up(table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any) -> pa.Table | None:
+            rows = base_arrow(table, layout, restrict, *more)
             self.reads.append((table.name, -1 if rows is None else rows.num_rows))
             return rows
 

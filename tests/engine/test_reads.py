@@ -43,8 +43,10 @@ def _reads(
         base_arrow: Callable[..., Any] = engine.reader.base_arrow
         seen: list[tuple[object, int]] = []
 
-        def noted(table: Any, layout: Any, restrict: dict[str, pa.Array]) -> pa.Table | None:
-            rows = base_arrow(table, layout, restrict)
+        def noted(
+            table: Any, layout: Any, restrict: dict[str, pa.Array], wanted: Any = None
+        ) -> pa.Table | None:
+            rows = base_arrow(table, layout, restrict, wanted)
             seen.append(((table.name, contents(restrict)), -1 if rows is None else rows.num_rows))
             return rows
 
@@ -68,3 +70,57 @@ def test_a_refresh_reads_what_its_keys_need(
         assert all(0 <= rows <= 20 for _, rows in reads), (name, reads)
         places = [place for place, _ in reads]
         assert len(places) == len(set(places)), f"{name} reads the same twice"
+
+
+def test_columns_that_the_query_does_not_have_are_not_read(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, grp INT, amt INT, note STRING)")
+        engine.execute("CREATE TABLE u (id INT PRIMARY KEY, note STRING, grp INT, name STRING)")
+        engine.execute("INSERT INTO u SELECT id, 'long', id, concat('u', id) FROM range(100)")
+        engine.compact("u")
+        engine.execute(
+            "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT t.id, u.name FROM t JOIN u ON t.grp = u.grp"
+        )
+        engine.execute("INSERT INTO t VALUES (1, 5, 10, 'x')")
+        base_arrow: Callable[..., Any] = engine.reader.base_arrow
+        seen: list[pa.Table] = []
+        monkeypatch.setattr(engine.reader, "base_arrow", lambda *a: seen.append(base_arrow(*a)) or seen[-1])
+        engine.refresh("q")
+        (rows,) = seen
+        assert rows.to_pylist() == [{"id": 5, "note": None, "grp": 5, "name": "u5"}]
+        assert [(d.marker, d.new) for d in engine.deltas("q")] == [("I", (1, "u5"))]
+
+
+def test_rows_that_a_condition_leaves_out_are_not_looked_up(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
+        engine.execute("CREATE TABLE customer (c INT PRIMARY KEY, region STRING)")
+        engine.execute("CREATE TABLE orders (o INT PRIMARY KEY, c INT)")
+        engine.execute("CREATE TABLE line (l INT PRIMARY KEY, o INT, item STRING)")
+        engine.execute("INSERT INTO customer SELECT id, IF(id % 10 = 0, 'north', 'south') FROM range(100)")
+        engine.execute("INSERT INTO orders SELECT id, id FROM range(100)")
+        for table in ("customer", "orders"):
+            engine.compact(table)
+        engine.execute(
+            "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT l, region FROM line JOIN orders ON line.o = orders.o "
+            "JOIN customer ON orders.c = customer.c WHERE item IN ('shoes', 'hat') AND region = 'north'"
+        )
+        engine.execute(
+            "INSERT INTO line SELECT id, id, IF(id < 50, 'shoes', 'tie') FROM range(100) WHERE id % 5 = 0"
+        )
+        base_arrow: Callable[..., Any] = engine.reader.base_arrow
+        keys: dict[str, int] = {}
+
+        def noted(table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any) -> Any:
+            keys.update({f"{table.name}.{name}": len(values) for name, values in restrict.items()})
+            return base_arrow(table, layout, restrict, *more)
+
+        monkeypatch.setattr(engine.reader, "base_arrow", noted)
+        engine.refresh("q")
+        assert keys == {"orders.o": 10, "customer.c": 10}
+        assert sorted(d.new for d in engine.deltas("q")) == [(n, "north") for n in range(0, 50, 10)]

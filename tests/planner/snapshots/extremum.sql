@@ -5,7 +5,6 @@
 WITH shared_1 AS (
   SELECT
     cust_2 AS `cust_4`,
-    `o_1`,
     `cust_2`,
     `amt_3`,
     `_v`,
@@ -163,7 +162,6 @@ WITH shared_1 AS (
     FROM (
       SELECT
         cust_2 AS `cust_4`,
-        `o_1`,
         `cust_2`,
         `amt_3`,
         `_v`,
@@ -210,7 +208,6 @@ FROM (
         `p_16`,
         `until_17`,
         `cust_4`,
-        `o_1`,
         `cust_2`,
         `amt_3`,
         `_from`,
@@ -259,7 +256,6 @@ FROM (
       LEFT OUTER JOIN (
         SELECT
           `cust_4`,
-          `o_1`,
           `cust_2`,
           `amt_3`,
           `_from`,
@@ -268,7 +264,6 @@ FROM (
         FROM (
           SELECT
             cust_2 AS `cust_4`,
-            `o_1`,
             `cust_2`,
             `amt_3`,
             `_from`,

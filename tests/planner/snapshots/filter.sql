@@ -44,7 +44,6 @@ FROM (
         FROM (
           SELECT
             `o` AS `o_1`,
-            `cust` AS `cust_2`,
             `amt` AS `amt_3`,
             _v,
             _w

@@ -5,7 +5,6 @@
 WITH shared_1 AS (
   SELECT
     cust_2 AS `cust_4`,
-    `o_1`,
     `cust_2`,
     `amt_3`,
     `_v`,

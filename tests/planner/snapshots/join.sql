@@ -45,7 +45,6 @@ FROM (
           SELECT
             `o_1`,
             `cust_2`,
-            `amt_3`,
             `c_4`,
             `city_5`,
             `_v`,
@@ -54,7 +53,6 @@ FROM (
             SELECT
               `o_1`,
               `cust_2`,
-              `amt_3`,
               `c_4`,
               `city_5`,
               `_v`,
@@ -63,7 +61,6 @@ FROM (
               SELECT
                 `o_1`,
                 `cust_2`,
-                `amt_3`,
                 `_v`,
                 `_w`,
                 `c_4`,
@@ -74,7 +71,6 @@ FROM (
                 SELECT
                   `o` AS `o_1`,
                   `cust` AS `cust_2`,
-                  `amt` AS `amt_3`,
                   _v,
                   _w
                 FROM changes_of_orders
@@ -107,7 +103,6 @@ FROM (
           SELECT
             `o_1`,
             `cust_2`,
-            `amt_3`,
             `c_4`,
             `city_5`,
             `_v`,
@@ -116,7 +111,6 @@ FROM (
             SELECT
               `o_1`,
               `cust_2`,
-              `amt_3`,
               `c_4`,
               `city_5`,
               `_v`,
@@ -129,7 +123,6 @@ FROM (
                 `_w`,
                 `o_1`,
                 `cust_2`,
-                `amt_3`,
                 `from_10`,
                 `to_11`
               FROM (
@@ -144,14 +137,12 @@ FROM (
                 SELECT
                   `o_1`,
                   `cust_2`,
-                  `amt_3`,
                   _from AS `from_10`,
                   _to AS `to_11`
                 FROM (
                   SELECT
                     `o` AS `o_1`,
                     `cust` AS `cust_2`,
-                    `amt` AS `amt_3`,
                     _from,
                     _to
                   FROM history_of_orders

@@ -45,7 +45,6 @@ FROM (
           SELECT
             `o_1`,
             `cust_2`,
-            `amt_3`,
             `c_4`,
             `city_5`,
             `_v`,
@@ -54,7 +53,6 @@ FROM (
             SELECT
               `o_1`,
               `cust_2`,
-              `amt_3`,
               `c_4`,
               `city_5`,
               `_v`,
@@ -63,7 +61,6 @@ FROM (
               SELECT
                 `o_1`,
                 `cust_2`,
-                `amt_3`,
                 `_v`,
                 `_w`,
                 `c_4`,
@@ -74,7 +71,6 @@ FROM (
                 SELECT
                   `o` AS `o_1`,
                   `cust` AS `cust_2`,
-                  `amt` AS `amt_3`,
                   _v,
                   _w
                 FROM changes_of_orders
@@ -107,7 +103,6 @@ FROM (
           SELECT
             `o_1`,
             `cust_2`,
-            `amt_3`,
             `c_4`,
             `city_5`,
             `_v`,
@@ -116,7 +111,6 @@ FROM (
             SELECT
               `o_1`,
               `cust_2`,
-              `amt_3`,
               `c_4`,
               `city_5`,
               s_10 AS `_v`,
@@ -125,7 +119,6 @@ FROM (
               SELECT
                 `o_1`,
                 `cust_2`,
-                `amt_3`,
                 `s_10`,
                 `w_11`,
                 `c_4`,
@@ -136,14 +129,12 @@ FROM (
                 SELECT
                   `o_1`,
                   `cust_2`,
-                  `amt_3`,
                   `s_10`,
                   `w_11`
                 FROM (
                   SELECT
                     `o_1`,
                     `cust_2`,
-                    `amt_3`,
                     `s_10`
                   FROM (
                     SELECT
@@ -151,7 +142,6 @@ FROM (
                       `s_10`,
                       `o_1`,
                       `cust_2`,
-                      `amt_3`,
                       `from_13`,
                       `to_14`
                     FROM (
@@ -183,14 +173,12 @@ FROM (
                       SELECT
                         `o_1`,
                         `cust_2`,
-                        `amt_3`,
                         _from AS `from_13`,
                         _to AS `to_14`
                       FROM (
                         SELECT
                           `o` AS `o_1`,
                           `cust` AS `cust_2`,
-                          `amt` AS `amt_3`,
                           _from,
                           _to
                         FROM history_of_orders

@@ -57,15 +57,11 @@ FROM (
         FROM (
           SELECT
             `o_1`,
-            `cust_2`,
-            `amt_3`,
             `_v`,
             `_w`
           FROM (
             SELECT
               `o` AS `o_1`,
-              `cust` AS `cust_2`,
-              `amt` AS `amt_3`,
               _v,
               _w
             FROM changes_of_orders

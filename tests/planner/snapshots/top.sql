@@ -94,7 +94,6 @@ FROM (
                           FROM (
                             SELECT
                               `o` AS `o_1`,
-                              `cust` AS `cust_2`,
                               `amt` AS `amt_3`,
                               _v,
                               _w
@@ -129,7 +128,6 @@ FROM (
                     FROM (
                       SELECT
                         `o` AS `o_1`,
-                        `cust` AS `cust_2`,
                         `amt` AS `amt_3`,
                         _from,
                         _to

@@ -37,7 +37,6 @@ FROM (
             SELECT
               `o` AS `o_1`,
               `cust` AS `cust_2`,
-              `amt` AS `amt_3`,
               _v,
               _w
             FROM changes_of_orders
@@ -56,7 +55,6 @@ FROM (
           FROM (
             SELECT
               `c` AS `c_5`,
-              `city` AS `city_6`,
               _v,
               _w
             FROM changes_of_customers
