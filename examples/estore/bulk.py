@@ -26,6 +26,7 @@ from estore.values import (
     price_cents,
     quantity,
     region_index,
+    scattered,
     segment_index,
 )
 
@@ -48,17 +49,22 @@ def load(
     scale: float,
     staging: str | None = None,
     tables: Mapping[str, str] = TABLES,
+    *,
+    scatter: bool = False,
 ) -> Loaded:
     """Creates the three tables and loads the bulk rows of `scale`, one commit per table.
 
     Args:
         staging: a directory or URI that executors can write to; default a temporary directory of this machine.
         tables: CREATE TABLE per table, where it is to be another one than TABLES.
+        scatter: order numbers are `scattered`; those of the transactions have to be, too.
     """
     sizes = Sizes(scale)
     with _staging(staging) as directory:
         started = time.perf_counter()
         for table, frame in bulk_rows(engine.spark, sizes).items():
+            if scatter and "oid" in frame.columns:
+                frame = frame.withColumn("oid", scattered(F.col("oid")))  # noqa: PLW2901
             frame.write.mode("overwrite").parquet(f"{directory}/{table}")
         generated = time.perf_counter()
         for table, create in tables.items():

@@ -55,14 +55,21 @@ class Transaction:
         return [_statement(change) for change in self.changes]
 
 
-def change_tables(stream: Iterable[Transaction]) -> dict[str, pa.Table]:
-    """Transactions as input of `engine.apply_changes`: per table its columns, and `op`, `txn`, `seq`."""
+def change_tables(stream: Iterable[Transaction], *, scatter: bool = False) -> dict[str, pa.Table]:
+    """Transactions as input of `engine.apply_changes`: per table its columns, and `op`, `txn`, `seq`.
+
+    Args:
+        scatter: order numbers are `values.scattered`, as those of a load with `scatter`.
+    """
     columns: dict[str, dict[str, list[Value]]] = {}
     sequence = 0
     for transaction in stream:
         for change in transaction.changes:
             sequence += 1
-            row = {**change.row, "op": change.op, "txn": transaction.number, "seq": sequence}
+            shown = change.row
+            if scatter and "oid" in shown:
+                shown = {**shown, "oid": values.scattered(_integer(shown, "oid"))}
+            row = {**shown, "op": change.op, "txn": transaction.number, "seq": sequence}
             into = columns.setdefault(change.table, {name: [] for name in row})
             for name, value in row.items():
                 into[name].append(value)

@@ -23,6 +23,7 @@ __all__ = [
     "price_cents",
     "quantity",
     "region_index",
+    "scattered",
     "segment_index",
 ]
 
@@ -46,6 +47,11 @@ def mix(key: Number, salt: int) -> Number:
     x = (x * x + key) % _PRIME
     x = x * 16_807 % _PRIME
     return (x * x + salt) % _PRIME
+
+
+def scattered(key: Number) -> Number:
+    """Another number for every key below 2^31 − 1, in no order: as random identifiers are, where keys 1, 2, 3 only grow."""
+    return key * 48_271 % _PRIME
 
 
 def region_index(cid: Number) -> Number:
