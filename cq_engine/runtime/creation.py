@@ -30,9 +30,9 @@ from cq_engine.errors import ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.runtime.binding import ImageBinder
 from cq_engine.runtime.bulk_delta import write_log
+from cq_engine.runtime.delta_rows import counts_of, log_rows_in_order
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.recompute import difference, result_at
-from cq_engine.runtime.refresh import counts_of, log_rows_in_order
 from cq_engine.runtime.relations import change_files, change_rows, first_rows, write_changes
 from cq_engine.runtime.result_keys import duplicate_key
 from cq_engine.runtime.rows import change_columns, conform

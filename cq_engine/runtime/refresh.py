@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine import faults
-from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
+from cq_engine.algebra.nodes import FROM, TO
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     Column,
@@ -22,11 +22,12 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.delta.stored import HIT
 from cq_engine.errors import CQError, RefreshError
-from cq_engine.planner.compiled import Compiled, StoredAggregate
+from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import Stage, is_key_count
 from cq_engine.planner.forms import Decision
 from cq_engine.runtime.binding import IntervalBinder
 from cq_engine.runtime.bulk_delta import write_outputs
+from cq_engine.runtime.delta_rows import bounds_of, counts_of, log_rows_in_order, state_rows
 from cq_engine.runtime.exchange import to_arrow
 from cq_engine.runtime.forms import decide, relied_on
 from cq_engine.runtime.prepared import KeptPlan, KeptPlans, Text, UnpreparedError
@@ -315,7 +316,7 @@ class Refresher:
         if log.num_rows and pc.any(log.column("_duplicate")).as_py():
             raise duplicate_key(query, log.filter(log.column("_duplicate")))
         rows = log_rows_in_order(query.result, log, self.services)
-        return Outcome(rows, [(t, r) for t, r in states if r.num_rows], counts_of(rows), _bounds(rows))
+        return Outcome(rows, [(t, r) for t, r in states if r.num_rows], counts_of(rows), bounds_of(rows))
 
     def _related(self, query: ContinuousQuery, interval: Interval, outcome: Outcome | None) -> Outcome | None:
         """The outcome with the change rows for the queries that read this one."""
@@ -369,38 +370,3 @@ class Refresher:
                 )
             )
             faults.point("refresh.before_catalog")
-
-
-def counts_of(rows: pa.Table) -> tuple[int, int, int]:
-    """How many rows of a delta log are I, D and U."""
-    kinds = rows.column("_change_type").combine_chunks()
-    found = {item["values"]: item["counts"] for item in pc.value_counts(kinds).to_pylist()}
-    return found.get("insert", 0), found.get("delete", 0), found.get("update_postimage", 0)
-
-
-def _bounds(rows: pa.Table) -> tuple[int, int]:
-    if rows.num_rows == 0:
-        return (0, 0)
-    bounds = pc.min_max(rows.column("_commit_version"))
-    return bounds["min"].as_py(), bounds["max"].as_py()
-
-
-def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) -> pa.Table:
-    """Rows of a delta log in commit order, before-image first, with the time of the refresh."""
-    order = [("_commit_version", "ascending"), ("_sequence", "ascending"), ("_change_type", "descending")]
-    if log.num_rows:
-        log = log.take(pc.sort_indices(log.select([n for n, _ in order]), sort_keys=order))
-    now = pa.array([services.clock.now()] * log.num_rows, pa.timestamp("us", tz="UTC"))
-    return conform(log.append_column("_refresh_time", now), change_columns(table))
-
-
-def state_rows(versions: pa.Table, stored: StoredAggregate, version: int) -> pa.Table:
-    """A state's change rows from its groups' versions: the last one of each group, deleted where it has no rows."""
-    last = pc.and_(pc.equal(versions.column(TO), FOREVER), pc.greater(versions.column(FROM), BEFORE))
-    rows = versions.filter(last)
-    kinds = pa.array(["update_postimage"] * rows.num_rows, pa.string())
-    if stored.keys:
-        kinds = pc.if_else(pc.equal(rows.column("_n"), 0), "delete", "update_postimage")
-    versions_column = pa.array([version] * rows.num_rows, pa.int64())
-    shown = rows.select([c.name for c in stored.columns])
-    return shown.append_column("_change_type", kinds).append_column("_commit_version", versions_column)
