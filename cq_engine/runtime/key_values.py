@@ -167,17 +167,13 @@ class KeyValues:
         return self._known[key]
 
     def _find_values(self, node: Node, name: str) -> pa.Array | None:
-        if isinstance(node, Changes):
-            tail = self._tail(node.scan.table)
-            return None if tail is None else _distinct(tail.changes.column(node.scan.source_of(name)))
-        if isinstance(node, History):
-            rows = self._history_rows(node)
-            return None if rows is None else _distinct(rows.column(node.scan.source_of(name)))
+        if isinstance(node, (Changes, History, Filter)):
+            rows = self._rows(node)
+            if rows is not None:
+                return _distinct(rows.column(name))
+            return self._values(node.input, name) if isinstance(node, Filter) else None
         if isinstance(node, Given):
             return self._given_values(node, name)
-        if isinstance(node, Filter) and name in node.input.columns:
-            rows = self._rows(node)
-            return self._values(node.input, name) if rows is None else _distinct(rows.column(name))
         if isinstance(node, (Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
             below = node.left if isinstance(node, (SemiJoin, Mark)) else node.input
             return self._values(below, name) if name in below.columns else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cq_engine.algebra.nodes import Node, Scan, children
+from cq_engine.algebra.pruning import scans
 from cq_engine.catalog import templates as catalogued
 from cq_engine.catalog.apply import replace_query
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Template, VersionedTable
@@ -206,7 +206,11 @@ class Templates:
     ) -> Start:
         """The rows of new members in the states; with the first ones also states that have no member."""
         name = template.constants.name
-        chosen = [each for each in compiled.stored if not template.ready or _reads(each.node, name)]
+        chosen = [
+            each
+            for each in compiled.stored
+            if not template.ready or any(scan.table == name for scan in scans(each.node))
+        ]
         with self.only(template, pending):
             return prepare_start(
                 self.services,
@@ -329,13 +333,6 @@ class Templates:
         self.queries.remember(own, compiled)
         self.left(own.name, query.template)
         return own
-
-
-def _reads(node: Node, table: str) -> bool:
-    """Whether the plan reads the table."""
-    if isinstance(node, Scan):
-        return node.table == table
-    return any(_reads(each, table) for each in children(node))
 
 
 def constants_of(template: Template, members: Sequence[ContinuousQuery]) -> pa.Table:
