@@ -72,11 +72,13 @@ class Engine(Upkeep, Scheduling):
         self.delivery = Delivery(self.services, self.callbacks, self.committed)
         self.queries = Queries(self.services, self.delivery, self._after)
         self.compactor = Compactor(self.services)
-        self.maintenance = Maintenance(self.services, self.compactor, self.vacuum)
+        self._scheduled = scheduler and not catalog.read_only
+        self.maintenance = Maintenance(
+            self.services, self.compactor, self.vacuum if self._scheduled else None
+        )
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
         self._handles: set[str] = set()
-        self._scheduled = scheduler and not catalog.read_only
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
         self.queries.templates.left = self._left_template
         self._closed = False

@@ -50,9 +50,9 @@ class Compactor:
 
     # ------------------------------------------------------------ when
 
-    def is_due(self, table: VersionedTable, at: int, least: int = 0) -> bool:
-        """Whether the changes up to the version `at` are to be merged now; not where they weigh less than `least`."""
-        if self._estimate(table, at) <= max(TAIL, least):
+    def is_due(self, table: VersionedTable, at: int) -> bool:
+        """Whether the changes up to the version `at` are to be merged now."""
+        if self._estimate(table, at) <= TAIL:
             return False
         layout = self.services.catalog.layout(table.id, at)
         weight = self.weight(layout, at)

@@ -1,8 +1,8 @@
 """Upkeep that nobody asks for: merges the changes of tables whose tails have grown, and forgets what is past its
 retention, in a thread of its own.
 
-An engine with a scheduler has the thread. Without one, whoever refreshes does what is due after the refresh; whoever
-commits only does what cannot wait, and looks for it at every 64th commit.
+An engine with a scheduler has the thread from its start; without one it comes with the first refresh, or with the 64th
+commit of a process that only commits. Neither a refresh nor a commit waits for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.errors import CatalogError
-from cq_engine.runtime.compaction import LONG_TAIL, Compactor
+from cq_engine.runtime.compaction import Compactor
 from cq_engine.runtime.services import Services
 
 __all__ = ["Maintenance"]
@@ -25,13 +25,13 @@ VACUUM_EVERY = 3600.0
 FIRST_VACUUM = 600.0
 """Seconds after the start."""
 COMMITS = 64
-"""Commits between two looks at the tables where no thread does it."""
+"""Commits after which a process that only commits gets the thread."""
 
 
 class Maintenance:
-    """Keeps the tails of all versioned tables short, and calls `vacuum` once an hour."""
+    """Keeps the tails of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
 
-    def __init__(self, services: Services, compactor: Compactor, vacuum: Callable[[], object]) -> None:
+    def __init__(self, services: Services, compactor: Compactor, vacuum: Callable[[], object] | None) -> None:
         self.services = services
         self.compactor = compactor
         self._vacuum = vacuum
@@ -40,18 +40,22 @@ class Maintenance:
         self._woken = threading.Event()
         self._stopping = False
         self._commits = 0
+        self._starting = threading.Lock()
 
     # ------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Starts the thread, which looks at once what is due."""
+        """Has the thread look at once what is due; starts it where it does not run."""
+        with self._starting:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._work, name="cq-maintenance", daemon=True)
+                self._thread.start()
         self._woken.set()
-        self._thread = threading.Thread(target=self._work, name="cq-maintenance", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after what it is doing."""
-        self._stopping = True
+        with self._starting:
+            self._stopping = True
         self._woken.set()
         if self._thread is not None:
             self._thread.join()
@@ -64,7 +68,7 @@ class Maintenance:
                 return
             try:
                 self.run()
-                if time.monotonic() - self._vacuumed >= VACUUM_EVERY:
+                if self._vacuum is not None and time.monotonic() - self._vacuumed >= VACUUM_EVERY:
                     self._vacuumed = time.monotonic()
                     self._vacuum()
             except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
@@ -74,24 +78,18 @@ class Maintenance:
 
     def committed(self) -> None:
         """After a commit."""
-        if self._thread is not None:
-            self._woken.set()
-            return
         self._commits += 1
-        if self._commits % COMMITS == 0:
-            self.run(least=LONG_TAIL)
+        if self._thread is not None or self._commits >= COMMITS:
+            self.start()
 
     def refreshed(self) -> None:
         """After a refresh."""
-        if self._thread is not None:
-            self._woken.set()
-        else:
-            self.run()
+        self.start()
 
     # ------------------------------------------------------------ work
 
-    def run(self, least: int = 0) -> list[str]:
-        """Merges what is due and weighs at least `least` rows, in this thread; the names of the tables.
+    def run(self) -> list[str]:
+        """Merges what is due, in this thread; the names of the tables.
 
         What fails is logged, and tried again when the tail has doubled.
         """
@@ -100,7 +98,7 @@ class Maintenance:
             if self._stopping:
                 break
             try:
-                if self.compactor.is_due(table, at, least) and self.compactor.merge(table, at):
+                if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
                     done.append(table.name)
             except CatalogError:  # dropped meanwhile
                 continue

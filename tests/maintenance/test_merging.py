@@ -155,7 +155,7 @@ def test_a_query_that_lags_reads_its_old_image(history: History) -> None:
 def test_states_and_results_are_merged_at_their_position(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a refresh, where no thread does it; queries above see nothing of it."""
+    """Queries above see nothing of it."""
     monkeypatch.setattr(compaction, "TAIL", 3)
     monkeypatch.setattr(compaction, "LONG_TAIL", 6)
     engine = history.engine
@@ -166,6 +166,7 @@ def test_states_and_results_are_merged_at_their_position(
     for _ in range(6):
         history.commit()
         engine.refresh("top")
+        engine.maintain()
     check_law(engine, "totals", TOTALS, since)
     check_law(engine, "top", f"SELECT g, n FROM ({TOTALS}) WHERE n > 1", since)
     query = engine.catalog.state.queries["totals"]

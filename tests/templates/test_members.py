@@ -335,6 +335,7 @@ def test_a_template_is_compacted_below_its_position(engine: Engine, monkeypatch:
     for amount in range(3):
         engine.execute(f"UPDATE orders SET amt = amt + {amount + 1}")
         engine.drain()
+        engine.maintain()
         name = f"later{amount}"
         engine.execute(f"CREATE CONTINUOUS QUERY {name} START FROM SNAPSHOT AS {SUMS.format(amount + 1)}")
         (template,) = engine.catalog.state.templates.values()
