@@ -31,7 +31,7 @@ from statistics import median
 from typing import Any
 
 from duck import Duck
-from frame import JOINED, Figure, apply, arguments, canvas, check, create, ratio, run
+from frame import JOINED, UNDISTURBED, Figure, apply, arguments, canvas, check, create, ratio, run
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -54,7 +54,7 @@ def measure(
     staging = str(directory / "bulk")
     with ExitStack() as stack:
         engine = stack.enter_context(
-            cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False)
+            cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False, conf=UNDISTURBED)
         )
         load(engine, scale, staging)
         duck = stack.enter_context(Duck(directory / "shop.duckdb", staging))

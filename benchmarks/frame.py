@@ -28,6 +28,7 @@ from estore import QUERIES
 
 __all__ = [
     "JOINED",
+    "UNDISTURBED",
     "DeltaMismatchError",
     "Figure",
     "Rows",
@@ -54,6 +55,9 @@ EVERY_LINE = """
         FROM orderline ol
         JOIN orders o ON ol.oid = o.oid
         JOIN customer c ON o.cid = c.cid"""
+
+UNDISTURBED = {"maintenance": "manual"}
+"""For `connect`: nothing is merged in the background while something is timed; call `maintain` between the rounds."""
 
 JOINED: dict[str, str] = {"every_line": EVERY_LINE, **QUERIES}
 """The shop's queries and the join of all its tables without any condition: as many rows as there are order lines."""

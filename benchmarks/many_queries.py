@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
-from frame import DeltaMismatchError, Figure, arguments, canvas, ratio, run, timed
+from frame import UNDISTURBED, DeltaMismatchError, Figure, arguments, canvas, ratio, run, timed
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -48,7 +48,9 @@ def measure(
 ) -> Iterator[Figure]:
     """The figures of `count` queries."""
     rng = random.Random(options.seed)
-    with cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False) as engine:
+    with cq_engine.connect(
+        str(directory / "warehouse"), spark=spark, scheduler=False, conf=UNDISTURBED
+    ) as engine:
         engine.execute("CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT, amount INT)")
         _order(engine, rng, options, 0, options.rows)
         seconds = [_create(engine, number) for number in range(count)]
@@ -65,6 +67,7 @@ def measure(
         before = _results(engine)
         refresh, read, touched = [], [], set[int]()
         for number in range(options.rounds + 1):
+            engine.maintain()
             start = options.rows + number * options.orders
             customers = _order(engine, rng, options, start, options.orders)
             refresh.append(timed(engine.drain)[0])

@@ -44,6 +44,7 @@ from typing import Any
 
 from frame import (
     JOINED,
+    UNDISTURBED,
     DeltaMismatchError,
     Figure,
     apply,
@@ -68,8 +69,6 @@ UNORDERED = {"customer": ("cid", "name"), "orders": ("oid", "paid"), "orderline"
 
 FORMS = {form: f"form = '{form}'" for form in ("general", "fk_pk", "fk_pk_units")}
 PRE_IMAGES = {image: f"form = 'general', pre_image = '{image}'" for image in ("sql", "undo")}
-COMPACT_ROWS = 100_000
-"""Changed rows after which the tables are compacted, outside of the timing, as those of a warehouse in use are."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -87,7 +86,7 @@ def measure(
         if not wanted:
             continue
         warehouse = str(directory / ("clustered" if clustered else "unordered"))
-        with cq_engine.connect(warehouse, spark=spark, scheduler=False) as engine:
+        with cq_engine.connect(warehouse, spark=spark, scheduler=False, conf=UNDISTURBED) as engine:
             load(engine, scale, tables=TABLES if clustered else unordered_tables(), scatter=True)
             bench = _Bench(engine, Shop(options.seed, scale), options.query, options.rounds)
             for figure in _of_warehouse(bench, wanted, clustered, options):
@@ -181,7 +180,6 @@ class _Plans:
     def __init__(self, bench: _Bench, plans: Mapping[str, str]) -> None:
         self._bench = bench
         self._plans = plans
-        self._changed = 0
 
     def __enter__(self) -> _Plans:
         for plan, options in self._plans.items():
@@ -222,9 +220,7 @@ class _Plans:
         rows = changes = 0
         for number in range(self._bench.rounds + 1):
             before, delta = batches()
-            if self._changed > COMPACT_ROWS:
-                _compact(engine)
-                self._changed = 0
+            engine.maintain()
             if before:
                 apply(engine, change_tables(before, scatter=True))
                 self._refresh(names)
@@ -233,7 +229,6 @@ class _Plans:
             turn = number % len(names)
             took = self._refresh(names[turn:] + names[:turn])
             changes, rows = sum(len(one.changes) for one in delta), self._check(start)
-            self._changed += changes + len(before)
             if number:
                 for name in names:
                     seconds[name].append(took[name])
@@ -284,7 +279,7 @@ def _frequencies(bench: _Bench, plan: str, options: argparse.Namespace) -> Itera
     seconds = dict.fromkeys(frequencies, 0.0)
     refreshes = dict.fromkeys(frequencies, 0)
     stream = bench.shop.transactions(mix=STREAM_A, orders=options.orders)
-    done = changes = compacted = 0
+    done = changes = 0
     for step in _steps(frequencies, total):
         batch = list(islice(stream, step - done))
         changes += sum(len(transaction.changes) for transaction in batch)
@@ -293,9 +288,7 @@ def _frequencies(bench: _Bench, plan: str, options: argparse.Namespace) -> Itera
             if step % every == 0 or step == total:
                 seconds[every] += timed(partial(engine.refresh, names[every]))[0]
                 refreshes[every] += 1
-        if changes - compacted > COMPACT_ROWS and step < total:
-            _compact(engine)
-            compacted = changes
+        engine.maintain()
         done = step
     rows = _equal_counts(engine, list(names.values()), start)
     once = seconds[frequencies[-1]]

@@ -36,6 +36,7 @@ from statistics import median
 from duck import Duck
 from frame import (
     JOINED,
+    UNDISTURBED,
     Figure,
     Rows,
     Scratch,
@@ -84,7 +85,7 @@ def measure(
     staging = str(directory / "bulk")
     with ExitStack() as stack:
         engine = stack.enter_context(
-            cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False)
+            cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False, conf=UNDISTURBED)
         )
         loaded = load(engine, scale, staging)
         yield {
@@ -127,6 +128,7 @@ def _round(
     number: int,
 ) -> int:
     """One round, the first of which is a warm-up; gives the number of changed rows."""
+    engine.maintain()
     changes = change_tables(batch)
     apply(engine, changes)
     duck.apply(changes)
@@ -146,6 +148,7 @@ def _single(
     trivial: dict[str, list[float]] = {query: [] for query in watched}
     changed = []
     for transaction in transactions:
+        engine.maintain()
         changes = change_tables([transaction])
         changed.append(len(transaction.changes))
         apply(engine, changes)

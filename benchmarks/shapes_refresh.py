@@ -26,7 +26,20 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from frame import Figure, Scratch, apply, arguments, canvas, check, create, discard, growth, run, timed
+from frame import (
+    UNDISTURBED,
+    Figure,
+    Scratch,
+    apply,
+    arguments,
+    canvas,
+    check,
+    create,
+    discard,
+    growth,
+    run,
+    timed,
+)
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -93,7 +106,9 @@ def measure(
     directory: Path, scale: float, options: argparse.Namespace, spark: SparkSession | None
 ) -> Iterator[Figure]:
     """The figures of one scale."""
-    with cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False) as engine:
+    with cq_engine.connect(
+        str(directory / "warehouse"), spark=spark, scheduler=False, conf=UNDISTURBED
+    ) as engine:
         loaded = load(engine, scale)
         yield {
             "figure": "load",
@@ -104,6 +119,7 @@ def measure(
         watched = [_Watched(engine, name, directory / name) for name in options.queries]
         stream = transactions(options.seed, scale, units=0.5)
         for number in range(-WARM_UPS, options.rounds):
+            engine.maintain()
             changes = change_tables(islice(stream, options.transactions))
             apply(engine, changes)
             for one in watched:

@@ -74,7 +74,7 @@ class Engine(Upkeep, Scheduling):
         self.compactor = Compactor(self.services)
         self._scheduled = scheduler and not catalog.read_only
         self.maintenance = Maintenance(
-            self.services, self.compactor, self.vacuum if self._scheduled else None
+            self.services, self.compactor, self.conf, self.vacuum if self._scheduled else None
         )
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.errors import CatalogError
@@ -24,6 +24,8 @@ VACUUM_EVERY = 3600.0
 """Seconds."""
 FIRST_VACUUM = 600.0
 """Seconds after the start."""
+OPTION = "maintenance"
+"""Of `conf`: 'background', or 'manual': only `Engine.maintain`, COMPACT and VACUUM do anything."""
 COMMITS = 64
 """Commits after which a process that only commits gets the thread."""
 
@@ -31,9 +33,16 @@ COMMITS = 64
 class Maintenance:
     """Keeps the tails of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
 
-    def __init__(self, services: Services, compactor: Compactor, vacuum: Callable[[], object] | None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        compactor: Compactor,
+        conf: Mapping[str, str],
+        vacuum: Callable[[], object] | None,
+    ) -> None:
         self.services = services
         self.compactor = compactor
+        self._conf = conf
         self._vacuum = vacuum
         self._vacuumed = time.monotonic() - VACUUM_EVERY + FIRST_VACUUM
         self._thread: threading.Thread | None = None
@@ -46,6 +55,8 @@ class Maintenance:
 
     def start(self) -> None:
         """Has the thread look at once what is due; starts it where it does not run."""
+        if self._manual:
+            return
         with self._starting:
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._work, name="cq-maintenance", daemon=True)
@@ -60,12 +71,18 @@ class Maintenance:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def _manual(self) -> bool:
+        return self._conf.get(OPTION, "background").lower() == "manual"
+
     def _work(self) -> None:
         while True:
             self._woken.wait(FIRST_VACUUM)
             self._woken.clear()
             if self._stopping:
                 return
+            if self._manual:
+                continue
             try:
                 self.run()
                 if self._vacuum is not None and time.monotonic() - self._vacuumed >= VACUUM_EVERY:

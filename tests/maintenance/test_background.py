@@ -171,3 +171,26 @@ def test_a_thread_does_it(
         assert engine.catalog.layout(table.id, engine.catalog.newest_version).base == 2
         check_law(engine, "totals", TOTALS, 1)
     assert threads == {"cq-maintenance"}
+
+
+def test_nothing_is_merged_unasked_for(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "TAIL", 4)
+    others = set(threading.enumerate())
+
+    def works() -> bool:
+        return "cq-maintenance" in {thread.name for thread in set(threading.enumerate()) - others}
+
+    with cq_engine.connect(warehouse, spark=spark, conf={"maintenance": "manual"}) as engine:
+        fill(engine)
+        engine.execute("UPDATE t SET x = 2 WHERE k < 30")
+        engine.drain(LONG)
+        assert not works()
+        assert "t" in engine.maintain()
+        assert engine.maintain() == []
+        engine.execute("UPDATE t SET x = 3 WHERE k < 30")
+        engine.execute("SET maintenance = 'background'")
+        engine.refresh("totals")
+        assert works()
+        check_law(engine, "totals", TOTALS, 1)
