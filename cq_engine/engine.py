@@ -30,6 +30,7 @@ from cq_engine.runtime.draining import drain, has_news
 from cq_engine.runtime.errors import located
 from cq_engine.runtime.functions import PythonFunction
 from cq_engine.runtime.maintenance import Maintenance
+from cq_engine.runtime.options import check_option
 from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.refresh import Refresh
@@ -64,6 +65,8 @@ class Engine(Upkeep, Scheduling):
         self.catalog = catalog
         self.clock = clock
         self.conf = dict(conf)
+        for name, value in self.conf.items():
+            check_option(name, value)
         self._spark = spark
         self._starting = threading.Lock()
         self.reader = Reader(catalog, lambda: self.spark)
@@ -306,6 +309,7 @@ class Engine(Upkeep, Scheduling):
         self.scheduler.shutdown(wait=True)
         self.delivery.stop()
         self.maintenance.stop()
+        self.reader.mapped.close()
         if not self.catalog.read_only:
             self.queries.templates.settle()
         self.queries.refresher.plans.clear()

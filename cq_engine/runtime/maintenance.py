@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.errors import CatalogError
 from cq_engine.runtime.compaction import Compactor
+from cq_engine.runtime.options import is_manual, look_up_cache
 from cq_engine.runtime.services import Services
 
 __all__ = ["Maintenance"]
@@ -24,8 +25,6 @@ VACUUM_EVERY = 3600.0
 """Seconds."""
 FIRST_VACUUM = 600.0
 """Seconds after the start."""
-OPTION = "maintenance"
-"""Of `conf`: 'background', or 'manual': only `Engine.maintain`, COMPACT and VACUUM do anything."""
 COMMITS = 64
 """Commits after which a process that only commits gets the thread."""
 
@@ -73,7 +72,7 @@ class Maintenance:
 
     @property
     def _manual(self) -> bool:
-        return self._conf.get(OPTION, "background").lower() == "manual"
+        return is_manual(self._conf)
 
     def _work(self) -> None:
         while True:
@@ -106,7 +105,7 @@ class Maintenance:
     # ------------------------------------------------------------ work
 
     def run(self) -> list[str]:
-        """Merges what is due, in this thread; the names of the tables.
+        """Merges what is due and copies what look-ups read, in this thread; the names of the tables that were merged.
 
         What fails is logged, and tried again when the tail has doubled.
         """
@@ -122,6 +121,8 @@ class Maintenance:
             except Exception as error:  # noqa: BLE001 - nobody waits for this
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
+        if not self._stopping:
+            self.services.reader.mapped.fill(look_up_cache(self._conf))
         return done
 
     def _tables(self) -> Iterator[tuple[VersionedTable, int]]:

@@ -6,6 +6,7 @@ is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
+    INSERT,
     UPDATE_PREIMAGE,
     Column,
     DataFile,
@@ -32,6 +34,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.errors import StorageError
 from cq_engine.runtime.change_rows import ChangeReader, reading_again
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.mapped_columns import MappedColumns
 from cq_engine.runtime.row_groups import RowGroups
 from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.sql import quote
@@ -67,6 +70,7 @@ class Reader(ChangeReader):
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
         self._row_groups = RowGroups()
+        self.mapped = MappedColumns()
         self._arenas: OrderedDict[int, Arena] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
@@ -103,17 +107,38 @@ class Reader(ChangeReader):
         """
         columns = table.physical_columns
         files = pruned(layout.snapshot, restrict)
-        if not files:
-            return empty(columns)
         if len(files) > RESTRICT_FILES:
             return None
-        dataset = self._row_groups.pruned(open_dataset(self.paths(files), columns), restrict)
+        names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
+        read = [c for c in columns if c.name in names]
+        parts, others = [], []
+        for file, path in zip(files, self.paths(files)):
+            part = self.mapped.rows(path, read, restrict, RESTRICT_ROWS)
+            if part is None:
+                others.append((file, path))
+            else:
+                parts.append(part)
+        if others:
+            parts.append(self._decoded(table, others, read, restrict))
+        rows = pa.concat_tables(parts) if parts else empty(columns)
+        return None if rows.num_rows > RESTRICT_ROWS else conform(rows, columns)
+
+    def _decoded(
+        self,
+        table: VersionedTable,
+        files: Sequence[tuple[DataFile, str]],
+        columns: Sequence[Column],
+        restrict: Restrict,
+    ) -> pa.Table:
+        """The rows with wanted values in Parquet files; where they are more than RESTRICT_ROWS, not all of them."""
+        dataset = open_dataset([path for _, path in files], columns)
+        dataset, decoded = self._row_groups.pruned(dataset, restrict)
+        for (file, path), part in zip(files, decoded):
+            if part:
+                self.mapped.decoded(path, table.id, math.ceil(part * file.rows), file.rows, columns, restrict)
         conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
-        read = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
-        scanner = dataset.scanner([c.name for c in columns if c.name in read], filter=condition)
-        rows = scanner.head(RESTRICT_ROWS + 1)
-        return None if rows.num_rows > RESTRICT_ROWS else conform(rows, columns)
+        return dataset.scanner([c.name for c in columns], filter=condition).head(RESTRICT_ROWS + 1)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)
@@ -265,9 +290,11 @@ class Reader(ChangeReader):
 
     def _build(self, table: VersionedTable, version: int) -> Arena | None:
         layout = self.catalog.layout(table.id, version)
-        if sum(file.rows for file in layout.snapshot) > SMALL_ROWS or len(layout.snapshot) > RESTRICT_FILES:
-            return None
         sets = [s for s in layout.changes if s.low <= version]
+        inserts = sum(s.rows if s.kinds <= {INSERT} else -s.rows for s in sets if s.high <= version)
+        least = sum(file.rows for file in layout.snapshot) + inserts
+        if least > SMALL_ROWS or len(layout.snapshot) > RESTRICT_FILES:
+            return None
         changes = self.rows_of(table, sets, layout.base, version)
         if changes is None:
             return None

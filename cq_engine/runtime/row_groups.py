@@ -36,24 +36,26 @@ class RowGroups:
         self._files: OrderedDict[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def pruned(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> ds.Dataset:
-        """The dataset of Parquet files without row groups that have no wanted value in some column."""
+    def pruned(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> tuple[ds.Dataset, list[float]]:
+        """The dataset of Parquet files without row groups that have no wanted value in some column, and the share of
+        each file that is left."""
         wanted = {name: (_sorted(values), values.null_count > 0) for name, values in restrict.items()}
         known = {name: each for name, each in wanted.items() if each[0] is not None}
         if not known:
-            return dataset
-        kept = []
+            return dataset, [1.0] * len(dataset.files)
+        kept, shares = [], []
         for fragment in dataset.get_fragments():
             complete, bounds = self._of(fragment)
             groups = range(complete.num_row_groups)
             for name, (values, nulls) in known.items():
                 if name in bounds:
                     groups = [g for g in groups if _may_hold(bounds[name], g, values or [], nulls)]  # type: ignore[assignment]
+            shares.append(len(groups) / max(1, complete.num_row_groups))
             if len(groups) == complete.num_row_groups:
                 kept.append(complete)
             elif groups:
                 kept.append(complete.subset(row_group_ids=list(groups)))
-        return ds.FileSystemDataset(kept, dataset.schema, dataset.format, dataset.filesystem)
+        return ds.FileSystemDataset(kept, dataset.schema, dataset.format, dataset.filesystem), shares
 
     def _of(self, fragment: ds.ParquetFileFragment) -> tuple[ds.ParquetFileFragment, Mapping[str, _Bounds]]:
         with self._guard:

@@ -8,13 +8,10 @@ system has a place for that.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import tempfile
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +21,7 @@ from pyspark.sql import types as t
 
 from cq_engine.catalog.model import Column
 from cq_engine.runtime.rows import conform
+from cq_engine.runtime.scratch import scratch_directory
 from cq_engine.types import collations, contains, spark_schema, spark_type
 
 __all__ = ["Slot", "SlotFullError", "fits_slot"]
@@ -44,11 +42,8 @@ _ODD = (
     t.VariantType,
     t.NullType,
 )
-_PREFIX, _LOCK = "cq-engine-slots-", ".lock"
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
-_guard = threading.Lock()
-_directory: Path | None = None
-_count = 0
+_numbers = count(1)
 
 
 class SlotFullError(Exception):
@@ -118,42 +113,5 @@ def _parquet(rows: pa.Table, columns: Sequence[Column]) -> memoryview:
 
 
 def _fresh_path() -> Path:
-    global _directory, _count  # noqa: PLW0603 - one directory per process
-    with _guard:
-        if _directory is None or not _directory.is_dir():
-            place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-            _remove_left(place)
-            _directory = _locked_directory(place)
-        _count += 1
-        return _directory / f"{_count}.parquet"
-
-
-def _locked_directory(place: Path) -> Path:
-    """A directory for as long as this process lives, and beside it a file that is locked as long."""
-    handle, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_LOCK, dir=place)  # stays open
-    lock = Path(name)
-    with suppress(OSError):
-        _lock(handle)
-    directory = lock.with_suffix("")
-    directory.mkdir(mode=0o700)
-    atexit.register(lock.unlink, missing_ok=True)
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
-
-
-def _remove_left(place: Path) -> None:
-    """Removes directories of processes that were killed."""
-    for lock in place.glob(f"{_PREFIX}*{_LOCK}"):
-        with suppress(OSError), lock.open("r+b") as file:
-            _lock(file.fileno())
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink()
-
-
-def _lock(handle: int) -> None:
-    """Locks an open file until it is closed. Raises OSError where another process has it locked."""
-    try:
-        import fcntl
-    except ImportError as error:  # not POSIX
-        raise OSError("no locks here") from error
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    return scratch_directory(place, "cq-engine-slots-") / f"{next(_numbers)}.parquet"

@@ -43,6 +43,7 @@ from cq_engine.runtime.check import check_added_key, check_constraints
 from cq_engine.runtime.draining import has_news
 from cq_engine.runtime.explain import analyze_query, explain_query, explain_text
 from cq_engine.runtime.horizon import waiting_for
+from cq_engine.runtime.options import check_option
 from cq_engine.runtime.periods import trigger_for
 from cq_engine.runtime.query import query_frame, run_query
 from cq_engine.runtime.retention import KEPT, OPTION, parse_retention
@@ -328,5 +329,6 @@ def _set(statement: SetOption, engine: Engine, sql: str) -> Result:
     if statement.name.startswith("spark."):
         engine.spark.conf.set(statement.name, statement.value)
     else:
+        check_option(statement.name, statement.value)
         engine.conf[statement.name] = statement.value
     return Result(message=f"{statement.name} = {statement.value}")

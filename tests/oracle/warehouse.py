@@ -112,6 +112,8 @@ class _Replay:
                 self.pack()
             if self.random.random() < 0.15:
                 self.engine.compact(self.random.choice(self.recorded.history.tables).name)
+            if self.random.random() < 0.3:
+                self.engine.maintain()
         self.pack()
         for number in numbers:
             self.refresh(f"batch{number}")
@@ -185,7 +187,7 @@ def check_history(
     `options` are those of WITH (...) that every query gets.
     """
     seed = recorded.history.seed
-    engine = cq_engine.connect(directory, spark=spark, scheduler=False)
+    engine = cq_engine.connect(directory, spark=spark, scheduler=False, conf={"maintenance": "manual"})
     try:
         with forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1):
             replayed = _Replay(recorded, engine, tally, options)

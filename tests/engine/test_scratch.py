@@ -1,4 +1,4 @@
-"""Where slots are: a directory per process, which is gone after it."""
+"""Directories of a process, which are gone after it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cq_engine.runtime import slots
+from cq_engine.runtime.scratch import _remove_left
 
 PROCESS = """
 import sys, time
 from pathlib import Path
-from cq_engine.runtime import slots
-slots._MEMORY = Path(sys.argv[1])
-path = slots._fresh_path()
+from cq_engine.runtime.scratch import scratch_directory
+path = scratch_directory(Path(sys.argv[1]), "cq-engine-test-") / "rows"
 path.write_bytes(b"rows")
 print(path, flush=True)
 if sys.argv[2] == "stay":
@@ -27,7 +26,7 @@ if sys.argv[2] == "stay":
 
 @contextmanager
 def _process(place: Path, how: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process with a slot, and the slot."""
+    """A process with a file in its directory, and the file."""
     command = [sys.executable, "-c", PROCESS, str(place), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -40,7 +39,7 @@ def _process(place: Path, how: str) -> Iterator[tuple[subprocess.Popen[str], Pat
 def test_a_process_takes_its_directory_along(tmp_path: Path) -> None:
     with _process(tmp_path, "end") as (process, path):
         assert process.wait(60) == 0
-    assert path.name == "1.parquet"
+    assert path.parent.parent == tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,7 +50,9 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) 
             killed.kill()
             killed.wait(60)
             assert of_killed.exists()
-        slots._remove_left(tmp_path)
+        _remove_left(tmp_path, "cq-engine-other-")
+        assert of_killed.exists()
+        _remove_left(tmp_path, "cq-engine-test-")
         assert not of_killed.parent.exists()
         assert of_alive.exists()
         assert sorted(tmp_path.iterdir()) == [of_alive.parent, of_alive.parent.with_suffix(".lock")]
