@@ -125,10 +125,14 @@ class KeyHint:
 
 @dataclass(frozen=True, eq=False)
 class History(Node):
-    """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end."""
+    """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end.
+
+    With `among`: of the rows that change in the interval, and of those that one of these groups of hints wants.
+    """
 
     scan: Scan
     hints: tuple[KeyHint, ...] = ()
+    among: tuple[tuple[KeyHint, ...], ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -87,7 +87,9 @@ def _line(node: Node) -> str:
 
 _line.register(Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})")
 _line.register(Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
-_line.register(History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_hints(n.hints)}")
+_line.register(
+    History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_hints(n.hints)}{_among(n.among)}"
+)
 _line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_hints(n.hints)}")
 _line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
 _line.register(
@@ -140,4 +142,12 @@ def _on(conditions: Sequence[exp.Expr]) -> str:
 
 
 def _hints(hints: Sequence[KeyHint]) -> str:
-    return " WHERE " + " AND ".join(f"{h.column} AMONG {h.of_column}" for h in hints) if hints else ""
+    return f" WHERE {_conditions(hints)}" if hints else ""
+
+
+def _conditions(hints: Sequence[KeyHint]) -> str:
+    return " AND ".join(f"{h.column} AMONG {h.of_column}" for h in hints)
+
+
+def _among(groups: Sequence[Sequence[KeyHint]]) -> str:
+    return " WHERE " + " OR ".join(["CHANGED", *map(_conditions, groups)]) if groups else ""

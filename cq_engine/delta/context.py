@@ -34,14 +34,17 @@ class Context:
     """One planning run. `changed` are the tables (lower case) with changes in the interval.
 
     `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
-    `hints` narrow the histories of single scans to rows that can join.
+    `hints` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.
+    `at_once`: joins may read all versions of such rows, rather than a term per input that changes.
     """
 
     names: Names
     changed: frozenset[str]
     stored: Mapping[int, State] = field(default_factory=dict)
     insert_only: bool = False
+    at_once: bool = False
     hints: Mapping[int, tuple[KeyHint, ...]] = field(default_factory=dict)
+    among: Mapping[int, tuple[tuple[KeyHint, ...], ...]] = field(default_factory=dict)
     deltas: dict[int, Node] = field(default_factory=dict)
     histories: dict[int, Node] = field(default_factory=dict)
     versions: dict[int, Node] = field(default_factory=dict)
@@ -54,7 +57,11 @@ class Context:
 
     def narrowed(self, hints: Mapping[int, tuple[KeyHint, ...]]) -> Context:
         """A context for one term of a join: histories made in it read only what the hints let through."""
-        return replace(self, hints=hints, histories={})
+        return replace(self, hints=hints, among={}, histories={})
+
+    def gathered(self, among: Mapping[int, tuple[tuple[KeyHint, ...], ...]]) -> Context:
+        """A context for all terms of a join: histories made in it have the rows that some term needs."""
+        return replace(self, hints={}, among=among, histories={})
 
 
 def touched(node: Node, context: Context) -> bool:

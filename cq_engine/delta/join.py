@@ -6,6 +6,11 @@ For j < i the versions of Tⱼ with `_from` <= s < `_to` take part, for j > i th
 whose Δ is empty are dropped; an occurrence of a self-joined table is a Tᵢ of its own. Each term starts from its Δ and
 goes on to inputs that are connected with what it has, so that a small delta never meets a cross product.
 
+*At once.* Where several inputs change and all are tables, the terms read each of them again. The same rows come from one
+join of row versions, each valid where all of its parts are: it changes where one begins or ends. Of each table it has the
+rows that change, and those that some term would look up; combinations of which no part changes have no edge. It is the
+smaller plan (n leaves, not n²), for intervals whose rows the driver has.
+
 >>> from cq_engine.algebra.names import Names
 >>> from cq_engine.algebra.nodes import Join, Scan
 >>> from cq_engine.algebra.show import explain
@@ -32,15 +37,19 @@ from cq_engine.algebra.nodes import (
     TO,
     VERSION,
     WEIGHT,
+    Edges,
     Empty,
+    Filter,
     Join,
+    KeyHint,
     Node,
     Project,
+    Scan,
     column,
     references,
 )
 from cq_engine.delta.context import Context, delta, history, register_delta, register_history, touched
-from cq_engine.delta.hints import Origin, partners
+from cq_engine.delta.hints import Hints, Origin, partners
 from cq_engine.delta.linear import renamed, union, valid_after, valid_before
 
 __all__: list[str] = []
@@ -49,6 +58,9 @@ __all__: list[str] = []
 @register_delta
 def _join_delta(node: Join, context: Context) -> Node:
     columns = (*node.columns, VERSION, WEIGHT)
+    whole = _at_once(node, context) if context.at_once else None
+    if whole is not None:
+        return whole
     terms = [_term(node, i, context) for i, each in enumerate(node.inputs) if touched(each, context)]
     return union(terms, columns)
 
@@ -59,9 +71,7 @@ def _term(node: Join, i: int, context: Context) -> Node:
     columns = (*node.columns, VERSION, WEIGHT)
     if isinstance(own, Empty):
         return own if own.columns == columns else Empty(columns)
-    order = _connected(i, node)
-    known = {name: Origin(own, name) for name in node.inputs[i].columns}
-    hints = partners(node.inputs, node.conditions, known, order[1:])
+    order, hints = _looked_up(node, i, own)
     parts: dict[int, Node] = {}
     conditions = list(node.conditions)
     for j, each in enumerate(node.inputs):
@@ -77,6 +87,37 @@ def _term(node: Join, i: int, context: Context) -> Node:
     inputs = tuple(own if j == i else parts[j] for j in order)
     joined = Join(inputs, tuple(conditions))
     return Project(joined, tuple((name, column(name)) for name in columns))
+
+
+def _looked_up(node: Join, i: int, own: Node) -> tuple[list[int], dict[int, Hints]]:
+    """The inputs in the order in which the delta `own` of input `i` leads to them, and what of them it needs."""
+    order = _connected(i, node)
+    known = {name: Origin(own, name) for name in node.inputs[i].columns}
+    return order, partners(node.inputs, node.conditions, known, order[1:])
+
+
+def _at_once(node: Join, context: Context) -> Node | None:
+    """All terms as the edges of one join; None where there is one term only, or one that needs all of a table."""
+    changing = [i for i, each in enumerate(node.inputs) if touched(each, context)]
+    if len(changing) < 2 or not all(map(_is_table, node.inputs)):
+        return None
+    among: dict[int, list[tuple[KeyHint, ...]]] = {}
+    for i in changing:
+        own = delta(node.inputs[i], context)
+        if isinstance(own, Empty):
+            return None
+        for found in _looked_up(node, i, own)[1].values():
+            for scan, hints in found.items():
+                if not hints:
+                    return None
+                among.setdefault(scan, []).append(hints)
+    versions = history(node, context.gathered({scan: tuple(each) for scan, each in among.items()}))
+    return None if isinstance(versions, Empty) else Edges(versions)
+
+
+def _is_table(node: Node) -> bool:
+    """A table, filtered and projected."""
+    return isinstance(node, Scan) or (isinstance(node, (Filter, Project)) and _is_table(node.input))
 
 
 def _connected(start: int, node: Join) -> list[int]:

@@ -99,7 +99,7 @@ def _scan_delta(node: Scan, context: Context) -> Node:
 
 @register_history
 def _scan_history(node: Scan, context: Context) -> Node:
-    return History(node, context.hints.get(id(node), ()))
+    return History(node, context.hints.get(id(node), ()), context.among.get(id(node), ()))
 
 
 @register_history

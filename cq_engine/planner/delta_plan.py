@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cq_engine.algebra.emit import Emitter, quote
-from cq_engine.algebra.nodes import FROM, TO, Aggregate, Empty, Given, Node
+from cq_engine.algebra.nodes import (
+    FROM,
+    TO,
+    Aggregate,
+    Changes,
+    Empty,
+    Given,
+    History,
+    Node,
+    StateRows,
+    children,
+)
 from cq_engine.delta import aggregate as _aggregate  # noqa: F401  the rules register themselves
 from cq_engine.delta import distinct as _distinct  # noqa: F401
 from cq_engine.delta import join as _join  # noqa: F401
@@ -75,6 +87,14 @@ class DeltaPlan:
     stages: tuple[Stage, ...]
     root: Node
 
+    @cached_property
+    def leaves(self) -> int:
+        """How many relations the statements read, each as often as it is a leaf of its own."""
+        found: dict[int, Node] = {}
+        for root in (*(stage.root for stage in self.stages), self.root):
+            _collect(root, found)
+        return sum(isinstance(node, (Changes, History, StateRows, Given)) for node in found.values())
+
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""
         compiled = self.compiled
@@ -86,6 +106,14 @@ class DeltaPlan:
         return _statement(self.root, leaves, attach, text)
 
 
+def _collect(node: Node, found: dict[int, Node]) -> None:
+    """`node` and all below it, each once."""
+    if id(node) not in found:
+        found[id(node)] = node
+        for child in children(node):
+            _collect(child, found)
+
+
 def _statement(
     root: Node, leaves: Callable[[Node], str], attach: Callable[[Emitter], None], text: str
 ) -> str:
@@ -94,11 +122,16 @@ def _statement(
     return emitter.statement(text, root)
 
 
-def plan_delta(compiled: Compiled, changed: frozenset[str], insert_only: bool) -> DeltaPlan | None:
-    """The plan for an interval in which the tables `changed` have changes; None where the result cannot change."""
+def plan_delta(
+    compiled: Compiled, changed: frozenset[str], insert_only: bool, *, at_once: bool = False
+) -> DeltaPlan | None:
+    """The plan for an interval in which the tables `changed` have changes; None where the result cannot change.
+
+    `at_once`: with as few leaves as possible, for rows that the driver has (`delta.join`).
+    """
     assert compiled.node is not None
     stored = {id(each.node): each.state for each in compiled.states}
-    context = Context(compiled.names, changed, stored, insert_only)
+    context = Context(compiled.names, changed, stored, insert_only, at_once)
     stages = [_stage(each, context) for each in compiled.stored if touched(each.node, context)]
     root = delta(compiled.node, context)
     if isinstance(root, Empty) and not stages:

@@ -30,7 +30,7 @@ def _leaves(roots: Sequence[Node], seen: set[int]) -> Iterator[History]:
             continue
         seen.add(id(node))
         if isinstance(node, History):
-            yield node
+            yield from [History(node.scan, hints) for hints in node.among] or [node]
         yield from _leaves(children(node), seen)
 
 

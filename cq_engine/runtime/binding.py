@@ -25,7 +25,7 @@ from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
 from cq_engine.runtime.large_look_ups import LargeLookUps
-from cq_engine.runtime.leaf_rows import LeafRows, by_position, having, narrowed, row_versions, shown
+from cq_engine.runtime.leaf_rows import LeafRows, by_position, having, narrowed, row_versions, shown, together
 from cq_engine.runtime.look_ups import LookUps
 from cq_engine.runtime.reader import Reader, pruned
 from cq_engine.runtime.report import Read, Report
@@ -265,9 +265,21 @@ class IntervalBinder:
         return key, self._found[key]
 
     def _history_rows(self, leaf: History) -> pa.Table | None:
-        return self._version_rows(leaf)[1]
+        return self._gathered_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
+
+    def _gathered_rows(self, leaf: History) -> pa.Table | None:
+        """The versions of rows that change and of rows that a group of hints wants, each once."""
+        key = ("gathered", id(leaf))
+        if key not in self._found:
+            tail = self._tail(leaf.scan.table)
+            groups = [self._version_rows(History(leaf.scan, hints))[1] for hints in leaf.among]
+            found = [rows for rows in groups if rows is not None]
+            known = tail is not None and self.undo and len(found) == len(groups)
+            self._found[key] = together([tail.moving, *found], tail.table) if known and tail else None
+        return self._found[key]
 
     def _history(self, leaf: History) -> str:
+        assert not leaf.among, "a plan for rows that the driver has"
         table = self.tables[leaf.scan.table]
         key, versions = self._version_rows(leaf)
         if key in self._names:

@@ -21,6 +21,7 @@ from cq_engine.runtime.forms import decide, statistics
 from cq_engine.runtime.horizon import horizon
 from cq_engine.runtime.queries import Queries
 from cq_engine.runtime.query import query_frame
+from cq_engine.runtime.refresh import SMALL_CHANGES
 from cq_engine.runtime.report import Report
 from cq_engine.runtime.services import Services
 
@@ -49,7 +50,7 @@ def plan_text(compiled: Compiled) -> str:
     if compiled.node is None:
         return compiled.text
     changing = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
-    plan = plan_delta(compiled, changing, False)
+    plan = plan_delta(compiled, changing, False, at_once=True)
     return "-- the result never changes" if plan is None else _plan_sql(plan)
 
 
@@ -106,7 +107,8 @@ def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> li
         f"form of the delta: {decision.form}, pre-image by {decision.pre_image}",
         *(f"  {reason}" for reason in decision.reasons),
     ]
-    plan = plan_delta(compiled, interval.changed, interval.insert_only)
+    at_once = interval.rows <= SMALL_CHANGES and decision.undo and not query.functions
+    plan = plan_delta(compiled, interval.changed, interval.insert_only, at_once=at_once)
     if decision.form == "recompute":
         return [*lines, "the result before and after:", *(f"  {line}" for line in compiled.text.splitlines())]
     if plan is None:

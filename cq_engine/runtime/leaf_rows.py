@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
 from cq_engine.catalog.model import COMMIT_VERSION, Column, VersionedTable
 from cq_engine.runtime import reader
+from cq_engine.runtime.identities import Identities
 from cq_engine.runtime.key_values import Restrict
+from cq_engine.runtime.rows import identity_columns
 from cq_engine.runtime.tails import Tail
 
-__all__ = ["LeafRows", "by_position", "having", "narrowed", "row_versions", "shown"]
+__all__ = ["LeafRows", "by_position", "having", "narrowed", "row_versions", "shown", "together"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,17 @@ def shown(
 def by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
     named = tuple(replace(c, name=f"c{n}") for n, c in enumerate(columns))
     return LeafRows(rows.rename_columns([c.name for c in named]), named)
+
+
+def together(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
+    """Row versions from several look-ups, each once."""
+    rows = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
+    numbers = Identities(rows, identity_columns(table)).numbers
+    starts = np.asarray(rows.column(FROM), dtype=np.int64)
+    order = np.lexsort((starts, numbers))
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = (np.diff(numbers[order]) != 0) | (np.diff(starts[order]) != 0)
+    return rows.take(pa.array(np.sort(order[fresh])))
 
 
 def row_versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:

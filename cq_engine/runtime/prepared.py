@@ -38,7 +38,7 @@ __all__ = ["KeptPlan", "KeptPlans", "UnpreparedError"]
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
 
-PLANS = 128
+PLANS = 256
 """Delta plans that an engine keeps; those used last stay."""
 OWN_PLAN = 20
 """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
@@ -49,8 +49,8 @@ _KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|
 
 
 class UnpreparedError(Exception):
-    """A plan for more changes than the interval's has no prepared statement for it. Planned anew it might read a table
-    for changes that are not there."""
+    """A plan for more changes than the interval's, or for rows at the driver, has no prepared statement for it. Planned
+    anew it might read a table for changes that are not there."""
 
 
 class KeptPlans:
@@ -64,31 +64,43 @@ class KeptPlans:
     def __init__(self) -> None:
         self._plans: OrderedDict[_Key, KeptPlan] = OrderedDict()
         self._served: Counter[_Key] = Counter()
-        self._seen: set[tuple[int, Hashable]] = set()
+        self._seen: set[_Key] = set()
         self._guard = threading.Lock()
 
     def plan(
-        self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
+        self,
+        compiled: Compiled,
+        changed: frozenset[str],
+        insert_only: bool,
+        session: Hashable = (),
+        *,
+        at_once: bool = True,
     ) -> KeptPlan | None:
-        """A plan that gives the rows of `plan_delta`; `session` are the settings that its statements run under.
+        """A plan that gives the rows of `plan_delta`; `session` are the settings that its statements run under, and
+        `at_once` says whether the plan for all changes may be one for rows that the driver has.
 
         None where no change of these tables can change the result.
         """
-        key = _Key(id(compiled), changed, insert_only, session)
         tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+        key = _Key(id(compiled), changed, insert_only, session)
+        own = self._made(key, compiled)
+        whole = _Key(key.compiled, tables, False, session, at_once)
+        general = self._made(whole, compiled)
+        if own is None or general is None:
+            return None
+        smaller = own.plan.leaves < general.plan.leaves
         with self._guard:
-            found = self._ready(key)
+            found = self._ready(key, smaller)
             if found is not None:
                 return found
-            again = (key.compiled, session) in self._seen
-            self._seen.add((key.compiled, session))
-            general = _Key(key.compiled, tables, False, session)
-            tried = general in self._plans and self._plans[general].prepare
-            wanted = general if again and not tried and self._served[key] < OWN_PLAN else key
-        kept = self._made(wanted, compiled)
-        if kept is not None:
-            kept.prepare = again
-        return kept
+            again = whole in self._seen
+            self._seen.add(whole)
+            enough = smaller and (not again or self._served[key] >= OWN_PLAN)
+        if not general.prepare and not enough:
+            general.prepare = True
+            return general
+        own.prepare = again
+        return own
 
     def exact(
         self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
@@ -101,22 +113,23 @@ class KeptPlans:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        plan = plan_delta(compiled, key.changed, key.insert_only)
+        plan = plan_delta(compiled, key.changed, key.insert_only, at_once=key.at_once)
         if plan is None:
             return None
+        made = KeptPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
         with self._guard:
-            kept = self._plans.setdefault(key, KeptPlan(plan, compiled, key.changed, key.insert_only))
+            kept = self._plans.setdefault(key, made)
             gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
         for each in gone:
             each.clear()
         return kept
 
-    def _ready(self, key: _Key) -> KeptPlan | None:
-        """A prepared plan that serves the interval."""
+    def _ready(self, key: _Key, smaller: bool) -> KeptPlan | None:
+        """A prepared plan that serves the interval; `smaller`: one of its own would read less than the general one."""
         ready = [k for k, kept in self._plans.items() if k.covers(key) and kept.is_ready(exact=k == key)]
-        if key not in ready and self._served[key] >= OWN_PLAN:
+        if smaller and key not in ready and self._served[key] >= OWN_PLAN:
             return None
-        best = min(ready, key=lambda k: (len(k.changed), not k.insert_only), default=None)
+        best = min(ready, key=lambda k: self._plans[k].plan.leaves, default=None)
         if best is None:
             return None
         self._served[key] += best != key
@@ -140,6 +153,7 @@ class _Key(NamedTuple):
     changed: frozenset[str]
     insert_only: bool
     session: Hashable
+    at_once: bool = False
 
     def covers(self, other: _Key) -> bool:
         """Does a plan for this serve the other, too?"""
@@ -167,6 +181,8 @@ class KeptPlan:
     """What it is a plan of, which stays in memory as long as the plan: keys hold its identity."""
     changed: frozenset[str]
     insert_only: bool
+    at_once: bool = False
+    """Is it for rows that the driver has, and no others?"""
     prepare: bool = False
     """Are its statements prepared when they run?"""
     misses: int = 0
@@ -178,6 +194,10 @@ class KeptPlan:
     def is_ready(self, *, exact: bool) -> bool:
         """Are its statements prepared, or will they be? Not `exact`: for an interval of fewer changes."""
         return self.prepare and None not in self._statements.values() and (exact or self.misses < MISSES)
+
+    def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
+        """May its statements be planned anew for such an interval?"""
+        return not self.at_once and (self.changed, self.insert_only) == (changed, insert_only)
 
     def run(
         self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
@@ -313,8 +333,11 @@ def _same(leaf: Node) -> Hashable:
     if isinstance(leaf, Changes):
         return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))
     if isinstance(leaf, History):
-        hints = tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in leaf.hints)
-        return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), hints)
+        groups = tuple(
+            tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in hints)
+            for hints in (leaf.hints, *leaf.among)
+        )
+        return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), groups)
     if isinstance(leaf, Given):
         return ("given", leaf.name)
     assert isinstance(leaf, StateRows)

@@ -112,7 +112,7 @@ class _Statements:
         self.services = services
         self.kept = kept
         self.binder = binder
-        self.exact = (kept.changed, kept.insert_only) == (interval.changed, interval.insert_only)
+        self.exact = kept.serves(interval.changed, interval.insert_only)
         self.lasting = lasting
 
     def __call__(self, name: str, text: Text) -> pa.Table | None:
@@ -131,6 +131,8 @@ class _Statements:
         if rows is None and not self.exact:
             self.kept.misses += 1
             raise UnpreparedError
+        if rows is not None:
+            self.kept.misses = 0
         if rows is None:
             frame = run_sql(spark, text(binder, binder.attach), binder.relations)
             rows = to_arrow(frame.limit(SMALL_RESULT + 1))
@@ -216,10 +218,11 @@ class Refresher:
             return self._outcome(query, recompute(self.services, query, compiled, interval), ())
         what = (compiled, interval.changed, interval.insert_only, query.session)
         small = interval.rows <= SMALL_CHANGES
-        kept = self.plans.plan(*what) if small and not query.functions else self.plans.exact(*what)
+        decision = decide(self.services, query, compiled, interval)
+        prepared = small and not query.functions
+        kept = self.plans.plan(*what, at_once=decision.undo) if prepared else self.plans.exact(*what)
         if kept is None:
             return None
-        decision = decide(self.services, query, compiled, interval)
         if decision.form == "recompute":
             with self._report(query, decision).step("recompute"):
                 return recomputed_outcome(self.services, query, compiled, interval)

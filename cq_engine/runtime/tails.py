@@ -87,6 +87,13 @@ class Tail:
             self._versions[undo] = self._find_versions(undo)
         return self._versions[undo]
 
+    @property
+    def moving(self) -> pa.Table:
+        """The row versions that begin or end in the interval."""
+        rows = self.versions()
+        begins = pc.not_equal(rows.column(FROM), BEFORE)
+        return rows.filter(pc.or_(begins, pc.not_equal(rows.column(TO), FOREVER)))
+
     def _find_versions(self, undo: bool) -> pa.Table:
         if self.net.num_rows == 0:
             return self._valid(self.net.slice(0, 0), [], [])

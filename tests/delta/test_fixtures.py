@@ -52,13 +52,14 @@ def pairs(path: Path) -> list[tuple[str, str, str]]:
 
 
 def planned(query: str, changed: str) -> str:
-    """The delta plan for an interval in which the tables `changed` have changes ("inserts into" them: only these)."""
+    """The delta plan for an interval in which the tables `changed` have changes ("inserts into" them: only these; "at once!": as a
+    driver that has the rows does)."""
     plans = Plans(record(History(TABLES, (), (), (query,), 0)))
     compiled = plans.compile(0)
     assert compiled.node is not None, compiled.reasons
     inserts = changed.startswith("inserts into ")
-    tables = frozenset(changed.removeprefix("inserts into ").split(", "))
-    plan = plan_delta(compiled, tables, inserts)
+    names, _, at_once = changed.removeprefix("inserts into ").partition(" at once")
+    plan = plan_delta(compiled, frozenset(names.split(", ")), inserts, at_once=at_once == "!")
     assert plan is not None
     lines = [f"verdict: {compiled.verdict}"]
     for stage in plan.stages:

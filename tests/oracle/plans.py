@@ -66,6 +66,8 @@ def _duckdb_sql(sql: str) -> str:
     return sqlglot.transpile(sql, read="spark", write="duckdb")[0]
 
 
+UNDO = True
+"""Do row versions have what changed rows were before from their before-images? Plans at once need that."""
 VALIDITY = (Column(FROM, "bigint"), Column(TO, "bigint"))
 
 
@@ -210,7 +212,8 @@ class PlannedQuery:
         self.plans.refreshes += 1
         insert_only = all(found == {"insert"} for found in kinds.values())
         leaves = _Leaves(self, a, b)
-        plan = plan_delta(self.compiled, frozenset(kinds), insert_only)
+        at_once = UNDO and self.plans.refreshes % 2 == 0
+        plan = plan_delta(self.compiled, frozenset(kinds), insert_only, at_once=at_once)
         if plan is None:
             return []
         for stage in plan.stages:
@@ -323,14 +326,17 @@ class _Leaves:
         return name
 
     def _restricted(self, leaf: History, storage: VersionedTable) -> str:
-        """The image with only the rows that the leaf's hints let through."""
+        """The image with only the rows that the leaf's hints let through, or one of its groups of hints."""
         image = self.query.plans.image(storage.name, self.base)
-        conditions = []
-        for hint in leaf.hints:
-            own = f"i.{quote(leaf.scan.source_of(hint.column))}"
-            wanted = f"SELECT 1 FROM {self._values(hint)} w WHERE w.v <=> {own}"
-            conditions.append(f"EXISTS ({wanted})")
-        return f"(SELECT * FROM {image} i WHERE {' AND '.join(conditions)})" if conditions else image
+        groups = []
+        for hints in leaf.among or (leaf.hints,):
+            conditions = []
+            for hint in hints:
+                own = f"i.{quote(leaf.scan.source_of(hint.column))}"
+                wanted = f"SELECT 1 FROM {self._values(hint)} w WHERE w.v <=> {own}"
+                conditions.append(f"EXISTS ({wanted})")
+            groups.append(" AND ".join(conditions))
+        return f"(SELECT * FROM {image} i WHERE {' OR '.join(groups)})" if all(groups) else image
 
     def _values(self, hint: KeyHint) -> str:
         """A table with the values that the hint wants, computed by the plan itself."""

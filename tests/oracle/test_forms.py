@@ -39,6 +39,7 @@ def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta plans whose row versions take what changed from the table's image, not from its before-images."""
     right = plans.history_sql
     monkeypatch.setattr(plans, "history_sql", lambda *given: right(*given, undo=False))
+    monkeypatch.setattr(plans, "UNDO", False)
 
     @budget("CQ_ORACLE_PLAN_EXAMPLES", 6)
     @given(history=shop_histories("ENFORCED", queries=4, transactions=(3, 6)))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, Node, OuterJoin
+from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, KeyHint, Node, OuterJoin
 from cq_engine.delta import aggregate, hints, images, join, linear, matching, partition, stored
-from cq_engine.delta.context import Context, delta
+from cq_engine.delta.context import Context, delta, touched
 from cq_engine.delta.hints import Hints, Origin, Wanted
 from cq_engine.planner import delta_plan, finish
 from tests.oracle import plans
@@ -50,6 +50,26 @@ def history(query: str) -> History:
 
 def always_after(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(join, "valid_before", join.valid_after)
+
+
+def first_partners_only(patch: pytest.MonkeyPatch) -> None:
+    """What the changes of inputs but the first look up is forgotten."""
+    right = join._looked_up
+
+    def nothing(wanted: tuple[KeyHint, ...]) -> tuple[KeyHint, ...]:
+        return tuple(KeyHint(h.column, Filter(h.leaf, exp.false()), h.of_column) for h in wanted)
+
+    def wrong(node: Any, i: int, own: Node) -> Any:
+        order, found = right(node, i, own)
+        if i:
+            found = {j: {scan: nothing(wanted) for scan, wanted in each.items()} for j, each in found.items()}
+        return order, found
+
+    patch.setattr(join, "_looked_up", wrong)
+
+
+def versions_that_never_met(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(join, "touched", lambda node, context: False if context.among else touched(node, context))
 
 
 def dropped_having(patch: pytest.MonkeyPatch) -> None:
@@ -147,6 +167,8 @@ def repeated_rows_once(patch: pytest.MonkeyPatch) -> None:
 
 BUGS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (
     (always_after, "join"),
+    (first_partners_only, "join"),
+    (versions_that_never_met, "join"),
     (dropped_having, "having"),
     (unsigned_sums, "having"),
     (empty_groups_stay, "kinds"),

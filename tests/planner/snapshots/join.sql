@@ -47,40 +47,47 @@ FROM (
             `cust_2`,
             `c_4`,
             `city_5`,
-            `_v`,
-            `_w`
+            t1.e.v AS _v,
+            t1.e.w AS _w
           FROM (
             SELECT
               `o_1`,
               `cust_2`,
               `c_4`,
               `city_5`,
-              `_v`,
-              `_w`
+              GREATEST(from_8, from_10) AS `_from`,
+              LEAST(to_9, to_11) AS `_to`
             FROM (
               SELECT
                 `o_1`,
                 `cust_2`,
-                `_v`,
-                `_w`,
+                `from_8`,
+                `to_9`,
                 `c_4`,
                 `city_5`,
-                `from_8`,
-                `to_9`
+                `from_10`,
+                `to_11`
               FROM (
                 SELECT
-                  `o` AS `o_1`,
-                  `cust` AS `cust_2`,
-                  _v,
-                  _w
-                FROM changes_of_orders
+                  `o_1`,
+                  `cust_2`,
+                  _from AS `from_8`,
+                  _to AS `to_9`
+                FROM (
+                  SELECT
+                    `o` AS `o_1`,
+                    `cust` AS `cust_2`,
+                    _from,
+                    _to
+                  FROM history_of_orders
+                )
               )
               JOIN (
                 SELECT
                   `c_4`,
                   `city_5`,
-                  _from AS `from_8`,
-                  _to AS `to_9`
+                  _from AS `from_10`,
+                  _to AS `to_11`
                 FROM (
                   SELECT
                     `c` AS `c_4`,
@@ -93,70 +100,14 @@ FROM (
                 ON (
                   cust_2 = c_4
                 ) AND (
-                  from_8 < _v
-                ) AND (
-                  _v <= to_9
+                  GREATEST(from_8, from_10) < LEAST(to_9, to_11)
                 )
             )
           )
-          UNION ALL
-          SELECT
-            `o_1`,
-            `cust_2`,
-            `c_4`,
-            `city_5`,
-            `_v`,
-            `_w`
-          FROM (
-            SELECT
-              `o_1`,
-              `cust_2`,
-              `c_4`,
-              `city_5`,
-              `_v`,
-              `_w`
-            FROM (
-              SELECT
-                `c_4`,
-                `city_5`,
-                `_v`,
-                `_w`,
-                `o_1`,
-                `cust_2`,
-                `from_10`,
-                `to_11`
-              FROM (
-                SELECT
-                  `c` AS `c_4`,
-                  `city` AS `city_5`,
-                  _v,
-                  _w
-                FROM changes_of_customers
-              )
-              JOIN (
-                SELECT
-                  `o_1`,
-                  `cust_2`,
-                  _from AS `from_10`,
-                  _to AS `to_11`
-                FROM (
-                  SELECT
-                    `o` AS `o_1`,
-                    `cust` AS `cust_2`,
-                    _from,
-                    _to
-                  FROM history_of_orders
-                )
-              )
-                ON (
-                  cust_2 = c_4
-                ) AND (
-                  from_10 <= _v
-                ) AND (
-                  _v < to_11
-                )
-            )
-          )
+          LATERAL VIEW
+          EXPLODE(ARRAY(NAMED_STRUCT('v', _from, 'w', 1), NAMED_STRUCT('v', _to, 'w', -1))) t1 AS e
+          WHERE
+            t1.e.v > -1 AND t1.e.v < 9223372036854775807
         )
       )
       GROUP BY
