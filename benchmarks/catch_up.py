@@ -99,6 +99,7 @@ class _Bench:
     def compact(self) -> None:
         for table in TABLES:
             self.engine.compact(table)
+        self.engine.maintain()
 
 
 def _catch_up(bench: _Bench, options: argparse.Namespace) -> Iterator[Figure]:

@@ -330,6 +330,7 @@ def _equal_counts(engine: cq_engine.Engine, names: Sequence[str], since: int) ->
 def _compact(engine: cq_engine.Engine) -> None:
     for table in TABLES:
         engine.compact(table)
+    engine.maintain()
 
 
 # ---------------------------------------------------------------- plots, arguments

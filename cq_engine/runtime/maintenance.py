@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.errors import CatalogError
@@ -110,20 +111,26 @@ class Maintenance:
         What fails is logged, and tried again when the tail has doubled.
         """
         done = []
+        reader = self.services.reader
         for table, at in list(self._tables()):
             if self._stopping:
                 break
             try:
                 if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
                     done.append(table.name)
+                reader.mapped.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - nobody waits for this
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
         if not self._stopping:
-            self.services.reader.mapped.fill(look_up_cache(self._conf))
+            reader.mapped.fill(look_up_cache(self._conf))
         return done
+
+    def _files(self, table: VersionedTable, at: int) -> dict[str, int]:
+        files = self.services.catalog.layout(table.id, at).snapshot
+        return {path: file.rows for path, file in zip(self.services.reader.paths(files), files)}
 
     def _tables(self) -> Iterator[tuple[VersionedTable, int]]:
         """What has images, and the version that the next reader will most probably ask for."""

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +87,23 @@ class MappedColumns:
             self._files.move_to_end(path)
 
     # ------------------------------------------------------------ copies
+
+    def follow(self, table: int, files: Callable[[], Mapping[str, int]]) -> None:
+        """Where files of a table have copies: new ones among those that it has now (path → rows) are to get the same,
+        others lose theirs."""
+        with self._guard:
+            old = {path: file for path, file in self._files.items() if file.table == table}
+            copied = [file for file in old.values() if file.copies]
+            if not copied:
+                return
+            now = files()
+            wanted = set().union(*(file.copies for file in copied))
+            keys = set().union(*(file.keys for file in copied))
+            for path, rows in now.items():
+                if path not in old:
+                    self._files[path] = _File(table, rows, rows, set(wanted), set(keys))
+            for path in old.keys() - now.keys():
+                self._files.pop(path).remove()
 
     def fill(self, budget: int) -> int:
         """Makes the copies that pay, all together of at most `budget` bytes; how many files got some.

@@ -144,6 +144,22 @@ def test_files_of_a_table_that_has_copies_get_theirs_at_once(mapped: MappedColum
     mapped.decoded(str(tmp_path / "b.parquet"), 1, 1, ROWS, COLUMNS, ["ordered"])
 
 
+def test_files_that_take_the_place_of_others_get_their_copies(mapped: MappedColumns, tmp_path: Path) -> None:
+    rng = random.Random(6)
+    gone, stays = (write(make(rng), tmp_path / f"{n}.parquet", mapped, ["shuffled"]) for n in "ab")
+    new = str(tmp_path / "c.parquet")
+    pq.write_table(make(rng), new)
+    mapped.follow(1, lambda: {new: ROWS})
+    assert mapped.fill(MUCH) == 2, "nobody has looked into anything"
+    mapped.follow(2, lambda: {new: ROWS})
+    assert mapped.fill(MUCH) == 0, "another table"
+    mapped.follow(1, lambda: {new: ROWS, stays: ROWS})
+    assert mapped.fill(MUCH) == 1
+    there = [mapped.rows(path, COLUMNS, {}, ROWS) is not None for path in (gone, stays, new)]
+    assert there == [False, True, True]
+    assert mapped._files[new].copies[COLUMNS[1]].places is not None
+
+
 def test_the_budget(mapped: MappedColumns, tmp_path: Path) -> None:
     """The file that was used last stays; what is removed lies nowhere; 'off' removes all."""
     rng = random.Random(3)
