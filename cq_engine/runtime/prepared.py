@@ -17,6 +17,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from cq_engine.runtime.exchange import is_plain
 from cq_engine.runtime.leaf_rows import LeafRows
 from cq_engine.runtime.settings import slot_settings
 from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
-from cq_engine.runtime.sql import fresh_name, is_connect, planned_sql
+from cq_engine.runtime.sql import explained_sql, fresh_name, is_connect, run_sql
 
 __all__ = ["KeptPlan", "KeptPlans", "UnpreparedError"]
 
@@ -170,6 +171,15 @@ class _Statement:
 
     frame: DataFrame
     slots: list[tuple[Node, Slot]]
+    unchecked: Callable[[], str] | None
+    """Gives Spark's plan of it, as long as nobody has looked whether that may run again."""
+
+    def may_run_again(self) -> bool:
+        """Spark is asked before the second run: for the first it is all the same, and it takes planning."""
+        if self.unchecked is not None and _KEEPS_ROWS.search(self.unchecked()):
+            return False
+        self.unchecked = None
+        return True
 
 
 @dataclass
@@ -235,6 +245,12 @@ class KeptPlan:
         statement = self._statements[name]
         if statement is None:
             return None
+        if statement.unchecked is not None:
+            with slot_settings(spark):
+                if not statement.may_run_again():
+                    _remove(statement.slots)
+                    self._statements[name] = None
+                    return None
         try:
             for leaf, slot in statement.slots:
                 found = binder.rows(leaf)
@@ -274,17 +290,17 @@ def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: in
         return None
     leaves = _SlotLeaves(spark, binder)
     try:
-        sql = text(leaves, leaves.attach)
-        frame, plan = planned_sql(spark, sql, leaves.relations, limit)
+        limited = f"SELECT * FROM (\n{text(leaves, leaves.attach)}\n) LIMIT {limit}"
+        frame = run_sql(spark, limited, leaves.relations)
     except BaseException as error:
         leaves.remove()
         if isinstance(error, _NeverFitsError):
             return None
         raise
-    if _KEEPS_ROWS.search(plan) or not is_plain(frame.schema):
+    if not is_plain(frame.schema):
         leaves.remove()
         return None
-    return _Statement(frame, leaves.slots)
+    return _Statement(frame, leaves.slots, partial(explained_sql, spark, limited, leaves.relations))
 
 
 class _NotDrivenError(Exception):

@@ -29,10 +29,10 @@ SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 __all__ = [
     "SPARK_ERRORS",
     "Composed",
+    "explained_sql",
     "fresh_name",
     "is_connect",
     "location_at",
-    "planned_sql",
     "quote",
     "run_sql",
     "trace",
@@ -70,15 +70,11 @@ def run_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) 
         return spark.sql(text)
 
 
-def planned_sql(
-    spark: SparkSession, text: str, relations: Mapping[str, DataFrame], limit: int
-) -> tuple[DataFrame, str]:
-    """The first `limit` rows of `run_sql`, and Spark's physical plan of them as text. Not for Spark Connect."""
-    limited = f"SELECT * FROM (\n{text}\n) LIMIT {limit}"
+def explained_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> str:
+    """Spark's physical plan of `run_sql` as text. Not for Spark Connect."""
     with _views(spark, relations):
-        frame = spark.sql(limited)
-        explained = spark.sql(f"EXPLAIN {limited}").first()
-    return frame, str(explained[0]) if explained is not None else ""
+        explained = spark.sql(f"EXPLAIN {text}").first()
+    return str(explained[0]) if explained is not None else ""
 
 
 @contextmanager
