@@ -10,7 +10,7 @@ import pyarrow as pa
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.errors import ConstraintError
 from cq_engine.runtime.exchange import to_arrow
-from cq_engine.runtime.reader import restriction
+from cq_engine.runtime.file_look_ups import restriction
 from cq_engine.runtime.replay import Log
 from cq_engine.runtime.rows import conform, identity_columns, identity_keys
 from cq_engine.runtime.services import Services

@@ -23,11 +23,12 @@ from cq_engine.algebra.nodes import (
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
+from cq_engine.runtime.file_look_ups import pruned
 from cq_engine.runtime.key_values import KeyValues, Restrict, contents
 from cq_engine.runtime.large_look_ups import LargeLookUps
 from cq_engine.runtime.leaf_rows import LeafRows, by_position, having, narrowed, row_versions, shown, together
 from cq_engine.runtime.look_ups import LookUps
-from cq_engine.runtime.reader import Reader, pruned
+from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.report import Read, Report
 from cq_engine.runtime.rows import empty
 from cq_engine.runtime.sql import fresh_name

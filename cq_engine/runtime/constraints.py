@@ -15,8 +15,9 @@ from cq_engine.catalog.model import CatalogState, Column, ForeignKey, Table
 from cq_engine.errors import ConstraintError
 from cq_engine.runtime import bulk
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.file_look_ups import restriction
 from cq_engine.runtime.pending import BulkPending, Net, SmallPending
-from cq_engine.runtime.reader import Reader, restriction
+from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.rows import conform, empty, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import quote

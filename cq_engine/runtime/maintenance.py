@@ -118,14 +118,14 @@ class Maintenance:
             try:
                 if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
                     done.append(table.name)
-                reader.mapped.follow(table.id, partial(self._files, table, at))
+                reader.look_ups.mapped.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - nobody waits for this
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
         if not self._stopping:
-            reader.mapped.fill(look_up_cache(self._conf))
+            reader.look_ups.mapped.fill(look_up_cache(self._conf))
         return done
 
     def _files(self, table: VersionedTable, at: int) -> dict[str, int]:

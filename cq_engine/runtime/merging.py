@@ -33,7 +33,8 @@ from cq_engine.catalog.model import (
     Layout,
     VersionedTable,
 )
-from cq_engine.runtime.reader import Reader, pruned, restriction
+from cq_engine.runtime.file_look_ups import pruned, restriction
+from cq_engine.runtime.reader import Reader
 from cq_engine.runtime.rows import conform, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.staging import ROW_GROUPS
 

@@ -23,7 +23,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.errors import AnalysisError, CQError, Location
 from cq_engine.result import Result
-from cq_engine.runtime.reader import Restrict
+from cq_engine.runtime.file_look_ups import Restrict
 from cq_engine.runtime.references import AsOf, Changes, Reference, find_references, substitute
 from cq_engine.runtime.rows import change_columns
 from cq_engine.runtime.services import Services

@@ -6,11 +6,9 @@ is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Collection
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +16,6 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from cq_engine.catalog import tables
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -26,7 +23,6 @@ from cq_engine.catalog.model import (
     INSERT,
     UPDATE_PREIMAGE,
     Column,
-    DataFile,
     Layout,
     VersionedTable,
 )
@@ -34,16 +30,11 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.errors import StorageError
 from cq_engine.runtime.change_rows import ChangeReader, reading_again
 from cq_engine.runtime.exchange import to_arrow
-from cq_engine.runtime.mapped_columns import MappedColumns
-from cq_engine.runtime.row_groups import RowGroups
+from cq_engine.runtime.file_look_ups import FileLookUps, Restrict, pruned, restriction
 from cq_engine.runtime.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
 from cq_engine.runtime.sql import quote
-from cq_engine.types import collations, spark_type
 
-__all__ = ["Reader", "concerning", "pruned", "restriction"]
-
-Restrict = Mapping[str, pa.Array]
-"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
+__all__ = ["Reader", "concerning"]
 
 SMALL_ROWS = 50_000
 """A table with at most this many rows has an image in memory."""
@@ -69,8 +60,7 @@ class Reader(ChangeReader):
         self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
-        self._row_groups = RowGroups()
-        self.mapped = MappedColumns()
+        self.look_ups = FileLookUps()
         self._arenas: OrderedDict[int, Arena] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
@@ -111,34 +101,9 @@ class Reader(ChangeReader):
             return None
         names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
         read = [c for c in columns if c.name in names]
-        parts, others = [], []
-        for file, path in zip(files, self.paths(files)):
-            part = self.mapped.rows(path, read, restrict, RESTRICT_ROWS)
-            if part is None:
-                others.append((file, path))
-            else:
-                parts.append(part)
-        if others:
-            parts.append(self._decoded(table, others, read, restrict))
-        rows = pa.concat_tables(parts) if parts else empty(columns)
-        return None if rows.num_rows > RESTRICT_ROWS else conform(rows, columns)
-
-    def _decoded(
-        self,
-        table: VersionedTable,
-        files: Sequence[tuple[DataFile, str]],
-        columns: Sequence[Column],
-        restrict: Restrict,
-    ) -> pa.Table:
-        """The rows with wanted values in Parquet files; where they are more than RESTRICT_ROWS, not all of them."""
-        dataset = open_dataset([path for _, path in files], columns)
-        dataset, decoded = self._row_groups.pruned(dataset, restrict)
-        for (file, path), part in zip(files, decoded):
-            if part:
-                self.mapped.decoded(path, table.id, math.ceil(part * file.rows), file.rows, columns, restrict)
-        conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
-        condition = reduce(lambda x, y: x & y, conditions) if conditions else None
-        return dataset.scanner([c.name for c in columns], filter=condition).head(RESTRICT_ROWS + 1)
+        opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
+        rows = self.look_ups.rows(table.id, opened, read, restrict, RESTRICT_ROWS)
+        return None if rows is None else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)
@@ -322,16 +287,6 @@ def _no_constants(table: VersionedTable) -> pa.Table:
     return empty(table.physical_columns)
 
 
-def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:
-    """The values of `columns` in `rows`, for a read that is restricted to them; without columns whose equality Arrow
-    and file statistics do not know (nested values, text of a collation)."""
-    return {
-        c.name: pc.unique(rows.column(c.name).combine_chunks())
-        for c in columns
-        if not pa.types.is_nested(rows.column(c.name).type) and not collations(spark_type(c.type))
-    }
-
-
 def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inserts: bool) -> DataFrame:
     """`base` with the change rows of `tail` applied: one Spark expression."""
     columns = [_column(c.name) for c in table.physical_columns]
@@ -375,23 +330,6 @@ def concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restric
         if not pa.types.is_floating(values.type):
             changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
     return changes
-
-
-def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
-    """The files that may hold rows with a wanted value in every column, by their statistics."""
-    kept = list(files)
-    for name, values in restrict.items():
-        if values.null_count == 0 and not pa.types.is_floating(values.type):
-            kept = list(tables.prune(kept, name, values))
-    return kept
-
-
-def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression | None:
-    kind = schema.field(name).type
-    if pa.types.is_floating(kind) or pa.types.is_nested(kind):
-        return None
-    condition = pc.field(name).isin(pc.unique(values).drop_null().cast(kind))
-    return condition | pc.field(name).is_null() if values.null_count else condition
 
 
 def _column(name: str) -> SparkColumn:

@@ -35,7 +35,7 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.errors import RefreshError
 from cq_engine.planner.comparable import comparable
 from cq_engine.runtime.exchange import to_arrow
-from cq_engine.runtime.reader import restriction
+from cq_engine.runtime.file_look_ups import restriction
 from cq_engine.runtime.rows import change_columns, conform
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import fresh_name, run_sql

@@ -16,9 +16,9 @@ from cq_engine.catalog.model import ROW_ID, Table
 from cq_engine.errors import CQError
 from cq_engine.runtime import bulk, dml, staging
 from cq_engine.runtime.exchange import to_arrow
+from cq_engine.runtime.file_look_ups import Restrict
 from cq_engine.runtime.merge import MergeEffect
 from cq_engine.runtime.pending import BulkPending, SmallPending
-from cq_engine.runtime.reader import Restrict
 from cq_engine.runtime.rows import conform, empty, identity_columns, identity_keys
 from cq_engine.runtime.services import Services
 from cq_engine.runtime.sql import SPARK_ERRORS, translate_spark_error

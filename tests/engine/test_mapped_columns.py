@@ -210,9 +210,9 @@ def test_refreshes_and_commits_over_copies(
             engine.maintain()
             if n == 3:
                 engine.compact("t")
-        assert sum(bool(file.copies) for file in engine.reader.mapped._files.values()) >= 2
+        assert sum(bool(file.copies) for file in engine.reader.look_ups.mapped._files.values()) >= 2
         check_law(engine, "joined", query, since)
-    assert engine.reader.mapped._directory is None
+    assert engine.reader.look_ups.mapped._directory is None
 
 
 @pytest.mark.parametrize(
