@@ -38,7 +38,7 @@ __all__ = ["ImageBinder", "IntervalBinder"]
 
 DRIVER_CHANGES = 1_000_000
 """More change rows than this of one table are netted by Spark, not by the driver."""
-DRIVER_ROWS = 200_000
+DRIVER_ROWS = 1_000_000
 """More rows than this of one table are read by Spark."""
 DRIVER_BYTES = 128 * 2**20
 """Likewise, whatever their number."""

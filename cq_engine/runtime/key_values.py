@@ -46,10 +46,10 @@ __all__ = ["KeyValues", "Restrict", "contents"]
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values, as `Reader` takes it; empty to read everything."""
 
-HINT_VALUES = 20_000
+HINT_VALUES = 100_000
 """More distinct keys than this are not worth a look-up by key; the table is scanned."""
 
-KNOWN_VALUES = 200_000
+KNOWN_VALUES = 1_000_000
 """More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
 
 

@@ -42,7 +42,7 @@ SMALL_BYTES = 64 * 2**20
 """All images in memory together."""
 RESTRICT_FILES = 64
 """Files, after pruning, that the driver reads itself."""
-RESTRICT_ROWS = 200_000
+RESTRICT_ROWS = 1_000_000
 """Rows that the driver takes out of them."""
 IN_LIST = 1_000
 """Literals in one pushed-down IN; more become a broadcast semi-join."""
