@@ -1,6 +1,6 @@
 """The figures of the paper's evaluation (Witkowski et al., Continuous Queries in Oracle, VLDB 2007), one by one.
 
-    python benchmarks/paper_figures.py                           # scale 1, the paper's; about an hour
+    python benchmarks/paper_figures.py                           # scale 1, the paper's; about twenty minutes
     python benchmarks/paper_figures.py --scale 0.01 --rounds 2 --sizes 10 100 --transactions 200 --figures 1 2
 
 The paper's shop has 10 M order lines, 1 M orders and 100 K customers, which is scale 1; a customer buys about 10 items
