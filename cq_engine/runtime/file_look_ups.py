@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import Column, DataFile
-from cq_engine.runtime.mapped_columns import MappedColumns
+from cq_engine.runtime.mapped_columns import MappedColumns, is_compared
 from cq_engine.runtime.row_groups import RowGroups
 from cq_engine.runtime.rows import empty, open_dataset
 from cq_engine.types import collations, spark_type
@@ -94,7 +94,7 @@ def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
 
 def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression | None:
     kind = schema.field(name).type
-    if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+    if not is_compared(kind):
         return None
     condition = pc.field(name).isin(pc.unique(values).drop_null().cast(kind))
     return condition | pc.field(name).is_null() if values.null_count else condition

@@ -15,7 +15,7 @@ from cq_engine.runtime import reader
 from cq_engine.runtime.identities import Identities
 from cq_engine.runtime.key_values import Restrict
 from cq_engine.runtime.rows import identity_columns
-from cq_engine.runtime.tails import Tail
+from cq_engine.runtime.tails import Tail, begins
 
 __all__ = ["LeafRows", "by_position", "having", "narrowed", "row_versions", "shown", "together"]
 
@@ -75,9 +75,7 @@ def together(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
     numbers = Identities(rows, identity_columns(table)).numbers
     starts = np.asarray(rows.column(FROM), dtype=np.int64)
     order = np.lexsort((starts, numbers))
-    fresh = np.ones(len(order), np.bool_)
-    fresh[1:] = (np.diff(numbers[order]) != 0) | (np.diff(starts[order]) != 0)
-    return rows.take(pa.array(np.sort(order[fresh])))
+    return rows.take(pa.array(np.sort(order[begins(numbers[order], starts[order])])))
 
 
 def row_versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:

@@ -30,7 +30,7 @@ from cq_engine.runtime.rows import open_dataset
 from cq_engine.runtime.scratch import scratch_directory
 from cq_engine.types import arrow_schema
 
-__all__ = ["MappedColumns"]
+__all__ = ["MappedColumns", "is_compared"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
 Places: TypeAlias = "npt.NDArray[np.int64]"
@@ -92,11 +92,12 @@ class MappedColumns:
         """Where files of a table have copies: new ones among those that it has now (path → rows) are to get the same,
         others lose theirs."""
         with self._guard:
+            if not any(file.table == table and file.copies for file in self._files.values()):
+                return
+        now = files()
+        with self._guard:
             old = {path: file for path, file in self._files.items() if file.table == table}
             copied = [file for file in old.values() if file.copies]
-            if not copied:
-                return
-            now = files()
             wanted = set().union(*(file.copies for file in copied))
             keys = set().union(*(file.keys for file in copied))
             for path, rows in now.items():
@@ -118,11 +119,10 @@ class MappedColumns:
                 return 0
             for path, file in self._due(budget):
                 try:
-                    self._copy(path, file, budget)
-                    done += 1
-                except (OSError, pa.ArrowException):  # the file is gone, or there is no room
+                    done += self._copy(path, file, budget)
+                except (OSError, pa.ArrowException):  # the file is gone, or the disk is full
                     with self._guard:
-                        self._files.pop(path, None)
+                        file.refuse()
         return done
 
     def close(self) -> None:
@@ -144,10 +144,12 @@ class MappedColumns:
             return [
                 (path, file)
                 for path, file in self._files.items()
-                if file.wanted - file.copies.keys() and (file.decoded >= file.rows or file.table in hot)
+                if file.wanted - file.copies.keys()
+                and (file.decoded >= file.rows or (file.table in hot and not file.refused))
             ]
 
-    def _copy(self, path: str, file: _File, budget: int) -> None:
+    def _copy(self, path: str, file: _File, budget: int) -> bool:
+        """Copies what is wanted of a file; False where there is no room."""
         with self._guard:
             columns = sorted(file.wanted - file.copies.keys(), key=lambda c: c.name)
             keys = set(file.keys)
@@ -156,10 +158,13 @@ class MappedColumns:
             self._directory = Path(tempfile.mkdtemp(dir=scratch_directory(place, "cq-engine-columns-")))
         rows = open_dataset([path], columns).to_table()
         if not self._room_for(path, rows.nbytes, budget):
-            raise OSError("no room")
+            with self._guard:
+                file.refuse()
+            return False
         copies = {c: _Copy.of(rows.column(c.name), self._directory, searched=c.name in keys) for c in columns}
         with self._guard:
             file.copies.update(copies)
+        return True
 
     def _room_for(self, path: str, more: int, budget: int) -> bool:
         """Makes room within the budget; False where there is none."""
@@ -172,8 +177,7 @@ class MappedColumns:
                     break
                 if other != path and file.copies:
                     taken -= file.nbytes
-                    file.remove()
-                    del self._files[other]
+                    file.refuse()
             return taken + more <= min(budget, taken + free)
 
 
@@ -186,6 +190,8 @@ class _File:
     decoded: int = 0
     wanted: set[Column] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
+    refused: bool = False
+    """Had it no room? Then it has to earn its copies again by what look-ups decode."""
     copies: dict[Column, _Copy] = field(default_factory=dict)
 
     @property
@@ -195,6 +201,11 @@ class _File:
     def remove(self) -> None:
         for copy in self.copies.values():
             copy.remove()
+
+    def refuse(self) -> None:
+        """Takes its copies away, and what it had earned."""
+        self.remove()
+        self.copies, self.decoded, self.refused = {}, 0, True
 
 
 @dataclass
@@ -209,9 +220,8 @@ class _Copy:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray, directory: Path, *, searched: bool) -> _Copy:
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         paths = [_path(directory)]
-        values = _mapped(paths[0], {"values": column})["values"]
+        values = _mapped(paths[0], {"values": column.combine_chunks()})["values"]
         ordered = places = None
         if searched and _is_number(column.type) and not column.null_count and len(column):
             numbers = _numbers(values)
@@ -255,7 +265,7 @@ def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int) -> Places | No
         found = copy.ranges(values)
         if found is not None:
             ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
-        elif _is_compared(values.type):
+        elif is_compared(values.type):
             others.append((copy, values))
     ranges.sort(key=lambda each: each[0])
     places: Places | None = None
@@ -276,7 +286,8 @@ def _is_in(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
     return pc.or_(found, pc.is_null(column)) if values.null_count else found
 
 
-def _is_compared(kind: pa.DataType) -> bool:
+def is_compared(kind: pa.DataType) -> bool:
+    """Does a look-up compare values of the type? Others restrict nothing."""
     return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 

@@ -18,7 +18,7 @@ from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT,
 from cq_engine.runtime.identities import Identities, KeySet, Numbers
 from cq_engine.runtime.rows import identity_columns
 
-__all__ = ["Tail"]
+__all__ = ["Tail", "begins"]
 
 _NEW = pa.array(["insert", "update_postimage"])
 
@@ -69,7 +69,7 @@ class Tail:
         old = np.asarray(pc.not_equal(self.rows.column(CHANGE_TYPE), INSERT))
         order = np.lexsort((old, versions, self.identities.numbers))
         keys = self.identities.numbers[order]
-        first = order[_begins(keys)]
+        first = order[begins(keys)]
         return KeySet(
             self.identities, self.identities.numbers[first][(versions[first] <= self.a) | ~old[first]]
         )
@@ -91,8 +91,8 @@ class Tail:
     def moving(self) -> pa.Table:
         """The row versions that begin or end in the interval."""
         rows = self.versions()
-        begins = pc.not_equal(rows.column(FROM), BEFORE)
-        return rows.filter(pc.or_(begins, pc.not_equal(rows.column(TO), FOREVER)))
+        starts = pc.not_equal(rows.column(FROM), BEFORE)
+        return rows.filter(pc.or_(starts, pc.not_equal(rows.column(TO), FOREVER)))
 
     def _find_versions(self, undo: bool) -> pa.Table:
         if self.net.num_rows == 0:
@@ -100,8 +100,8 @@ class Tail:
         versions, weights = _numbers(self.net, VERSION), _numbers(self.net, WEIGHT)
         order = np.lexsort((weights, versions, self.net_numbers))
         keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
-        begins = _begins(keys)
-        first = versions[begins][np.cumsum(begins) - 1]
+        new_key = begins(keys)
+        first = versions[new_key][np.cumsum(new_key) - 1]
         following = _following(keys, versions)
         new = (weights > 0) & (following > self.a)
         old = (weights < 0) & (versions == first) & (versions > self.a) & undo
@@ -119,7 +119,7 @@ class Tail:
         """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
         versions = _numbers(self.net, VERSION)
         order = np.lexsort((versions, self.net_numbers))
-        order = order[_begins(self.net_numbers[order])]
+        order = order[begins(self.net_numbers[order])]
         order = order[versions[order] > self.a]
         keys = self.net_numbers[order]
         wanted = self.identities.find(base)
@@ -140,22 +140,23 @@ def _numbers(rows: pa.Table, name: str) -> Numbers:
     return np.asarray(rows.column(name), dtype=np.int64)
 
 
-def _begins(keys: Numbers) -> npt.NDArray[np.bool_]:
-    """Of sorted keys: where the first row of each is."""
-    begins = np.ones(len(keys), np.bool_)
-    begins[1:] = keys[1:] != keys[:-1]
-    return begins
+def begins(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
+    """Of sorted keys of one or several columns: where the first row of each is."""
+    found = np.ones(len(keys), np.bool_)
+    found[1:] = keys[1:] != keys[:-1]
+    for column in more:
+        found[1:] |= column[1:] != column[:-1]
+    return found
 
 
 def _following(keys: Numbers, versions: Numbers) -> Numbers:
     """Of rows sorted by key and version: the key's next later version, or FOREVER."""
-    begins = _begins(keys)
-    begins[1:] |= versions[1:] != versions[:-1]
-    places = np.flatnonzero(begins)
+    starts = begins(keys, versions)
+    places = np.flatnonzero(starts)
     later = np.full(len(places), FOREVER, np.int64)
     same = keys[places[1:]] == keys[places[:-1]]
     later[:-1][same] = versions[places[1:]][same]
-    everywhere: Numbers = later[np.cumsum(begins) - 1]
+    everywhere: Numbers = later[np.cumsum(starts) - 1]
     return everywhere
 
 
@@ -165,10 +166,10 @@ def _netted(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, N
     early = versions <= a
     recent = np.flatnonzero(~early)
     order = recent[np.lexsort((versions[recent], keys[recent]))]
-    begins = _begins(keys[order])
-    group = np.cumsum(begins) - 1
-    ends = np.append(begins[1:], True)[: len(order)]
-    low, high = versions[order][begins][group], versions[order][ends][group]
+    new_key = begins(keys[order])
+    group = np.cumsum(new_key) - 1
+    ends = np.append(new_key[1:], True)[: len(order)]
+    low, high = versions[order][new_key][group], versions[order][ends][group]
     outer = np.where(weights[order] < 0, low, high) == versions[order]
     kept = np.sort(np.concatenate([np.flatnonzero(early), order[outer]]))
     return kept, np.where(versions[kept] <= a, versions[kept], b)

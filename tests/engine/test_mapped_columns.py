@@ -176,6 +176,20 @@ def test_the_budget(mapped: MappedColumns, tmp_path: Path) -> None:
     assert mapped.rows(paths[2], COLUMNS, {}, ROWS) is None
 
 
+def test_what_has_no_room_is_not_tried_again_and_again(mapped: MappedColumns, tmp_path: Path) -> None:
+    """Only after look-ups have decoded as much as it has once more."""
+    rng = random.Random(7)
+    paths = [write(make(rng), tmp_path / f"{n}.parquet", mapped, []) for n in range(2)]
+    budget = int(1.7 * make(rng).nbytes)
+    assert mapped.fill(budget) == 2, "the second takes the place of the first"
+    for _ in range(3):
+        mapped.follow(1, lambda: dict.fromkeys(paths, ROWS))
+        assert mapped.fill(budget) == 0
+    mapped.decoded(paths[0], 1, ROWS, ROWS, COLUMNS, [])
+    assert mapped.fill(budget) == 1
+    assert [mapped.rows(path, COLUMNS, {}, ROWS) is not None for path in paths] == [True, False]
+
+
 def test_a_file_that_is_gone(mapped: MappedColumns, tmp_path: Path) -> None:
     path = Path(write(make(random.Random(4)), tmp_path / "a.parquet", mapped, []))
     path.unlink()
