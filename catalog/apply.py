@@ -2,7 +2,7 @@
 
 Names are those of Spark: stored as written, compared without case. Tables and continuous queries share one name
 space, since both can be read. Everything that is wrong is a CatalogError, except a type that Spark does not have
-(AnalysisError, from cq_engine.types).
+(AnalysisError, from cq_engine.core.types).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.errors import CatalogError
+from cq_engine.core.errors import CatalogError
+from cq_engine.core.types import canonical_type, key_problem
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
-from cq_engine.types import canonical_type, key_problem
 
 __all__ = [
     "add_query",

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.view import Storage
-from cq_engine.errors import StorageError
+from cq_engine.core.errors import StorageError
 
 __all__ = ["Attempt", "attempt_directories", "new_attempt_id", "roots"]
 

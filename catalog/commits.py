@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from datetime import datetime, timedelta, timezone
 
-from cq_engine.errors import StorageError, TransactionError
+from cq_engine.core.errors import StorageError, TransactionError
 
 __all__ = ["CommitIndex", "from_micros", "to_micros"]
 

@@ -30,8 +30,8 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import CODEC, data_file, make_durable
-from cq_engine.errors import AnalysisError, StorageError
-from cq_engine.types import arrow_schema
+from cq_engine.core.errors import AnalysisError, StorageError
+from cq_engine.core.types import arrow_schema
 
 __all__ = ["add_action", "copy_inserts", "delta_schema", "relative", "remove_action"]
 

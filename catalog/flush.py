@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine import faults
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -25,7 +24,8 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import Facts, Replaced, versioned_tables
-from cq_engine.types import arrow_schema
+from cq_engine.core import faults
+from cq_engine.core.types import arrow_schema
 
 __all__ = ["flush", "log_columns", "with_timestamps"]
 

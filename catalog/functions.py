@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from cq_engine.catalog.model import CatalogState, SqlFunction
-from cq_engine.errors import CatalogError
+from cq_engine.core.errors import CatalogError
 
 __all__ = ["closure", "drop_function", "put_function", "users"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cq_engine.catalog.model import ChangeSet, DataFile, Layout
-from cq_engine.errors import StorageError
+from cq_engine.core.errors import StorageError
 
 __all__ = ["SnapshotFile", "TableLayout"]
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import schema
 from cq_engine.catalog.schema import Database
-from cq_engine.errors import LeaseError
+from cq_engine.core.errors import LeaseError
 
 __all__ = ["Holder", "Lease"]
 

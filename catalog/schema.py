@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.errors import StorageError
+from cq_engine.core.errors import StorageError
 
 __all__ = ["Database", "cause", "local_path", "metadata"]
 

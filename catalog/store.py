@@ -17,9 +17,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine import faults
 from cq_engine.catalog import garbage, migrations, persist, schema
 from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, remove_tree
+from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import (
@@ -33,11 +33,11 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.retention import retire
 from cq_engine.catalog.schema import Database, cause, local_path
-from cq_engine.catalog.templates import owner
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Facts, Storage, View, versioned_tables
-from cq_engine.clock import Clock
-from cq_engine.errors import CatalogError, CQError, StorageError
+from cq_engine.core import faults
+from cq_engine.core.clock import Clock
+from cq_engine.core.errors import CatalogError, CQError, StorageError
 
 __all__ = ["Catalog"]
 

@@ -8,6 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from cq_engine.catalog.commits import to_micros
+from cq_engine.catalog.groups import carried_on
 from cq_engine.catalog.inline import encode, kinds_of
 from cq_engine.catalog.model import (
     CatalogState,
@@ -18,7 +19,6 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     VersionedTable,
 )
-from cq_engine.catalog.templates import carried_on
 from cq_engine.catalog.view import (
     Advance,
     Facts,
@@ -29,7 +29,7 @@ from cq_engine.catalog.view import (
     Storage,
     View,
 )
-from cq_engine.errors import CatalogError, StorageError
+from cq_engine.core.errors import CatalogError, StorageError
 
 __all__ = ["UnitOfWork", "resolve"]
 

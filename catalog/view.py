@@ -15,6 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from cq_engine.catalog.commits import CommitIndex
+from cq_engine.catalog.groups import owner
 from cq_engine.catalog.layouts import TableLayout
 from cq_engine.catalog.model import (
     CatalogState,
@@ -29,7 +30,6 @@ from cq_engine.catalog.model import (
     Template,
     VersionedTable,
 )
-from cq_engine.catalog.templates import owner
 
 __all__ = [
     "Facts",

@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cq_engine.clock import Clock, ManualClock, SystemClock
-    from cq_engine.destinations import Delta, DeltaBatch
-    from cq_engine.engine import Engine, connect
-    from cq_engine.errors import (
+    from cq_engine.api.engine import Engine, connect
+    from cq_engine.api.handles import QueryDescription, TransactionHandle
+    from cq_engine.core.clock import Clock, ManualClock, SystemClock
+    from cq_engine.core.errors import (
         AnalysisError,
         CatalogError,
         ConflictError,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         StorageError,
         TransactionError,
     )
-    from cq_engine.handles import QueryDescription, TransactionHandle
-    from cq_engine.result import Result
-    from cq_engine.runtime.refresh import Refresh
-    from cq_engine.session import spark_session
+    from cq_engine.destinations import Delta, DeltaBatch
+    from cq_engine.launch.session import spark_session
+    from cq_engine.query.result import Result
+    from cq_engine.refresh.refresh import Refresh
 
 __version__ = "0.1.0"
 
@@ -58,31 +58,31 @@ __all__ = [
 ]
 
 _HOME = {
-    "Clock": "cq_engine.clock",
-    "ManualClock": "cq_engine.clock",
-    "SystemClock": "cq_engine.clock",
+    "Clock": "cq_engine.core.clock",
+    "ManualClock": "cq_engine.core.clock",
+    "SystemClock": "cq_engine.core.clock",
     "Delta": "cq_engine.destinations",
     "DeltaBatch": "cq_engine.destinations",
-    "Engine": "cq_engine.engine",
-    "QueryDescription": "cq_engine.handles",
-    "TransactionHandle": "cq_engine.handles",
-    "connect": "cq_engine.engine",
-    "AnalysisError": "cq_engine.errors",
-    "CatalogError": "cq_engine.errors",
-    "ConflictError": "cq_engine.errors",
-    "ConstraintError": "cq_engine.errors",
-    "CQError": "cq_engine.errors",
-    "CQSyntaxError": "cq_engine.errors",
-    "DestinationError": "cq_engine.errors",
-    "LeaseError": "cq_engine.errors",
-    "Location": "cq_engine.errors",
-    "RefreshError": "cq_engine.errors",
-    "ResultKeyError": "cq_engine.errors",
-    "StorageError": "cq_engine.errors",
-    "TransactionError": "cq_engine.errors",
-    "Result": "cq_engine.result",
-    "Refresh": "cq_engine.runtime.refresh",
-    "spark_session": "cq_engine.session",
+    "Engine": "cq_engine.api.engine",
+    "QueryDescription": "cq_engine.api.handles",
+    "TransactionHandle": "cq_engine.api.handles",
+    "connect": "cq_engine.api.engine",
+    "AnalysisError": "cq_engine.core.errors",
+    "CatalogError": "cq_engine.core.errors",
+    "ConflictError": "cq_engine.core.errors",
+    "ConstraintError": "cq_engine.core.errors",
+    "CQError": "cq_engine.core.errors",
+    "CQSyntaxError": "cq_engine.core.errors",
+    "DestinationError": "cq_engine.core.errors",
+    "LeaseError": "cq_engine.core.errors",
+    "Location": "cq_engine.core.errors",
+    "RefreshError": "cq_engine.core.errors",
+    "ResultKeyError": "cq_engine.core.errors",
+    "StorageError": "cq_engine.core.errors",
+    "TransactionError": "cq_engine.core.errors",
+    "Result": "cq_engine.query.result",
+    "Refresh": "cq_engine.refresh.refresh",
+    "spark_session": "cq_engine.launch.session",
 }
 """Where each public name lives: modules are imported when a name is first used, so that `cq --help` is quick."""
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cq_engine.errors import CQError
-from cq_engine.repl import ahead
+from cq_engine.core.errors import CQError
+from cq_engine.launch import prestart as ahead
 
 if TYPE_CHECKING:
     from cq_engine.repl.ports import EngineLike
@@ -248,7 +248,7 @@ def _serve(options: Namespace) -> int:
 
 
 def _prepare(_options: Namespace) -> int:
-    from cq_engine.prepare import make
+    from cq_engine.launch.prepare import make
 
     _say(f"Spark's classes are in {make()}")
     return 0

@@ -11,9 +11,9 @@ from typing import ClassVar
 from pyspark.errors import PySparkException
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
-from cq_engine.errors import CQError, DestinationError, LeaseError
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import translate_spark_error
+from cq_engine.context.services import Services
+from cq_engine.core.errors import CQError, DestinationError, LeaseError
+from cq_engine.spark.sql import translate_spark_error
 
 __all__ = ["Delivered", "Destination", "cursor_name"]
 

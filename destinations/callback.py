@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cq_engine import faults
 from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.context.services import Services
+from cq_engine.core import faults
+from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.log import read_pairs
-from cq_engine.errors import DestinationError
-from cq_engine.runtime.services import Services
 
 __all__ = ["CHUNK", "Callback", "CallbackDestination", "Retry"]
 

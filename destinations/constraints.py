@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, Table
-from cq_engine.errors import DestinationError
-from cq_engine.runtime.exchange import to_arrow
-from cq_engine.runtime.rows import conform, identity_keys
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import quote
+from cq_engine.context.services import Services
+from cq_engine.core.errors import DestinationError
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.rows import conform, identity_keys
 
 __all__ = ["check_files", "check_rows"]
 

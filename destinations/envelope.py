@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.context.services import Services
+from cq_engine.core.values import python_values
 from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
-from cq_engine.runtime.services import Services
-from cq_engine.values import python_values
 
 __all__ = ["Delta", "DeltaBatch", "deltas_of", "read_deltas", "result_columns"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import types as t
 
 from cq_engine.catalog.model import Column, ContinuousQuery, OutputColumn, Table
-from cq_engine.errors import DestinationError
-from cq_engine.types import spark_type
+from cq_engine.core.errors import DestinationError
+from cq_engine.core.types import spark_type
 
 __all__ = ["check", "columns_for", "widens"]
 

@@ -28,10 +28,10 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     OutputColumn,
 )
+from cq_engine.context.services import Services
+from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.destinations.pairs import REFRESH_TIME, new_column, old_column
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import quote
-from cq_engine.types import arrow_type, spark_type
+from cq_engine.spark.sql import quote
 
 __all__ = ["output_frame", "output_rows"]
 

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE, ContinuousQuery, Cursor
+from cq_engine.context.services import Services
+from cq_engine.core.errors import StorageError
 from cq_engine.destinations.pairs import CHANGE_TYPES, MARKERS, pair, select_markers
-from cq_engine.errors import StorageError
-from cq_engine.runtime.exchange import to_arrow
-from cq_engine.runtime.rows import change_columns, conform
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.sql import quote
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["commit_times", "count_rows", "pin", "read_frame", "read_pairs", "read_small"]
 

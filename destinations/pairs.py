@@ -31,7 +31,7 @@ from cq_engine.catalog.model import (
     UPDATE_PREIMAGE,
     Column,
 )
-from cq_engine.errors import StorageError
+from cq_engine.core.errors import StorageError
 
 __all__ = ["CHANGE_TYPES", "MARKERS", "REFRESH_TIME", "new_column", "old_column", "pair", "select_markers"]
 

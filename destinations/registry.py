@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.context.services import Services
+from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callback, CallbackDestination
 from cq_engine.destinations.table import TableDestination
-from cq_engine.errors import DestinationError
 from cq_engine.grammar.statements import DestinationRef
-from cq_engine.runtime.services import Services
 
 __all__ = ["Callbacks", "kind_of", "resolve"]
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from cq_engine import faults
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -23,16 +22,17 @@ from cq_engine.catalog.model import (
     Table,
 )
 from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.context.staging import clustering, stage_arrow, stage_plain
+from cq_engine.core import faults
+from cq_engine.core.errors import DestinationError
+from cq_engine.core.types import arrow_schema, spark_type
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
 from cq_engine.destinations.fit import check
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, pin, read_frame, read_small
 from cq_engine.destinations.pairs import select_markers
-from cq_engine.errors import DestinationError
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.staging import clustering, stage_arrow, stage_plain
-from cq_engine.types import arrow_schema, spark_type
 
 __all__ = ["INLINE_BYTES", "TableDestination"]
 

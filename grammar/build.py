@@ -8,7 +8,7 @@ from typing import Any
 from lark import Token, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar import diagnostics
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lark import Token
 from lark.exceptions import UnexpectedInput
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar.message import Message
 from cq_engine.grammar.messages import BY_KEY, MESSAGES
 from cq_engine.grammar.parser import keywords, parser

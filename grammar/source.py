@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cq_engine.errors import Location
+from cq_engine.core.errors import Location
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine.session import spark_session
+from cq_engine.launch.session import spark_session
 
 # Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
 # than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.

@@ -23,7 +23,7 @@ Edges
 from __future__ import annotations
 
 from cq_engine.algebra.nodes import Aggregate, Distinct, Node
-from cq_engine.algebra.normal import grouped
+from cq_engine.algebra.rewrite.normal import grouped
 from cq_engine.delta.context import Context, delta, history, register_delta, register_history
 
 __all__ = ["as_aggregate"]

@@ -49,8 +49,8 @@ from cq_engine.algebra.nodes import (
     references,
 )
 from cq_engine.delta.context import Context, delta, history, register_delta, register_history, touched
-from cq_engine.delta.hints import Hints, Origin, partners
 from cq_engine.delta.linear import renamed, union, valid_after, valid_before
+from cq_engine.delta.runtime_filters import Hints, Origin, partners
 
 __all__: list[str] = []
 

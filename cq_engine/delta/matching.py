@@ -36,9 +36,9 @@ from cq_engine.algebra.nodes import (
     references,
 )
 from cq_engine.delta.context import Context, delta, history, touched
-from cq_engine.delta.hints import Hints, Origin, Wanted, partners, restricted, wanted_by
 from cq_engine.delta.linear import renamed, union, valid_after, valid_before, without_validity
 from cq_engine.delta.partition import not_null, points_of
+from cq_engine.delta.runtime_filters import Hints, Origin, Wanted, partners, restricted, wanted_by
 
 __all__ = ["matched_delta", "matched_history"]
 

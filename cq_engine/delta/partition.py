@@ -34,8 +34,8 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.delta.context import Context, delta, history, touched
-from cq_engine.delta.hints import restricted, wanted_by
 from cq_engine.delta.linear import always, number, union, without_validity
+from cq_engine.delta.runtime_filters import restricted, wanted_by
 
 __all__ = [
     "Build",

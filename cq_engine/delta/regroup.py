@@ -20,8 +20,8 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.delta.context import Context, history
-from cq_engine.delta.hints import restricted, wanted_by
 from cq_engine.delta.partition import Points, keyed, points_of, same
+from cq_engine.delta.runtime_filters import restricted, wanted_by
 
 __all__ = ["AtPoints", "at_points", "grouped"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import types as t
 
 from cq_engine.algebra.emit import quote
-from cq_engine.types import collations, contains, spark_type
+from cq_engine.core.types import collations, contains, spark_type
 
 __all__ = ["comparable"]
 

@@ -10,27 +10,27 @@ from pyspark.sql.types import MapType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from cq_engine.algebra.analysis.keys import TableKeys, column_types, covers, facts, result_key
 from cq_engine.algebra.functions import nondeterministic_call
-from cq_engine.algebra.keys import TableKeys, column_types, covers, facts, result_key
-from cq_engine.algebra.lower import Lowered, NotLowered, lower
+from cq_engine.algebra.lowering.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
     Node,
     column,
 )
-from cq_engine.algebra.normal import normal
-from cq_engine.algebra.pruning import pruned, scans
-from cq_engine.algebra.ties import untied
+from cq_engine.algebra.rewrite.deterministic_ordering import untied
+from cq_engine.algebra.rewrite.normal import normal
+from cq_engine.algebra.rewrite.pruning import pruned, scans
 from cq_engine.catalog.model import Column, Table
+from cq_engine.core.errors import AnalysisError
+from cq_engine.core.types import contains, key_problem, spark_type
 from cq_engine.delta.context import aggregates
 from cq_engine.delta.stored import State, state_of
-from cq_engine.errors import AnalysisError
+from cq_engine.planner.deterministic import total
 from cq_engine.planner.select_list import parse
-from cq_engine.planner.total import total
 from cq_engine.planner.union_types import union_types
 from cq_engine.planner.verdict import classify, full
-from cq_engine.types import contains, key_problem, spark_type
 
 __all__ = [
     "Compiled",

@@ -31,7 +31,7 @@ from cq_engine.delta import window as _window  # noqa: F401
 from cq_engine.delta.context import Context, delta, touched
 from cq_engine.delta.stored import HIT, accumulated, repaired
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
-from cq_engine.planner.finish import log_rows
+from cq_engine.planner.consolidate import log_rows
 
 __all__ = ["DeltaPlan", "Stage", "plan_delta"]
 

@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from cq_engine.algebra.dialect import parse_expression
-from cq_engine.errors import AnalysisError, Location, location_at
+from cq_engine.core.errors import AnalysisError, Location, location_at
 from cq_engine.planner.tokens import scan
 
 __all__ = ["DELTA_FUNCTIONS", "Item", "SelectList", "safe_name", "select_list"]

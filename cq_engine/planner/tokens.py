@@ -6,7 +6,7 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 
 __all__ = ["scan"]
 

@@ -10,7 +10,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from cq_engine.algebra.dialect import CQSpark
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 
 __all__ = ["Constant", "Words", "number_type", "read_words"]
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from cq_engine.errors import CQError
+from cq_engine.core.errors import CQError
 from cq_engine.repl.commands import COMMANDS, run_command
 from cq_engine.repl.shell import Leave, Shell, state_directory
 

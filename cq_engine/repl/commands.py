@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cq_engine.errors import CQError, CQSyntaxError
+from cq_engine.core.errors import CQError, CQSyntaxError
 from cq_engine.repl.describe import describe_name, describe_warehouse
 from cq_engine.repl.ports import Overview
 from cq_engine.repl.shell import Shell

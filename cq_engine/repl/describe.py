@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cq_engine.catalog.model import Column, ContinuousQuery, Cursor, QueryStatus, Table
-from cq_engine.errors import CatalogError
+from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
     Cron,
     DestinationRef,

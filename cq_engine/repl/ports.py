@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from cq_engine.catalog.overview import CatalogLike, Overview
 
 if TYPE_CHECKING:  # imports Spark
-    from cq_engine.result import Result
+    from cq_engine.query.result import Result
 
 __all__ = ["CatalogLike", "EngineLike", "Overview"]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:  # imports Spark
-    from cq_engine.result import Result
+    from cq_engine.query.result import Result
 
 __all__ = ["DEFAULT_LIMIT", "Grid", "grid", "render_duration", "render_grid", "render_result", "render_value"]
 
@@ -121,7 +121,7 @@ def _head(result: Result, limit: int) -> tuple[Any, bool]:
     if limit <= 0:
         return result.to_arrow(), False
     collected = result._arrow is not None  # noqa: SLF001 - nobody else asks whether rows were collected already
-    from cq_engine.runtime.exchange import to_arrow
+    from cq_engine.spark.arrow_io import to_arrow
 
     table = result.to_arrow() if collected else to_arrow(result.to_df().limit(limit + 1))
     return table.slice(0, limit), table.num_rows > limit
@@ -134,7 +134,7 @@ def _footer(rows: int, more: bool) -> str:
 
 
 def _column(column: Any) -> list[str]:
-    from cq_engine.values import python_values
+    from cq_engine.core.values import python_values
 
     try:
         values = python_values(column)

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from cq_engine.errors import CQError
+from cq_engine.core.errors import CQError
 from cq_engine.repl.background import Opening, Worker, wait
 from cq_engine.repl.ports import EngineLike
 from cq_engine.repl.render import DEFAULT_LIMIT, render_duration, render_result

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cq_engine.algebra import nodes
+from cq_engine.algebra.analysis.keys import facts
 from cq_engine.algebra.emit import Emitter
-from cq_engine.algebra.keys import facts
 from cq_engine.algebra.nodes import Node
 from cq_engine.delta.context import delta_rule, history_rule
 from cq_engine.planner import delta_plan

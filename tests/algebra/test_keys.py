@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cq_engine.algebra.analysis.keys import TableKeys, column_types, covers, result_key
 from cq_engine.algebra.dialect import parse_expression
-from cq_engine.algebra.keys import TableKeys, column_types, covers, result_key
-from cq_engine.algebra.lower import lower
+from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names
 
 TABLES = {

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from sqlglot.errors import ParseError
 
 from cq_engine.algebra.dialect import parse_expression, write
-from cq_engine.runtime.references import find_references
+from cq_engine.query.references import find_references
 
 PIPES = (
     "FROM t |> WHERE x > 1 |> SELECT x, y",

@@ -15,7 +15,7 @@ import sqlglot
 
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote
-from cq_engine.algebra.lower import lower
+from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, Scan
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 from sqlglot import exp
 
+from cq_engine.algebra.analysis.keys import TableKeys, column_types
 from cq_engine.algebra.dialect import parse_expression
-from cq_engine.algebra.keys import TableKeys, column_types
-from cq_engine.algebra.lower import lower
+from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Aggregate, Limit, Node, Project, Window, children
-from cq_engine.algebra.ties import break_ties, untied
+from cq_engine.algebra.rewrite.deterministic_ordering import break_ties, untied
 from cq_engine.planner.comparable import comparable
 
 TABLES = {

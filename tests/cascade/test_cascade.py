@@ -255,7 +255,7 @@ def test_a_crash_between_the_steps_of_create_leaves_nothing(
 ) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY sums ON DEMAND AS {SUMS}")
     monkeypatch.setattr(engine.queries, "tidy", lambda: None)
-    monkeypatch.setattr("cq_engine.runtime.definitions.prepare_start", lambda *_: 1 / 0)
+    monkeypatch.setattr("cq_engine.lifecycle.definitions.prepare_start", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.execute("CREATE CONTINUOUS QUERY big ON DEMAND AS SELECT grp FROM sums")
     assert kept(engine) == {"sums"}

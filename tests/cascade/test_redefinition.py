@@ -71,7 +71,7 @@ REPLACE, ALTER = "CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CON
 def test_the_difference_is_delivered(engine: Engine, how: str, old: str, new: str, large: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, forced(bulk=large, large=large):
         if large:
-            patch.setattr("cq_engine.runtime.creation.SMALL_START", 0)
+            patch.setattr("cq_engine.definition.start.SMALL_START", 0)
         engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {old}")
         value = engine.describe("q").columns[1]
         engine.execute(

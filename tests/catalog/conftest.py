@@ -21,7 +21,7 @@ import pytest
 
 from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, Table, VersionedTable
 from cq_engine.catalog.store import Catalog
-from cq_engine.clock import SystemClock
+from cq_engine.core.clock import SystemClock
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def run_python(warehouse: Path, database_url: str | None) -> Iterator[Callable[.
         head = (
             "import os, sys, time\n"
             "from cq_engine.catalog.store import Catalog\n"
-            "from cq_engine.clock import SystemClock\n"
+            "from cq_engine.core.clock import SystemClock\n"
             f"warehouse, url = {str(warehouse)!r}, {database_url!r}\n"
             "catalog = Catalog.open(warehouse, url=url, clock=SystemClock())\n"
         )

@@ -18,7 +18,7 @@ from cq_engine.catalog.apply import (
     replace_query,
 )
 from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, ForeignKey, VersionedTable
-from cq_engine.errors import AnalysisError, CatalogError
+from cq_engine.core.errors import AnalysisError, CatalogError
 from cq_engine.grammar.statements import (
     AlterTable,
     ColumnSpec,

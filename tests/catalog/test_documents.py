@@ -19,7 +19,7 @@ from cq_engine.catalog.model import (
     Template,
     VersionedTable,
 )
-from cq_engine.errors import CatalogError
+from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
     Cron,
     DestinationRef,

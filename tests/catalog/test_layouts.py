@@ -15,8 +15,8 @@ from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import CatalogState, ChangeSet, Column, DataFile, Layout, Table, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
-from cq_engine.clock import SystemClock
-from cq_engine.errors import StorageError
+from cq_engine.core.clock import SystemClock
+from cq_engine.core.errors import StorageError
 from tests.catalog.conftest import vacuum
 
 TABLE = VersionedTable(1, "base", "t", (Column("k", "bigint", False),), ("k",))

@@ -16,7 +16,7 @@ import pytest
 from cq_engine.catalog import lease, schema
 from cq_engine.catalog.lease import Holder
 from cq_engine.catalog.store import Catalog
-from cq_engine.errors import LeaseError
+from cq_engine.core.errors import LeaseError
 
 Open = Callable[..., Catalog]
 Run = Callable[..., "subprocess.Popen[str]"]
@@ -105,7 +105,7 @@ def test_a_silent_holder_loses_it_and_cannot_write(
     first.close()
     program = (
         "from datetime import datetime, timezone\n"
-        "from cq_engine.errors import LeaseError\n" + HOLD + "try:\n"
+        "from cq_engine.core.errors import LeaseError\n" + HOLD + "try:\n"
         "    with catalog.write() as unit:\n"
         "        unit.add_commit(1, datetime(2020, 1, 1, tzinfo=timezone.utc))\n"
         "except LeaseError as error:\n"

@@ -21,7 +21,7 @@ from cq_engine.catalog.delta_lake import APPLICATION, Publisher
 from cq_engine.catalog.model import Column, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
-from cq_engine.errors import StorageError
+from cq_engine.core.errors import StorageError
 from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]

@@ -16,8 +16,8 @@ from cq_engine.catalog import migrations, schema
 from cq_engine.catalog.model import CatalogState, Cursor, DataFile, QueryStatus, RefreshRecord, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
-from cq_engine.clock import SystemClock
-from cq_engine.errors import CatalogError, StorageError, TransactionError
+from cq_engine.core.clock import SystemClock
+from cq_engine.core.errors import CatalogError, StorageError, TransactionError
 from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]

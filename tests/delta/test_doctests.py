@@ -10,7 +10,7 @@ import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RULES = [f"cq_engine.delta.{path.stem}" for path in sorted(FIXTURES.glob("*.txt"))]
-MORE = ["cq_engine.delta.hints", "cq_engine.algebra.normal", "cq_engine.algebra.show"]
+MORE = ["cq_engine.delta.runtime_filters", "cq_engine.algebra.rewrite.normal", "cq_engine.algebra.show"]
 
 
 @pytest.mark.parametrize("name", [*RULES, *MORE])

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cq_engine import faults
 from cq_engine.catalog.model import (
     ROW_ID,
     CatalogState,
@@ -25,12 +24,13 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
-from cq_engine.clock import ManualClock
+from cq_engine.context.services import Services
+from cq_engine.core import faults
+from cq_engine.core.clock import ManualClock
+from cq_engine.core.types import arrow_schema
 from cq_engine.destinations import CallbackDestination, Delivered, Destination, Retry, TableDestination
-from cq_engine.runtime.reader import Reader
-from cq_engine.runtime.rows import change_columns
-from cq_engine.runtime.services import Services
-from cq_engine.types import arrow_schema
+from cq_engine.storage.reader import Reader
+from cq_engine.storage.rows import change_columns
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LOG_COLUMNS = (

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.catalog.model import ROW_ID
+from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import TableDestination, read_deltas
 from cq_engine.destinations import log as log_module
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
-from cq_engine.errors import DestinationError
-from cq_engine.runtime.reader import Reader
+from cq_engine.storage.reader import Reader
 
 
 @pytest.fixture

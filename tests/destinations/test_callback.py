@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import (
     CallbackDestination,
     Callbacks,
@@ -16,7 +17,6 @@ from cq_engine.destinations import (
     resolve,
 )
 from cq_engine.destinations.callback import in_batches
-from cq_engine.errors import DestinationError
 from cq_engine.grammar.statements import DestinationRef
 
 

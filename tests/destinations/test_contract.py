@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cq_engine.catalog.store import Catalog
-from cq_engine.errors import DestinationError
+from cq_engine.core.errors import DestinationError
 
 
 def brief(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

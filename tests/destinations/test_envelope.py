@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import cq_engine.destinations
+from cq_engine.core.errors import StorageError
 from cq_engine.destinations import DeltaBatch, read_deltas
 from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, pin, read_pairs
 from cq_engine.destinations.pairs import pair, select_markers
-from cq_engine.errors import StorageError
 
 
 def test_deltas_of_the_log(world: Any, make: Any) -> None:

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import types as t
 
 from cq_engine.catalog.model import ROW_ID, Column, ForeignKey, OutputColumn
+from cq_engine.core.errors import DestinationError
+from cq_engine.core.types import spark_type
 from cq_engine.destinations import TableDestination, check, columns_for
 from cq_engine.destinations import table as table_module
 from cq_engine.destinations.fit import widens
-from cq_engine.errors import DestinationError
-from cq_engine.types import spark_type
 
 
 def sink(world: Any) -> TableDestination:
@@ -95,7 +95,7 @@ def test_a_primary_key_that_would_be_violated(
 def _as_arrow(world: Any) -> Any:
     """check_files, for a test without Spark."""
     from cq_engine.destinations.constraints import check_rows
-    from cq_engine.runtime.rows import open_dataset
+    from cq_engine.storage.rows import open_dataset
 
     def check_files(services: Any, query: Any, table: Any, files: Any, version: int) -> None:
         rows = open_dataset(services.reader.paths(files), table.columns).to_table()

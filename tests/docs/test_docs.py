@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import cli, faults
+from cq_engine import cli
+from cq_engine.core import faults
 from cq_engine.grammar import (
     AlterContinuousQuery,
     AlterTable,

@@ -12,7 +12,7 @@ import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cq_engine.runtime.conditions import possible
+from cq_engine.refresh.conditions import possible
 
 TYPES = {
     "s": (pa.string(), st.sampled_from(["", "a", "b", "ab", "ä", "B"])),

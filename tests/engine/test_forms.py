@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, ConstraintError, Engine, TransactionError
-from cq_engine.runtime import binding
+from cq_engine.refresh import binding
 
 LINES = "SELECT l.o, l.n, l.item, o.note FROM lines l JOIN orders o ON l.o = o.o"
 NEW_UNIT = ("INSERT INTO orders VALUES (901, 1)", "INSERT INTO lines VALUES (901, 1, 5), (901, 2, 6)")
@@ -74,7 +74,7 @@ class Shop:
 def shop(
     warehouse: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Shop]]:
-    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     opened: list[Engine] = []
 
     def make(promise: str) -> Shop:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.runtime import refresh
+from cq_engine.refresh import refresh
 from tests.oracle.law import Change, replay, row_of
 
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq_engine.catalog.model import Column
-from cq_engine.runtime import identities
-from cq_engine.runtime.identities import Identities, KeySet
-from cq_engine.runtime.rows import identity_keys
-from cq_engine.types import arrow_schema
+from cq_engine.core.types import arrow_schema
+from cq_engine.storage import identities
+from cq_engine.storage.identities import Identities, KeySet
+from cq_engine.storage.rows import identity_keys
 
 VALUES: dict[str, Sequence[Any]] = {
     "int": (None, -1, 0, 1, 2**31 - 1),

@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.catalog.model import Column
-from cq_engine.errors import AnalysisError
-from cq_engine.runtime import mapped_columns, reader
-from cq_engine.runtime.mapped_columns import MappedColumns
-from cq_engine.runtime.rows import identity_keys
-from cq_engine.types import arrow_schema
+from cq_engine.core.errors import AnalysisError
+from cq_engine.core.types import arrow_schema
+from cq_engine.storage import indexed_columns as mapped_columns
+from cq_engine.storage import reader
+from cq_engine.storage.indexed_columns import MappedColumns
+from cq_engine.storage.rows import identity_keys
 from tests.maintenance.oracle import check_law
 
 COLUMNS = (

@@ -16,9 +16,11 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.catalog.model import Column
-from cq_engine.runtime import prepared, refresh, slots
-from cq_engine.runtime.prepared import KeptPlan
-from cq_engine.runtime.slots import Slot, SlotFullError, fits_slot
+from cq_engine.refresh import plan_cache as prepared
+from cq_engine.refresh import plan_inputs as slots
+from cq_engine.refresh import refresh
+from cq_engine.refresh.plan_cache import KeptPlan
+from cq_engine.refresh.plan_inputs import Slot, SlotFullError, fits_slot
 
 COLUMNS = (
     Column("a", "bigint"),

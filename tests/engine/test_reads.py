@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.runtime.key_values import contents
+from cq_engine.refresh.key_values import contents
 
 QUERIES = {
     "outer_join": "SELECT t.id, t.grp, u.id AS other FROM t LEFT JOIN u ON t.grp = u.grp",
@@ -29,7 +29,7 @@ def _reads(
     directory: Path, spark: SparkSession, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, list[tuple[object, int]]]:
     """By query what was read from tables of `groups` groups with five rows each: table with restriction, and rows."""
-    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     found: dict[str, list[tuple[object, int]]] = {}
     with cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False) as engine:
         for name in ("t", "u"):
@@ -75,7 +75,7 @@ def test_a_refresh_reads_what_its_keys_need(
 def test_columns_that_the_query_does_not_have_are_not_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, grp INT, amt INT, note STRING)")
         engine.execute("CREATE TABLE u (id INT PRIMARY KEY, note STRING, grp INT, name STRING)")
@@ -97,7 +97,7 @@ def test_columns_that_the_query_does_not_have_are_not_read(
 def test_rows_that_a_condition_leaves_out_are_not_looked_up(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq_engine.runtime.reader.SMALL_ROWS", 0)
+    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
         engine.execute("CREATE TABLE customer (c INT PRIMARY KEY, region STRING)")
         engine.execute("CREATE TABLE orders (o INT PRIMARY KEY, c INT)")

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from cq_engine.runtime.row_groups import RowGroups
+from cq_engine.storage.row_groups import RowGroups
 
 KINDS: dict[str, pa.DataType] = {
     "int": pa.int64(), "text": pa.string(), "day": pa.date32(), "real": pa.float64(),

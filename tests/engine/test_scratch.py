@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cq_engine.runtime.scratch import _remove_left
+from cq_engine.storage.scratch import _remove_left
 
 PROCESS = """
 import sys, time
 from pathlib import Path
-from cq_engine.runtime.scratch import scratch_directory
+from cq_engine.storage.scratch import scratch_directory
 path = scratch_directory(Path(sys.argv[1]), "cq-engine-test-") / "rows"
 path.write_bytes(b"rows")
 print(path, flush=True)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine import CQError
-from cq_engine.runtime.settings import SMALL_SETTINGS, meaning, small_settings, writer
+from cq_engine.spark.settings import SMALL_SETTINGS, meaning, small_settings, writer
 
 ZONE = "spark.sql.session.timeZone"
 

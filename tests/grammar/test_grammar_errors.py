@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar import parse, split
 from cq_engine.grammar.message import Message
 from cq_engine.grammar.messages import BY_KEY, MESSAGES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar import Statement, format_statement, parse
 from cq_engine.grammar.messages import MESSAGES
 from cq_engine.grammar.parser import keywords

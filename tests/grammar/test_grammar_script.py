@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from cq_engine.errors import CQSyntaxError
+from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar import is_complete, parse, split
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 
 
 @pytest.fixture

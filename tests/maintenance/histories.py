@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from cq_engine.api.engine import Engine
 from cq_engine.catalog.model import VersionedTable
-from cq_engine.engine import Engine
-from cq_engine.runtime.reader import Reader
+from cq_engine.storage.reader import Reader
 
 Image = dict[tuple[int, int], tuple[int, str]]
 CREATE = "CREATE TABLE t (a INT, b INT, g INT, s STRING, PRIMARY KEY (a, b)) CLUSTER BY (g)"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 
 Row = tuple[Any, ...]
 

@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.engine import Engine
-from cq_engine.errors import CatalogError
-from cq_engine.runtime import compaction, maintenance, merging, reader
+from cq_engine.api.engine import Engine
+from cq_engine.core.errors import CatalogError
+from cq_engine.maintenance import compaction, maintenance
+from cq_engine.maintenance import copy_on_write as merging
+from cq_engine.storage import reader
 from tests.maintenance.oracle import check_law, image
 
 LONG = 120

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cq_engine.engine import Engine
-from cq_engine.errors import ResultKeyError
-from cq_engine.runtime import creation, definitions
+from cq_engine.api.engine import Engine
+from cq_engine.core.errors import ResultKeyError
+from cq_engine.definition import start as creation
+from cq_engine.lifecycle import definitions
 from tests.maintenance.oracle import check_law
 
 LONG = 120

@@ -9,8 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 import cq_engine
-from cq_engine.engine import Engine
-from cq_engine.runtime import commit, merging, reader
+from cq_engine.api.engine import Engine
+from cq_engine.maintenance import copy_on_write as merging
+from cq_engine.storage import reader
+from cq_engine.transactions import commit
 from tests.maintenance.histories import CREATE, History
 
 

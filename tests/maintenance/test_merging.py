@@ -8,10 +8,13 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from cq_engine.api.engine import Engine
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import DataFile
-from cq_engine.engine import Engine
-from cq_engine.runtime import commit, compaction, merging, reader
+from cq_engine.maintenance import compaction
+from cq_engine.maintenance import copy_on_write as merging
+from cq_engine.storage import reader
+from cq_engine.transactions import commit
 from tests.maintenance.histories import CREATE, History
 from tests.maintenance.oracle import check_law, image
 

@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.clock import ManualClock
+from cq_engine.api.engine import Engine
+from cq_engine.core.clock import ManualClock
+from cq_engine.core.errors import AnalysisError, CatalogError, CQSyntaxError, StorageError
 from cq_engine.destinations import DeltaBatch
-from cq_engine.engine import Engine
-from cq_engine.errors import AnalysisError, CatalogError, CQSyntaxError, StorageError
-from cq_engine.runtime.retention import parse_retention
+from cq_engine.maintenance.retention import parse_retention
 from tests.maintenance.oracle import check_law, image
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 
 from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.core.types import arrow_schema
 from cq_engine.planner.forms import Decision, LookUp, Reference
-from cq_engine.runtime.leaf_rows import row_versions
-from cq_engine.runtime.look_ups import LookUps
-from cq_engine.runtime.report import Report
-from cq_engine.runtime.rows import change_columns, conform
-from cq_engine.runtime.tails import Tail
-from cq_engine.types import arrow_schema
+from cq_engine.refresh.look_ups import LookUps
+from cq_engine.refresh.report import Report
+from cq_engine.refresh.source_rows import row_versions
+from cq_engine.storage.rows import change_columns, conform
+from cq_engine.storage.uncompacted_log import Tail
 from tests.oracle.budget import budget
 from tests.oracle.generate import History
 from tests.oracle.recorded import Recorded, record

@@ -9,10 +9,12 @@ import pytest
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, KeyHint, Node, OuterJoin
-from cq_engine.delta import aggregate, hints, images, join, linear, matching, partition, stored
+from cq_engine.delta import aggregate, images, join, linear, matching, partition, stored
+from cq_engine.delta import runtime_filters as hints
 from cq_engine.delta.context import Context, delta, touched
-from cq_engine.delta.hints import Hints, Origin, Wanted
-from cq_engine.planner import delta_plan, finish
+from cq_engine.delta.runtime_filters import Hints, Origin, Wanted
+from cq_engine.planner import consolidate as finish
+from cq_engine.planner import delta_plan
 from tests.oracle import plans
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.law import Broken

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.definition.analysis import compile_definition, shape_of
 from cq_engine.planner.compiled import Compiled
-from cq_engine.runtime.definition import compile_definition, shape_of
-from cq_engine.runtime.query import query_frame
+from cq_engine.query.query import query_frame
 from tests.oracle.tied import QUERIES
 
 

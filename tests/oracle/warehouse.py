@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.runtime import binding, large_look_ups, reader, refresh
+from cq_engine.refresh import binding, large_look_ups, refresh
+from cq_engine.storage import reader
 from tests.oracle.law import Broken, Change, Row, difference, replay, row_of, unique_columns
 from tests.oracle.recorded import Recorded
 

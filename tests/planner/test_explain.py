@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cq_engine.runtime.explain import plan_text
+from cq_engine.api.explain import plan_text
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.plans import Plans
 from tests.oracle.recorded import record

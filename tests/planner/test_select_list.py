@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cq_engine.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError
 from cq_engine.planner.select_list import safe_name, select_list
 
 STRIPPED = (

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from cq_engine.api.engine import Engine
 from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import root_of
 from cq_engine.destinations import Delta
-from cq_engine.engine import Engine
 from tests.recovery.story import OVER, QUERIES, STEPS
 
 Row = tuple[Any, ...]

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 120

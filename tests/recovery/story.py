@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from cq_engine.api.engine import Engine, TransactionHandle
 from cq_engine.destinations import CallbackDestination, DeltaBatch, registry
-from cq_engine.engine import Engine, TransactionHandle
 
 RICH = (
     "SELECT account, sum(amount) AS total, count(*) AS n FROM entry GROUP BY account HAVING sum(amount) > 100"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cq_engine
+from cq_engine.api.engine import Engine
 from cq_engine.destinations import CallbackDestination, DeltaBatch, Retry, registry
-from cq_engine.engine import Engine
 from tests.recovery.conftest import LONG
 
 Connect = Callable[..., Engine]

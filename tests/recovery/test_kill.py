@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cq_engine import faults
+from cq_engine.api.engine import Engine
+from cq_engine.core import faults
 from cq_engine.destinations import CallbackDestination, registry
-from cq_engine.engine import Engine
 from tests.recovery.checks import check_all
 from tests.recovery.story import connect_story, finish, tell
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import cq_engine
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 from tests.recovery.conftest import LONG
 
 Connect = Callable[..., Engine]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cq_engine
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 from tests.recovery.conftest import LONG, ROOT, environment
 
 HOLDER = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cq_engine.api.engine import Engine
 from cq_engine.catalog import schema
-from cq_engine.engine import Engine
 from tests.maintenance.oracle import check_law, image
 from tests.recovery.checks import check_garbage
 from tests.recovery.upkeep import TOTALS

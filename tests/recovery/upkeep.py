@@ -6,7 +6,7 @@ import os
 import sys
 
 import cq_engine
-from cq_engine.engine import Engine
+from cq_engine.api.engine import Engine
 from tests.recovery.worker import borrowed, own
 
 TOTALS = "SELECT g, count(*) AS n FROM t t GROUP BY g"

@@ -28,9 +28,9 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.errors import CatalogError, CQError, CQSyntaxError, LeaseError, Location, TransactionError
+from cq_engine.core.errors import CatalogError, CQError, CQSyntaxError, LeaseError, Location, TransactionError
 from cq_engine.grammar.statements import DestinationRef
-from cq_engine.result import Result
+from cq_engine.query.result import Result
 
 NOON = datetime(2024, 5, 1, 12, 0, tzinfo=timezone.utc)
 
@@ -181,7 +181,7 @@ def connect(path: str, **options: Any) -> FakeEngine:
 def main() -> int:
     import cq_engine
     from cq_engine.cli import main as cq
-    from cq_engine.repl import ahead
+    from cq_engine.launch import prestart as ahead
 
     ahead.start_spark = lambda conf: None  # type: ignore[assignment,unused-ignore]
     cq_engine.connect = connect  # type: ignore[attr-defined,assignment,unused-ignore]

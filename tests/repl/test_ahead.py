@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cq_engine.repl.ahead import needs_spark
+from cq_engine.launch.prestart import needs_spark
 from cq_engine.repl.background import Opening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,8 +35,8 @@ def test_which_statements_start_spark_at_once(sql: str, expected: bool) -> None:
 
 def test_the_prompt_imports_neither_spark_nor_the_engine() -> None:
     program = (
-        "import sys, cq_engine.cli, cq_engine.repl.app, cq_engine.repl.ahead\n"
-        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'sqlglot', 'sqlalchemy', 'deltalake', 'cq_engine.engine'}\n"
+        "import sys, cq_engine.cli, cq_engine.repl.app, cq_engine.launch.prestart\n"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'sqlglot', 'sqlalchemy', 'deltalake', 'cq_engine.api.engine'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
     )
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

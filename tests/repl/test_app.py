@@ -15,7 +15,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from cq_engine.errors import LeaseError
+from cq_engine.core.errors import LeaseError
 from cq_engine.repl.app import TerminalReader, _completer, is_entry_complete, read_pipe, run_pipe, run_prompt
 
 

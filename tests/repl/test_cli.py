@@ -20,7 +20,7 @@ import pytest
 import cq_engine
 from cq_engine import cli
 from cq_engine.catalog.model import RefreshRecord
-from cq_engine.repl import ahead
+from cq_engine.launch import prestart as ahead
 from cq_engine.repl.serve import serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")

@@ -10,7 +10,7 @@ import pytest
 
 import cq_engine.repl.describe
 from cq_engine.catalog.store import Catalog
-from cq_engine.clock import SystemClock
+from cq_engine.core.clock import SystemClock
 from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
 from cq_engine.repl.commands import COMMANDS, help_text, run_command
 from cq_engine.repl.describe import describe_warehouse, when_text

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import cq_engine.repl.render
+from cq_engine.query.result import Result
 from cq_engine.repl.render import render_result, render_value
-from cq_engine.result import Result
 
 
 def result(**columns: object) -> Result:

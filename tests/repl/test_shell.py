@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cq_engine.errors import LeaseError
+from cq_engine.core.errors import LeaseError
 from cq_engine.repl.app import finish_script
 
 

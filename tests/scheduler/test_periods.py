@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq_engine.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError
 from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod, When
-from cq_engine.runtime.periods import PeriodTrigger, first_due, trigger_for
+from cq_engine.schedule.periods import PeriodTrigger, first_due, trigger_for
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

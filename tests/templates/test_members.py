@@ -13,8 +13,11 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine, RefreshError
+from cq_engine.definition import start as creation
+from cq_engine.maintenance import compaction
 from cq_engine.planner import forms
-from cq_engine.runtime import compaction, creation, reader, refresh
+from cq_engine.refresh import refresh
+from cq_engine.storage import reader
 
 SHAPES = {
     "rows": "SELECT id, cust, amt FROM orders WHERE cust = {a}",

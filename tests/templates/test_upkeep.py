@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine, StorageError
-from cq_engine.clock import ManualClock
-from cq_engine.runtime import definitions, joining, separation
+from cq_engine.core.clock import ManualClock
+from cq_engine.groups import attach as joining
+from cq_engine.groups import detach as separation
+from cq_engine.lifecycle import definitions
 from tests.templates.test_members import SUMS, accumulated, create, create_tables, result
 
 LONG = 120

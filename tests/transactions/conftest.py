@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.catalog.store import Catalog
-from cq_engine.clock import ManualClock
-from cq_engine.runtime.reader import Reader
-from cq_engine.runtime.services import Services
+from cq_engine.context.services import Services
+from cq_engine.core.clock import ManualClock
+from cq_engine.storage.reader import Reader
 from tests.transactions.harness import Small
 
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import COMMIT_VERSION, Table
 from cq_engine.catalog.store import Catalog
-from cq_engine.clock import ManualClock
+from cq_engine.context.services import Services
+from cq_engine.core.clock import ManualClock
 from cq_engine.grammar import parse
 from cq_engine.grammar.statements import CreateTable
-from cq_engine.result import Result
-from cq_engine.runtime.query import run_query
-from cq_engine.runtime.services import Services
-from cq_engine.runtime.transaction import Transaction
+from cq_engine.query.query import run_query
+from cq_engine.query.result import Result
+from cq_engine.transactions.transaction import Transaction
 
 
 @dataclass

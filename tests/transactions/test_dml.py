@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from cq_engine.errors import AnalysisError, ConstraintError, CQError, CQSyntaxError
+from cq_engine.core.errors import AnalysisError, ConstraintError, CQError, CQSyntaxError
 from tests.transactions.harness import Small, execute
 
 

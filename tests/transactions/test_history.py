@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION
-from cq_engine.runtime import commit, reader, transaction
+from cq_engine.storage import reader
+from cq_engine.transactions import commit, transaction
 from tests.transactions.harness import Small, execute
 
 SCHEMA = "CREATE TABLE t (k INT PRIMARY KEY, g INT, v VARCHAR, x DOUBLE)"

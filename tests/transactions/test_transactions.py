@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cq_engine.errors import AnalysisError, ConflictError, ConstraintError, CQError, TransactionError
-from cq_engine.runtime import transaction as transactions
-from cq_engine.runtime.apply_changes import apply_all
+from cq_engine.core.errors import AnalysisError, ConflictError, ConstraintError, CQError, TransactionError
+from cq_engine.transactions import transaction as transactions
+from cq_engine.transactions.apply_changes import apply_all
 from tests.transactions.harness import Small, execute, tuples
 
 

@@ -9,10 +9,11 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from cq_engine.catalog.model import Column
-from cq_engine.runtime import commit, reader, transaction
-from cq_engine.runtime.dml import _by_position
-from cq_engine.runtime.literals import literal_rows
-from cq_engine.runtime.rows import conform
+from cq_engine.spark.literals import literal_rows
+from cq_engine.storage import reader
+from cq_engine.storage.rows import conform
+from cq_engine.transactions import commit, transaction
+from cq_engine.transactions.dml import _by_position
 from tests.transactions.harness import Small
 
 LITERALS = {

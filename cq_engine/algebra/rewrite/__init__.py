@@ -1,0 +1,1 @@
+"""Plans rewritten into plans."""

@@ -1,0 +1,374 @@
+"""The façade: one warehouse, opened."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.api import statements
+from cq_engine.api.handles import QueryDescription, TransactionHandle
+from cq_engine.api.locating import located
+from cq_engine.api.options import check_option
+from cq_engine.api.scheduling import Scheduling
+from cq_engine.api.scripts import read_script
+from cq_engine.api.upkeep import Upkeep
+from cq_engine.catalog.delta_lake import Publisher
+from cq_engine.catalog.overview import Overview
+from cq_engine.catalog.store import Catalog
+from cq_engine.context.functions import PythonFunction
+from cq_engine.context.services import Services
+from cq_engine.core.clock import Clock, SystemClock
+from cq_engine.core.errors import CatalogError, TransactionError
+from cq_engine.delivery.delivery import Changed, Delivery
+from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
+from cq_engine.grammar import parse
+from cq_engine.launch.session import interrupt, spark_session
+from cq_engine.lifecycle.draining import drain, has_news
+from cq_engine.lifecycle.registry import Queries
+from cq_engine.maintenance.compaction import Compactor
+from cq_engine.maintenance.maintenance import Maintenance
+from cq_engine.query.result import Result
+from cq_engine.refresh.refresh import Refresh
+from cq_engine.schedule.scheduler import Scheduler
+from cq_engine.storage.reader import Reader
+from cq_engine.transactions.apply_changes import apply_all
+from cq_engine.transactions.transaction import Transaction
+
+__all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Engine(Upkeep, Scheduling):
+    """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
+
+    Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
+    write use `transaction()`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        spark: SparkSession | None,
+        clock: Clock,
+        conf: Mapping[str, str],
+        scheduler: bool,
+    ) -> None:
+        self.catalog = catalog
+        self.clock = clock
+        self.conf = dict(conf)
+        for name, value in self.conf.items():
+            check_option(name, value)
+        self._spark = spark
+        self._starting = threading.Lock()
+        self.reader = Reader(catalog, lambda: self.spark)
+        self.services = Services(catalog, self.reader, lambda: self.spark, clock)
+        self.callbacks = Callbacks()
+        self.delivery = Delivery(self.services, self.callbacks, self.committed)
+        self.queries = Queries(self.services, self.delivery, self._after)
+        self.compactor = Compactor(self.services)
+        self._scheduled = scheduler and not catalog.read_only
+        self.maintenance = Maintenance(
+            self.services, self.compactor, self.conf, self.vacuum if self._scheduled else None
+        )
+        self.publisher = None if catalog.read_only else Publisher(catalog)
+        self.session: Transaction | None = None
+        self._handles: set[str] = set()
+        self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
+        self.queries.templates.left = self._left_template
+        self._closed = False
+        self._published = time.monotonic()
+        if not catalog.read_only:
+            self.queries.tidy()
+            for query in catalog.state.queries.values():
+                self._schedule_known(query.name)
+        if self._scheduled:
+            self.scheduler.start()
+            self.delivery.start()
+            self.maintenance.start()
+            self._wake_behind()
+
+    # ------------------------------------------------------------ parts
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session; started at the first use where the caller gave none."""
+        if self._spark is None:
+            with self._starting:
+                if self._spark is None:
+                    settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
+                    self._spark = spark_session(settings)
+        self.services.functions.install(self._spark, self.catalog.state)
+        return self._spark
+
+    @property
+    def now(self) -> datetime:
+        """The engine's clock."""
+        return self.clock.now()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between BEGIN and COMMIT or ROLLBACK."""
+        return self.session is not None
+
+    # ------------------------------------------------------------ statements
+
+    def execute(self, sql: str, *, source: str = "<input>", line: int = 1, column: int = 1) -> Result:
+        """Runs one statement of the language (see docs/language.md); what it gives.
+
+        `source`, `line` and `column` say where the text stands, for errors. Raises CQError's subclasses.
+        """
+        self._check_open()
+        statement = parse(sql, source, line, column)
+        with located(sql, statement, source, line, column):
+            return statements.execute(statement, self, sql)
+
+    def execute_in(self, transaction: Transaction, sql: str) -> Result:
+        """Runs one statement inside `transaction`."""
+        statement = parse(sql)
+        with located(sql, statement, "<input>", 1, 1):
+            return transaction.execute(statement, sql)
+
+    def run_script(self, path_or_text: str | Path) -> list[Result]:
+        """Runs the statements of a script file, or of a text, in order; stops at the first error."""
+        items = read_script(path_or_text)
+        return [self.execute(i.text, source=i.source, line=i.line, column=i.column) for i in items]
+
+    # ------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(self, commit_time: datetime | None = None) -> Iterator[TransactionHandle]:
+        """A transaction that commits when the block ends and rolls back when it raises."""
+        self._check_writable()
+        transaction = Transaction(self.services)
+        try:
+            yield TransactionHandle(self, transaction)
+        except BaseException:
+            if transaction.is_open:
+                transaction.rollback()
+            raise
+        self.commit(transaction, commit_time)
+
+    def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
+        """Commits and wakes the queries that the commit concerns."""
+        version = transaction.commit(commit_time)
+        if version is not None:
+            self.committed(version, transaction.changed)
+        return version
+
+    def apply_changes(
+        self,
+        tables: Mapping[str, pa.Table | DataFrame | str],
+        *,
+        op: str = "op",
+        operations: Mapping[str, str] | None = None,
+        transaction: str | None = None,
+        order: str | None = None,
+        commit_time: str | datetime | None = None,
+    ) -> list[int]:
+        """Applies a stream of changes over one or several tables: see `cq_engine.transactions.apply_changes`."""
+        self._check_writable()
+        applied = apply_all(
+            self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
+            commit_time=commit_time,
+        )  # fmt: skip
+        if applied.versions:
+            self.committed(applied.versions[-1], applied.tables)
+        return applied.versions
+
+    def committed(self, version: int, changed: Changed) -> None:
+        """Tells the scheduler of a commit, and lets maintenance follow."""
+        self.scheduler.committed(version, changed)
+        self.maintenance.committed()
+
+    # ------------------------------------------------------------ continuous queries
+
+    def refresh(self, query: str) -> Refresh:
+        """Processes everything committed, in the queries that it reads first; its table destinations are up to date
+        on return. Where one of those queries is paused or has failed, it gets as far as they are.
+
+        Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
+        """
+        self._check_writable()
+        return self.queries.bring_up_to_date(query)
+
+    def _after(self, result: Refresh) -> None:
+        if result.to_version > result.from_version:
+            self.cascade(result.query)
+        if self._scheduled and time.monotonic() - self._published > 5.0:
+            self.publish()
+        self.maintenance.refreshed()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
+
+        Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
+        DestinationError where a destination cannot be served.
+        """
+        drain(self.queries, self.scheduler, timeout)
+
+    def deltas(
+        self, query: str, after_version: int | None = None, to_version: int | None = None
+    ) -> Iterator[Delta]:
+        """The delta log of a query in commit order, of the versions (after_version, to_version]; by default all that is
+        kept. Raises StorageError where `after_version` lies below that."""
+        found = self.queries.find(query)
+        after = self.catalog.floor(found.result.id) if after_version is None else after_version
+        upto = self.catalog.status(found.name).position if to_version is None else to_version
+        return read_deltas(self.services, found, after, upto)
+
+    def describe(self, query: str) -> QueryDescription:
+        """What is known of a continuous query."""
+        found = self.queries.find(query)
+        return QueryDescription.of(found, self.catalog.status(found.name), self.catalog.cursors(found.name))
+
+    def callback(self, name: str) -> Callable[[Callback], Callback]:
+        """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
+
+        def register(function: Callback) -> Callback:
+            self.callbacks.register(name, function)
+            for query in self.catalog.state.queries.values():
+                if any(d.name.lower() == name.lower() for d in query.destinations):
+                    self.delivery.wake(query)
+            return function
+
+        return register
+
+    @overload
+    def function(
+        self, name: str, function: _Function, *, returns: str, deterministic: bool = ..., arrow: bool = ...
+    ) -> _Function: ...
+
+    @overload
+    def function(
+        self, name: str, *, returns: str, deterministic: bool = ..., arrow: bool = ...
+    ) -> Callable[[_Function], _Function]: ...
+
+    def function(
+        self,
+        name: str,
+        function: _Function | None = None,
+        *,
+        returns: str,
+        deterministic: bool = True,
+        arrow: bool = False,
+    ) -> _Function | Callable[[_Function], _Function]:
+        """Registers a Python function for SQL under `name`: `function`, or the one that this decorates.
+
+        It gets one row's arguments and gives one value. Queries that wait for it go on.
+
+        Args:
+            name: the name in SQL; it takes the place of an earlier Python function of that name.
+            function: the function. Executors get a copy of it.
+            returns: its type in Spark SQL, such as `DECIMAL(10,2)` or `ARRAY<STRING>`.
+            deterministic: False where equal arguments can give different values; no continuous query may call it then.
+            arrow: hand values over in Arrow batches.
+
+        Raises:
+            CatalogError: the name is that of a SQL function, or of one that Spark has.
+            AnalysisError: `returns` is no type.
+        """
+
+        def register(each: _Function) -> _Function:
+            self._check_open()
+            made = PythonFunction(name, each, returns, deterministic, arrow)
+            self.services.functions.register(made, self.catalog.state)
+            if self._spark is not None:
+                self.services.functions.install(self._spark, self.catalog.state)
+            for query in self.catalog.state.queries.values():
+                if name.lower() in query.functions and has_news(self.catalog, query):
+                    self.scheduler.wake(query.template or query.name)
+            return each
+
+        return register if function is None else register(function)
+
+    # ------------------------------------------------------------ the warehouse
+
+    def overview(self) -> Overview:
+        """The catalog at one moment, as `\\d` shows it."""
+        return Overview.of(self.catalog)
+
+    def interrupt(self) -> None:
+        """Cancels the Spark work that other threads of this engine wait for."""
+        if self._spark is not None:
+            interrupt(self._spark)
+
+    def close(self) -> None:
+        """Rolls back an open transaction, publishes, stops the scheduler and gives the warehouse back."""
+        if self._closed:
+            return
+        self._closed = True
+        self.scheduler.shutdown(wait=True)
+        self.delivery.stop()
+        self.maintenance.stop()
+        self.reader.look_ups.mapped.close()
+        if not self.catalog.read_only:
+            self.queries.templates.settle()
+        self.queries.refresher.plans.clear()
+        if self.session is not None:
+            self.session.rollback()
+            self.session = None
+        try:
+            self.publish()
+            if self.publisher is not None:
+                self.publisher.close()
+        finally:
+            if self._spark is not None:
+                self.services.functions.release(self._spark)
+            self.catalog.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CatalogError("the engine is closed", hint="connect again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.catalog.read_only:
+            raise TransactionError("the warehouse is open for reading only", hint="connect without read_only")
+
+
+def connect(
+    warehouse: str | Path,
+    catalog: str | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+    conf: Mapping[str, str] | None = None,
+    read_only: bool = False,
+    scheduler: bool = True,
+) -> Engine:
+    """Opens the warehouse at a path; creates it if it is absent.
+
+    Args:
+        warehouse: a directory.
+        catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse.
+        spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.
+        clock: default the system's, in UTC.
+        conf: engine options; `spark.*` go to the session that the engine starts.
+        read_only: queries only, without the lease.
+        scheduler: False: only `refresh` and `drain` move queries.
+
+    Raises:
+        LeaseError: another process holds the warehouse; the error names it.
+        CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
+    """
+    chosen = clock or SystemClock()
+    opened = Catalog.open(str(warehouse), url=catalog, read_only=read_only, clock=chosen)
+    try:
+        return Engine(opened, spark, chosen, conf or {}, scheduler)
+    except BaseException:
+        opened.close()
+        raise

@@ -1,0 +1,154 @@
+"""EXPLAIN: the verdict and the delta plan of a continuous query, or Spark's plan of a statement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import sqlglot
+
+from cq_engine.algebra.dialect import CQSpark
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.catalog.groups import template_of
+from cq_engine.catalog.model import ContinuousQuery, Template
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError
+from cq_engine.lifecycle.registry import Queries
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.planner.terms import terms
+from cq_engine.query.query import query_frame
+from cq_engine.query.result import Result
+from cq_engine.refresh.forms import decide, statistics
+from cq_engine.refresh.frontier import horizon
+from cq_engine.refresh.refresh import SMALL_CHANGES
+from cq_engine.refresh.report import Report
+
+if TYPE_CHECKING:
+    from cq_engine.api.engine import Engine
+
+__all__ = ["analyze_query", "explain_query", "explain_text", "plan_text"]
+
+
+def _leaf(leaf: Node) -> str:
+    if isinstance(leaf, Changes):
+        fields, relation, extra = leaf.scan.fields, f"changes_of_{leaf.scan.table}", ("_v", "_w")
+    elif isinstance(leaf, History):
+        fields, relation, extra = leaf.scan.fields, f"history_of_{leaf.scan.table}", ("_from", "_to")
+    elif isinstance(leaf, Given):
+        return leaf.name
+    else:
+        assert isinstance(leaf, StateRows)
+        return f"state_{leaf.label}"
+    shown = [f"{quote(source)} AS {quote(name)}" for name, source in fields]
+    return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"
+
+
+def plan_text(compiled: Compiled) -> str:
+    """The delta plan for an interval in which every source has changes of every kind, as formatted Spark SQL."""
+    if compiled.node is None:
+        return compiled.text
+    changing = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+    plan = plan_delta(compiled, changing, False, at_once=True)
+    return "-- the result never changes" if plan is None else _plan_sql(plan)
+
+
+def _plan_sql(plan: DeltaPlan) -> str:
+    parts = []
+    for stage in plan.stages:
+        parts.append(f"-- {stage.node.name}: {', '.join(stage.columns)}\n{_pretty(stage.sql(_leaf, _alone))}")
+        if stage.hit is not None:
+            again = _pretty(stage.repair_sql(_leaf, _alone))
+            parts.append(
+                f"-- {stage.node.name}, the groups with _hit = 1 (as {stage.hit.name}), if any\n{again}"
+            )
+    return "\n".join([*parts, f"-- the delta\n{_pretty(plan.sql(_leaf, _alone))}"])
+
+
+def _alone(emitter: Emitter) -> None:
+    """No CTEs come along: leaves are shown by name."""
+
+
+def _pretty(text: str) -> str:
+    return sqlglot.transpile(text, read=CQSpark, write=CQSpark, pretty=True)[0]
+
+
+def explain_query(queries: Queries, name: str) -> Result:
+    """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
+    query = queries.find(name)
+    template = template_of(queries.services.catalog.state, query)
+    compiled = queries.compiled(query) if template is None else queries.templates.compiled(template)
+    stored = query.states if template is None else template.query.states
+    key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
+    lines = [
+        f"continuous query {query.name}: {query.verdict}, {query.mode}",
+        *(f"  {reason}" for reason in query.reasons),
+        f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
+        *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in stored),
+        *_sharing(queries, template),
+        *_pending(queries, query if template is None else template.query, compiled),
+    ]
+    return Result(arrow=pa.table({"plan": lines}))
+
+
+def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> list[str]:
+    """What the next refresh would do."""
+    end = horizon(queries.services.catalog, query.sources)
+    interval = queries.refresher.interval(query, compiled, end)
+    if compiled.node is None or not interval.kinds:
+        lines = plan_text(compiled).splitlines()
+        return ["delta, where every source has changed:", *(f"  {line}" for line in lines)]
+    found = statistics(queries.services, query, compiled, interval)
+    decision = decide(queries.services, query, compiled, interval)
+    lines = [
+        f"pending: versions {interval.a + 1} to {interval.b}",
+        *(f"  {table}" for table in found.tables),
+        f"form of the delta: {decision.form}, pre-image by {decision.pre_image}",
+        *(f"  {reason}" for reason in decision.reasons),
+    ]
+    at_once = interval.rows <= SMALL_CHANGES and decision.undo and not query.functions
+    plan = plan_delta(compiled, interval.changed, interval.insert_only, at_once=at_once)
+    if decision.form == "recompute":
+        return [*lines, "the result before and after:", *(f"  {line}" for line in compiled.text.splitlines())]
+    if plan is None:
+        return [*lines, "the result does not change"]
+    roots = [*(stage.root for stage in plan.stages), plan.root]
+    lines += ["base tables:", *(f"  {term}" for term in terms(roots, found, decision))]
+    return [*lines, "delta:", *(f"  {line}" for line in _plan_sql(plan).splitlines())]
+
+
+def analyze_query(engine: Engine, name: str) -> Result:
+    """EXPLAIN ANALYZE CONTINUOUS QUERY: refreshes the query, as REFRESH does, and says what that read and took."""
+    queries = engine.queries
+    query = queries.find(name)
+    done = engine.refresh(name)
+    report = queries.refresher.reports.get(query.template or query.name, Report())
+    changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
+    lines = [
+        f"continuous query {query.name}: refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"
+        if done.to_version > done.from_version
+        else f"continuous query {query.name}: nothing was pending at version {done.to_version}",
+        f"plan: {done.plan}",
+        *(f"  {reason}" for reason in report.decision.reasons),
+        *(f"look-up of {look_up}" for look_up in report.look_ups),
+        *(f"read: {read}" for read in report.reads),
+        *(f"step {step}: {seconds:.3f} s" for step, seconds in report.steps),
+        f"altogether: {done.seconds:.3f} s",
+    ]
+    return Result(arrow=pa.table({"plan": lines}))
+
+
+def _sharing(queries: Queries, template: Template | None) -> list[str]:
+    if template is None:
+        return []
+    count = len(queries.templates.members(template))
+    return [f"  one of {count} queries of {template.name}, over a table of their constants"]
+
+
+def explain_text(services: Services, text: str) -> Result:
+    """EXPLAIN of a query: that it is analysed, with its result's columns."""
+    frame = query_frame(services, text)
+    if not frame.columns:
+        raise AnalysisError("only queries and continuous queries are explained")
+    return Result(arrow=pa.table({"column": frame.columns, "type": [kind for _, kind in frame.dtypes]}))

@@ -1,0 +1,54 @@
+"""Where an error stands: places inside a part of a statement become places in the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cq_engine.core.errors import CQError, Location
+from cq_engine.grammar.statements import (
+    AlterContinuousQuery,
+    CreateContinuousQuery,
+    CreateTable,
+    Dml,
+    Explain,
+    Query,
+    Statement,
+)
+
+__all__ = ["located"]
+
+
+@contextmanager
+def located(sql: str, statement: Statement, source: str, line: int, column: int) -> Iterator[None]:
+    """Errors that name a place in a part of `sql` name it in `source`, where `sql` starts at `line` and `column`."""
+    try:
+        yield
+    except CQError as error:
+        if error.location is not None and error.location.source in ("<input>", "<query>"):
+            error.location = _moved(error.location, sql, _offset(sql, statement), source, line, column)
+        raise
+
+
+def _offset(sql: str, statement: Statement) -> int:
+    """Where the part that other rooms see starts in the statement's text."""
+    if isinstance(statement, (AlterContinuousQuery, CreateContinuousQuery, CreateTable)):
+        return statement.query_offset
+    if isinstance(statement, (Dml, Query)):
+        return max(0, sql.find(statement.text))
+    if isinstance(statement, Explain) and statement.text:
+        return max(0, sql.find(statement.text))
+    return 0
+
+
+def _moved(place: Location, sql: str, start: int, source: str, line: int, column: int) -> Location:
+    lines = sql[start:].split("\n")
+    index = min(place.line - 1, len(lines) - 1)
+    offset = start + sum(len(each) + 1 for each in lines[:index]) + place.column - 1
+    before = sql[:offset]
+    row = before.count("\n")
+    col = offset - (before.rfind("\n") + 1)
+    text = sql.split("\n")[row] if row < len(sql.split("\n")) else ""
+    if row == 0:
+        return Location(source, line, column + col, " " * (column - 1) + text)
+    return Location(source, line + row, col + 1, text)

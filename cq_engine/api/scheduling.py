@@ -1,0 +1,95 @@
+"""The façade's part about when queries run: schedules, what wakes them, what runs then."""
+
+from __future__ import annotations
+
+import logging
+
+from cq_engine.catalog.graph import readers
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import CQError
+from cq_engine.delivery.delivery import Delivery
+from cq_engine.lifecycle.draining import has_news
+from cq_engine.lifecycle.registry import Queries
+from cq_engine.schedule.scheduler import Scheduler
+
+__all__ = ["Scheduling"]
+
+_log = logging.getLogger(__name__)
+
+
+class Scheduling:
+    """What an engine does with its scheduler; a base of `Engine`, which has the parts."""
+
+    catalog: Catalog
+    queries: Queries
+    delivery: Delivery
+    scheduler: Scheduler
+
+    def _schedule_known(self, name: str) -> None:
+        """One query whose schedule does not fit must not keep the warehouse from opening."""
+        try:
+            self.schedule(name)
+        except CQError as error:
+            self._report(name, error)
+
+    def schedule(self, name: str, *, new: bool = False) -> None:
+        """Puts a query's WHEN into effect; that of a new one counts from now on."""
+        query = self.queries.find(name)
+        if query.template is not None:
+            self._schedule_template(query.template, new=new)
+            return
+        last = None if new else self.catalog.status(query.name).last_refresh
+        sources = [
+            self.catalog.state.tables[s].name if s in self.catalog.state.tables else s for s in query.sources
+        ]
+        self.scheduler.add(query.name, query.when, last, sources=sources)
+
+    def _schedule_template(self, name: str, *, new: bool) -> None:
+        """A template is scheduled once, whatever its members are."""
+        if not self.scheduler.knows(name):
+            query = self.catalog.state.templates[name].query
+            sources = [self.catalog.state.tables[source].name for source in query.sources]
+            last = None if new else self.catalog.status(name).last_refresh
+            self.scheduler.add(name, query.when, last, sources=sources)
+
+    def _left_template(self, name: str, template: str) -> None:
+        """A query goes on by itself: what its template has not processed it still has to."""
+        if template not in self.catalog.state.templates:
+            self.scheduler.remove(template)
+        self.schedule(name)
+        if self.catalog.status(name).state == "ACTIVE" and has_news(self.catalog, self.queries.find(name)):
+            self.scheduler.wake(name)
+
+    def cascade(self, query: str) -> None:
+        """Wakes the queries that read `query` and have something to process now."""
+        found = self.catalog.state.queries.get(query.lower())
+        if found is None or found.relation is None:
+            return  # nobody reads it
+        for reader in readers(self.catalog.state, query):
+            if has_news(self.catalog, reader):
+                self.scheduler.wake(reader.name)
+
+    def _run_query(self, name: str) -> None:
+        state = self.catalog.status(name).state
+        if state == "ACTIVE":
+            self.queries.refresh(name)
+        elif name in self.catalog.state.templates:
+            self.queries.templates.deliver(self.catalog.state.templates[name])
+        else:
+            self.queries.deliver(self.queries.find(name))
+
+    def _report(self, name: str, error: Exception) -> None:
+        text = error.message if isinstance(error, CQError) else repr(error)
+        _log.warning("continuous query %s: %s", name, text)
+
+    def _wake_behind(self) -> None:
+        """After a restart: queries that commits should have moved, and destinations that have not had everything."""
+        state = self.catalog.state
+        for template in state.templates.values():
+            if has_news(self.catalog, template.query):
+                self.scheduler.wake(template.name)
+        for query in state.queries.values():
+            if query.template is None and has_news(self.catalog, query):
+                self.scheduler.wake(query.name)
+            if query.destinations:
+                self.delivery.wake(query)

@@ -1,0 +1,138 @@
+"""SHOW and DESCRIBE: the catalog as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.graph import readers
+from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Table
+from cq_engine.catalog.overview import Overview
+from cq_engine.catalog.store import Catalog
+from cq_engine.grammar import Describe, Show
+from cq_engine.grammar.format import format_when
+from cq_engine.query.result import Result
+from cq_engine.refresh.frontier import waiting_for
+
+__all__ = ["describe", "functions", "show"]
+
+
+def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
+    columns: list[Sequence[object]] = list(zip(*rows)) if rows else [() for _ in names]
+    arrays = {n: pa.array(list(c)) if len(c) else pa.array([], pa.string()) for n, c in zip(names, columns)}
+    return Result(arrow=pa.table(arrays))
+
+
+def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]."""
+    state = overview.state
+    if statement.what == "TABLES":
+        tables = sorted(state.tables.values(), key=lambda t: t.name)
+        return _rows(
+            ("name", "columns", "primary_key"),
+            [(t.name, len(t.columns), _names(t.primary_key)) for t in tables],
+        )
+    if statement.what == "CONTINUOUS QUERIES":
+        return _rows(
+            ("name", "state", "position", "verdict", "reasons", "mode", "when", "key", "error"),
+            [_query(q, overview, catalog) for q in sorted(state.queries.values(), key=lambda q: q.name)],
+        )
+    if statement.what == "DESTINATIONS":
+        rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
+        return _rows(("query", "destination", "delivered", "failures", "error"), rows)
+    name = None if statement.name is None else apply.find_query(state, statement.name).name
+    return _rows(
+        (
+            "query",
+            "from_version",
+            "to_version",
+            "inserted",
+            "deleted",
+            "updated",
+            "plan",
+            "seconds",
+            "finished",
+        ),
+        [
+            (
+                r.query,
+                r.from_version,
+                r.to_version,
+                r.inserted,
+                r.deleted,
+                r.updated,
+                r.plan,
+                r.seconds,
+                r.finished,
+            )
+            for r in catalog.refreshes(name)
+        ],
+    )
+
+
+def functions(rows: Sequence[Sequence[object]]) -> Result:
+    """SHOW FUNCTIONS: `Functions.rows`."""
+    return _rows(("name", "language", "definition", "deterministic", "queries"), rows)
+
+
+def _names(columns: Sequence[str] | None) -> str:
+    return "" if columns is None else f"({', '.join(columns)})"
+
+
+def _query(query: ContinuousQuery, overview: Overview, catalog: Catalog) -> tuple[object, ...]:
+    status = overview.status.get(query.name, QueryStatus(0))
+    return (
+        query.name, status.state, status.position, query.verdict, "; ".join(query.reasons), query.mode,
+        format_when(query.when), _names(query.key), status.error or waiting_for(catalog, query),
+    )  # fmt: skip
+
+
+def describe(overview: Overview, catalog: Catalog, statement: Describe) -> Result:
+    """DESCRIBE [TABLE | CONTINUOUS QUERY] name: one row per column, or per fact of a query."""
+    state = overview.state
+    query = state.queries.get(statement.name.lower())
+    if statement.kind == "CONTINUOUS QUERY" or (query is not None and statement.kind is None):
+        return _describe_query(apply.find_query(state, statement.name), overview, catalog)
+    return _describe_table(apply.find_table(state, statement.name))
+
+
+def _sharing(query: ContinuousQuery, overview: Overview) -> list[tuple[str, str]]:
+    """With how many others a query is refreshed, and what makes it differ from them."""
+    if query.template is None:
+        return []
+    count = sum(other.template == query.template for other in overview.state.queries.values())
+    return [("template", f"{query.template}, of {count} queries; constants {', '.join(query.constants)}")]
+
+
+def _describe_table(table: Table) -> Result:
+    key = [name.lower() for name in table.primary_key or ()]
+    rows = [(c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns]
+    return _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
+
+
+def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog) -> Result:
+    status = overview.status.get(query.name, QueryStatus(0))
+    key = "none (a multiset)" if query.key is None else _names(query.key)
+    facts = [
+        ("name", query.name),
+        ("state", status.state),
+        ("error", status.error or waiting_for(catalog, query)),
+        ("verdict", query.verdict),
+        *(("block", block) for block in query.reasons),
+        ("result key", key),
+        ("mode", query.mode),
+        ("markers", ", ".join(query.markers)),
+        ("when", format_when(query.when)),
+        ("position", str(status.position)),
+        *(("option", f"{name} = {value}") for name, value in query.options),
+        *(("last plan", record.plan) for record in catalog.refreshes(query.name, 1)),
+        ("sources", ", ".join(query.sources)),
+        ("read by", ", ".join(reader.name for reader in readers(overview.state, query.name))),
+        ("columns", ", ".join(f"{c.name} {c.type}" for c in query.result.columns[: query.width])),
+        *(("destination", f"{d.kind or ''} {d.name}".strip()) for d in query.destinations),
+        *_sharing(query, overview),
+        ("statement", query.statement),
+    ]
+    return _rows(("property", "value"), facts)

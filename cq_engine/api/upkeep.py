@@ -1,0 +1,66 @@
+"""The façade's part about the warehouse as such: publishing, compaction, retention."""
+
+from __future__ import annotations
+
+import time
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.delta_lake import Publisher
+from cq_engine.catalog.store import Catalog
+from cq_engine.context.services import Services
+from cq_engine.lifecycle.registry import Queries
+from cq_engine.maintenance.compaction import Compactor
+from cq_engine.maintenance.maintenance import Maintenance
+from cq_engine.maintenance.retention import GRACE, Vacuumed, parse_retention, vacuum
+
+__all__ = ["Upkeep"]
+
+
+class Upkeep:
+    """What an engine does with the files of its warehouse; the base of `Engine`, which has the parts."""
+
+    catalog: Catalog
+    services: Services
+    conf: dict[str, str]
+    compactor: Compactor
+    maintenance: Maintenance
+    queries: Queries
+    publisher: Publisher | None
+    _published: float
+
+    def _check_writable(self) -> None:
+        raise NotImplementedError
+
+    def publish(self) -> None:
+        """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
+        if self.publisher is not None:
+            self._published = time.monotonic()
+            self.publisher.publish()
+
+    def compact(self, table: str) -> None:
+        """Writes all of a table's snapshot files anew, with its changes, in their order (COMPACT TABLE)."""
+        self._check_writable()
+        self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
+        self.publish()
+
+    def maintain(self) -> list[str]:
+        """Does now what is done in the background: merges the changes of tables where many have come together.
+
+        Returns the names of the tables.
+        """
+        self._check_writable()
+        return self.maintenance.run()
+
+    def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed:
+        """Publishes, and forgets the versions of a table or continuous query, or of all, that nobody can ask for any
+        more (VACUUM). `retain` such as '36 hours' takes the place of every declared retention; files of what is
+        forgotten stay for ten minutes more, with '0 hours' not at all.
+
+        Raises CatalogError for an unknown name, AnalysisError where `retain` is no length of time.
+        """
+        self._check_writable()
+        length = None if retain is None else parse_retention(retain)
+        self.queries.templates.settle(whole=True)
+        self.publish()
+        grace = 0.0 if length is not None and not length else GRACE
+        return vacuum(self.services, self.conf, name, length, grace=grace)

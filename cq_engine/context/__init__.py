@@ -1,0 +1,1 @@
+"""What transactions, queries and refreshes share."""

@@ -1,0 +1,44 @@
+"""What transactions and queries need from the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.catalog.store import Catalog
+from cq_engine.context.functions import Functions
+from cq_engine.core.clock import Clock
+from cq_engine.storage.read_holds import Pins
+from cq_engine.storage.reader import Reader
+
+__all__ = ["Services"]
+
+
+def _nothing(_name: str) -> DataFrame | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts that the engine's façade builds once. `spark` may start the session on its first call."""
+
+    catalog: Catalog
+    reader: Reader
+    spark: Callable[[], SparkSession]
+    clock: Clock
+    functions: Functions = field(default_factory=Functions)
+    """The functions of the user that queries may call."""
+    pins: Pins = field(default_factory=Pins)
+    """Versions that retention leaves alone besides those that the catalog knows of."""
+    resolve: Callable[[str], DataFrame | None] = _nothing
+    """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def time_zone(self) -> str:
+        """Spark's session time zone, in which literals without a zone are read."""
+        return self.spark().conf.get("spark.sql.session.timeZone") or "UTC"

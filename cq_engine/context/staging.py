@@ -1,0 +1,111 @@
+"""Rows that executors write straight into the warehouse, and files written by the driver."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog import tables
+from cq_engine.catalog.model import ROW_ID, DataFile, Table
+from cq_engine.context.services import Services
+from cq_engine.spark.settings import writer
+from cq_engine.spark.sql import SPARK_ERRORS, quote, translate_spark_error
+
+if TYPE_CHECKING:
+    from cq_engine.catalog.attempts import Attempt
+
+__all__ = ["ROW_GROUPS", "SIGN", "clustering", "discard", "stage_arrow", "stage_plain", "stage_rows"]
+
+SIGN = "_sign"
+"""−1 for a row that is gone, +1 for a new row."""
+ROW_GROUPS = {"parquet.block.row.count.limit": "10000"}
+"""Small row groups: files are sorted, and a look-up by key decodes only the groups that may hold it."""
+ROWS_PER_FILE = 1_000_000
+MOST_FILES = 64
+DEFAULT_FILES = 8
+
+_numbers = itertools.count(1)
+
+
+def clustering(table: Table) -> tuple[str, ...]:
+    """The columns by which files are sorted: CLUSTER BY, by default the row identity."""
+    return table.storage.cluster_by or table.storage.identity
+
+
+def stage_plain(
+    services: Services, attempt: Attempt, table: Table, frame: DataFrame, estimate: int | None = None
+) -> list[DataFile]:
+    """Writes rows of the table's own columns as plain rows, sorted by the clustering columns over range partitions,
+    and with fresh hidden identities where the table has them.
+
+    Raises CQError where an expression fails on some row.
+    """
+    count = (
+        DEFAULT_FILES if estimate is None else min(MOST_FILES, max(1, math.ceil(estimate / ROWS_PER_FILE)))
+    )
+    keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
+    frame = (
+        frame.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
+        if keys
+        else frame.repartition(count)
+    )
+    if table.storage.has_row_id:
+        first = services.catalog.reserve_row_ids(table.storage.id, count << 33)
+        frame = frame.withColumn(ROW_ID, f.lit(first).cast("bigint") + f.monotonically_increasing_id())
+    return stage_rows(services, attempt, table, frame, "snapshot")
+
+
+def stage_rows(
+    services: Services, attempt: Attempt, table: Table, frame: DataFrame, role: str
+) -> list[DataFile]:
+    """Writes a frame as it is partitioned, into a directory of its own.
+
+    `role` is snapshot (plain rows) or log (change rows and signed rows). Raises CQError.
+    """
+    directory = _fresh_directory(attempt, table, role)
+    try:
+        writer(frame).mode("append").options(**ROW_GROUPS).parquet(directory)
+    except SPARK_ERRORS as error:
+        raise translate_spark_error(error) from error
+    return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))
+
+
+def stage_arrow(
+    services: Services, attempt: Attempt, table: Table, rows: pa.Table, role: str
+) -> list[DataFile]:
+    """Writes Arrow rows from the driver, in files of a bounded size, in the order given."""
+    directory = _fresh_directory(attempt, table, role)
+    columns = _stats_columns(table)
+    return [
+        tables.write_parquet(
+            rows.slice(start, ROWS_PER_FILE),
+            f"{directory}/part-{n:05d}.parquet",
+            services.catalog.warehouse,
+            columns,
+        )
+        for n, start in enumerate(range(0, rows.num_rows, ROWS_PER_FILE))
+    ]
+
+
+def discard(services: Services, files: Sequence[DataFile]) -> None:
+    """Removes staged files that nothing refers to any more."""
+    for file in files:
+        Path(services.catalog.warehouse, file.path).unlink(missing_ok=True)
+
+
+def _fresh_directory(attempt: Attempt, table: Table, role: str) -> str:
+    """One attempt may write several sets of files of a table."""
+    return f"{attempt.directory(table.storage, role)}/{next(_numbers):04d}"
+
+
+def _stats_columns(table: Table) -> Sequence[str]:
+    return list(
+        dict.fromkeys([*clustering(table), *table.storage.identity, *(c.name for c in table.columns[:32])])
+    )

@@ -1,0 +1,100 @@
+"""Values of Arrow columns as Python values, and back where Arrow alone cannot: variants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from cq_engine.core.types import contains
+
+__all__ = ["Parts", "encoded", "is_variant", "nullable", "python_values", "variant", "with_variants"]
+
+Parts: TypeAlias = dict[str, bytes]
+"""A variant in Arrow: its `value` and its `metadata`."""
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """True for the Arrow type of VARIANT, PySpark's or ours; a STRUCT of the user with the same fields lacks the mark."""
+    if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
+        return False
+    return b"variant" in (kind.field(1).metadata or {})
+
+
+def python_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The values of a column as Python values; those of VARIANT are what their JSON is in Python (dict, list, ...)."""
+    values: list[Any] = column.to_pylist()
+    if not _has_variant(column.type):
+        return values
+    return [
+        _mapped(value, column.type, lambda parts: None if parts is None else variant(parts))
+        for value in values
+    ]
+
+
+def with_variants(column: pa.ChunkedArray, change: Callable[[Parts | None], Parts | None]) -> pa.ChunkedArray:
+    """The column with `change` applied to the parts of every variant in it, None standing for NULL."""
+    kind = nullable(column.type)
+    return pa.chunked_array([pa.array([_mapped(v, kind, change) for v in column.to_pylist()], kind)])
+
+
+def nullable(kind: pa.DataType) -> pa.DataType:
+    """`kind` with nullable parts of variants, as the engine stores them; PySpark says that they are not."""
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(nullable(kind.item_type)))
+    if pa.types.is_struct(kind):
+        fields = [field.with_type(nullable(field.type)) for field in kind]
+        return pa.struct([field.with_nullable(True) for field in fields] if is_variant(kind) else fields)
+    return kind
+
+
+def _has_variant(kind: pa.DataType) -> bool:
+    return is_variant(kind) or any(_has_variant(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _mapped(value: Any, kind: pa.DataType, change: Callable[[Parts | None], Any]) -> Any:
+    if is_variant(kind):
+        return change(value)
+    if value is None:
+        return None
+    if pa.types.is_list(kind):
+        return [_mapped(item, kind.value_type, change) for item in value]
+    if pa.types.is_map(kind):
+        return [(key, _mapped(item, kind.item_type, change)) for key, item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _mapped(value[field.name], field.type, change) for field in kind}
+    return value
+
+
+def variant(parts: Parts) -> Any:
+    """The Python value of a variant, given its two binary parts."""
+    return t.VariantVal(parts["value"], parts["metadata"]).toPython()
+
+
+def encoded(values: Sequence[Any], kind: t.DataType) -> list[Any]:
+    """Python values of a column of type `kind` as Arrow takes them: variants become their two parts.
+
+    A variant is given as PySpark's VariantVal, or as a value that JSON has. Raises TypeError for another one.
+    """
+    return [_encoded(value, kind) for value in values] if contains(kind, t.VariantType) else list(values)
+
+
+def _encoded(value: Any, kind: t.DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, t.VariantType):
+        parts = value if isinstance(value, t.VariantVal) else t.VariantVal.parseJson(json.dumps(value))
+        return {"value": bytes(parts.value), "metadata": bytes(parts.metadata)}
+    if isinstance(kind, t.ArrayType):
+        return [_encoded(item, kind.elementType) for item in value]
+    if isinstance(kind, t.MapType):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(key, _encoded(item, kind.valueType)) for key, item in pairs]
+    if isinstance(kind, t.StructType):
+        return {field.name: _encoded(value.get(field.name), field.dataType) for field in kind.fields}
+    return value

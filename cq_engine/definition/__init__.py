@@ -1,0 +1,1 @@
+"""A continuous query analysed, checked and computed for the first time."""

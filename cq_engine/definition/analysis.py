@@ -1,0 +1,381 @@
+"""CREATE CONTINUOUS QUERY: from the statement to a compiled definition, and to the state it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
+
+from cq_engine.algebra.dialect import parse_expression
+from cq_engine.algebra.emit import Emitter, quote, sql_of
+from cq_engine.algebra.nodes import Node
+from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.graph import source_query
+from cq_engine.catalog.model import (
+    SEQUENCE,
+    CatalogState,
+    Column,
+    ContinuousQuery,
+    OutputColumn,
+    Table,
+    VersionedTable,
+)
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError
+from cq_engine.core.types import canonical_type, columns_of
+from cq_engine.grammar import CreateContinuousQuery, format_statement
+from cq_engine.planner.compiled import Compiled, Types, compile_query, recomputed
+from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
+from cq_engine.query.query import Resolver, unknown_table
+from cq_engine.query.references import find_references
+from cq_engine.refresh.binding import ImageBinder
+from cq_engine.spark.sql import fresh_name, run_sql, translate_spark_error
+from cq_engine.storage.rows import empty
+
+__all__ = [
+    "Shape",
+    "compile_definition",
+    "define",
+    "not_comparable",
+    "session_settings",
+    "shape_of",
+    "types_over",
+    "with_old_values",
+]
+
+SESSION_SETTINGS = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.storeAssignmentPolicy",
+    "spark.sql.timestampType",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+)
+"""Spark settings that change what a query means; refreshes run with their values at CREATE."""
+_FUNCTION_TYPES = {
+    "marker": "string",
+    "time": "timestamp",
+    "commit_time": "timestamp",
+    "commit_version": "bigint",
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What analysis found: the text to plan, the log's columns (`width` of them the result's), the SELECT list."""
+
+    text: str
+    columns: tuple[Column, ...]
+    width: int
+    outputs: tuple[OutputColumn, ...]
+    sources: Mapping[str, Table]
+
+
+class _Empty(Resolver):
+    """Resolves tables to no rows, for analysis."""
+
+    def physical(self, table: Table, restrict: Mapping[str, Any] | None = None) -> DataFrame:
+        columns = table.storage.physical_columns
+        return self.services.reader.frame(empty(columns), columns)
+
+
+def shape_of(
+    services: Services, state: CatalogState, text: str, known: Mapping[str, tuple[str, ...]] | None = None
+) -> Shape:
+    """Analyses a defining query. `known` are the columns of its tables at CREATE, so that a `*` keeps its meaning.
+
+    Raises CQSyntaxError, AnalysisError.
+    """
+    listed = select_list(text)
+    sources = {
+        name: _as_known(table, (known or {}).get(name))
+        for name, table in _sources(state, listed.stripped).items()
+    }
+    state = replace(state, tables={**state.tables, **sources})
+    schema = _analyse(services, state, listed.stripped)
+    columns = _named(schema)
+    width = len(columns)
+    outputs, hidden = _outputs(listed, columns)
+    planned = listed.stripped
+    if hidden:
+        names = ", ".join(quote(c.name) for c in columns)
+        more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
+        planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
+        analysed = columns_of(_analyse(services, state, planned).schema)
+        kinds = [canonical_type(c.type) for c in analysed[width:]]
+        columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
+    typed = tuple(
+        OutputColumn(o.name, columns[o.index].type if o.index >= 0 else o.type, o.kind, o.index)
+        for o in outputs
+    )
+    return Shape(planned, columns, width, typed, sources)
+
+
+def _analyse(services: Services, state: CatalogState, text: str) -> DataFrame:
+    resolver = _Empty(services)
+    resolver.state = state
+    return resolver.frame(text)
+
+
+def _as_known(table: Table, names: tuple[str, ...] | None) -> Table:
+    """The table with just the columns that the query's definition knows."""
+    if names is None:
+        return table
+    columns = tuple(c for c in table.columns if c.name in names)
+    return replace(table, storage=replace(table.storage, columns=columns))
+
+
+def _sources(state: CatalogState, text: str) -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for reference in find_references(text):
+        if reference.clause is not None:
+            raise AnalysisError(
+                f"{reference.name} stands with a version in a continuous query",
+                detail="a continuous query follows its tables; a fixed version never changes",
+                hint=f"write just {reference.name}",
+            )
+        name = reference.name.lower()
+        query = source_query(state, name)
+        table = state.tables.get(name) if query is None else query.relation
+        if table is None:
+            raise unknown_table(state, reference.name)
+        found[name] = table
+    return found
+
+
+def _named(frame: DataFrame) -> tuple[Column, ...]:
+    columns = tuple(Column(safe_name(c.name), c.type) for c in columns_of(frame.schema))
+    seen: set[str] = set()
+    for column in columns:
+        if column.name.lower() in seen:
+            raise AnalysisError(
+                f"two result columns are called {column.name}",
+                hint=f"give one of them another name: ... AS {column.name}_2",
+            )
+        seen.add(column.name.lower())
+        if column.name.startswith("_"):
+            raise AnalysisError(
+                f"result column {column.name} begins with _", hint="names with _ are the engine's"
+            )
+    return columns
+
+
+def _outputs(listed: SelectList, columns: Sequence[Column]) -> tuple[list[OutputColumn], list[str]]:
+    """The SELECT list as output columns, and the expressions that cq_old_value needs beside the result columns."""
+    if not listed.items:
+        return [OutputColumn(c.name, c.type, "result", i) for i, c in enumerate(columns)], []
+    results = [item for item in listed.items if item.kind == "result"]
+    stars = [item for item in results if item.text.rstrip().endswith("*")]
+    if len(stars) > 1:
+        raise AnalysisError(
+            "several stars and delta functions in one SELECT list", hint="list the columns by name"
+        )
+    starred = len(columns) - len(results) + 1
+    outputs: list[OutputColumn] = []
+    hidden: list[str] = []
+    position = 0
+    spans: list[tuple[Item, int]] = []
+    for item in results:
+        spans.append((item, position))
+        position += starred if item in stars else 1
+    starts = {id(item): start for item, start in spans}
+    for item in listed.items:
+        if item.kind == "result":
+            start = starts[id(item)]
+            places = range(start, start + (starred if item in stars else 1))
+            outputs += [OutputColumn(columns[i].name, columns[i].type, "result", i) for i in places]
+        elif item.kind == "old":
+            index = _old_index(item, spans, stars, columns)
+            if index is None:
+                index = len(columns) + len(hidden)
+                hidden.append(_over_results(item, spans, stars, columns))
+            outputs.append(OutputColumn(safe_name(item.name), "", "old", index))
+        else:
+            outputs.append(OutputColumn(safe_name(item.name), _FUNCTION_TYPES[item.kind], item.kind))
+    _distinct_names(outputs)
+    return outputs, hidden
+
+
+def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name.lower() in seen:
+            raise AnalysisError(
+                f"two columns of the SELECT list are called {output.name}",
+                hint="give one of them another name with AS",
+            )
+        seen.add(output.name.lower())
+
+
+def _tree(text: str) -> exp.Expr:
+    parsed = parse_expression(f"SELECT {text}")
+    assert isinstance(parsed, exp.Select)
+    found: exp.Expr = parsed.selects[0].unalias()
+    return found
+
+
+def _old_index(
+    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
+) -> int | None:
+    """The result column that cq_old_value names, by name or by the expression it repeats."""
+    wanted = _tree(item.argument)
+    for known, start in spans:
+        if known not in stars and _tree(known.text) == wanted:
+            return start
+    if isinstance(wanted, exp.Column):
+        for i, column in enumerate(columns):
+            if column.name.lower() == wanted.name.lower():
+                return i
+    return None
+
+
+def _over_results(
+    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
+) -> str:
+    """The argument of cq_old_value as an expression over the result columns."""
+    known = [(_tree(each.text), columns[start].name) for each, start in spans if each not in stars]
+    names = {c.name.lower(): c.name for c in columns}
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        for expression, name in known:
+            if node == expression:
+                return exp.column(name, quoted=True)
+        return node
+
+    tree = _tree(item.argument).transform(replaced)
+    for column in tree.find_all(exp.Column):
+        if column.name.lower() not in names or column.table:
+            raise AnalysisError(
+                f"cq_old_value({item.argument}) is not an expression over the result's columns",
+                detail=f"{column.sql(dialect='spark')} is not one of {', '.join(c.name for c in columns)}",
+                hint="select the column too, or build the expression from selected ones",
+            )
+    return sql_of(tree)
+
+
+# ------------------------------------------------------------------------------------------------ two definitions
+
+
+def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
+    """Why the results of two definitions of a query have no difference that is a delta; empty where they have one."""
+    before, after = (
+        [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
+    )
+    if before != after:
+        return f"the result's columns were {_described(before)} and would be {_described(after)}"
+    keys = [None if q.key is None else {k.lower() for k in q.key} for q in (old, new)]
+    if keys[0] != keys[1]:
+        return f"the result key was {_key(old)} and would be {_key(new)}"
+    if dict(old.session) != dict(new.session):
+        changed = sorted({name for name, _ in {*old.session} ^ {*new.session}})
+        return f"{', '.join(changed)} is not as it was when the query was created"
+    hidden = [[c.type for c in q.result.columns[q.width :]] for q in (old, new)]
+    if any(a != b for a, b in zip(*hidden)):
+        return "the types of cq_old_value expressions differ"
+    return ""
+
+
+def _described(columns: Sequence[tuple[str, str]]) -> str:
+    return f"({', '.join(f'{name} {kind}' for name, kind in columns)})"
+
+
+def _key(query: ContinuousQuery) -> str:
+    return "none" if query.key is None else f"({', '.join(query.key)})"
+
+
+def with_old_values(services: Services, query: ContinuousQuery, result: DataFrame) -> DataFrame:
+    """A result with the columns of the query's delta log: the expressions over it that cq_old_value asks for."""
+    columns = query.result.columns[: query.width]
+    _, hidden = _outputs(select_list(query.query), columns)
+    shown = result.select(*(quote(name) for name in result.columns[: query.width]))
+    named = shown.toDF(*(c.name for c in columns))
+    relation = fresh_name("result")
+    more = "".join(f", ({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
+    return run_sql(services.spark(), f"SELECT r.*{more} FROM {relation} AS r", {relation: named})
+
+
+# ------------------------------------------------------------------------------------------------ compiling
+
+
+def compile_definition(
+    services: Services, shape: Shape, declared: tuple[str, ...] | None, *, full: bool = False
+) -> Compiled:
+    """The compiled query for an analysed one; with `full` it is to be recomputed whatever it is."""
+    compiled = compile_query(
+        shape.text, shape.columns, shape.sources, declared, types_over(services, shape.sources)
+    )
+    return recomputed(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
+
+
+def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
+    """Spark's types of expressions over plans that read these tables, or a template's constants."""
+
+    storages = {name: table.storage for name, table in sources.items()}
+
+    def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
+        binder = ImageBinder(services.reader, storages, None)
+        items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
+        text = Emitter(binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
+        try:
+            schema = run_sql(services.spark(), text, binder.relations).schema
+        except PySparkException as error:
+            raise translate_spark_error(error) from error
+        return [c.type for c in columns_of(schema)]
+
+    return types
+
+
+def session_settings(spark: SparkSession) -> tuple[tuple[str, str], ...]:
+    """The settings of the session that change what a query means."""
+    found = ((name, spark.conf.get(name, None)) for name in SESSION_SETTINGS)
+    return tuple((name, value) for name, value in found if value is not None)
+
+
+def define(
+    services: Services, state: CatalogState, statement: CreateContinuousQuery
+) -> tuple[CatalogState, ContinuousQuery, Compiled]:
+    """The definition that the statement asks for; the state is as before but for the numbers it used."""
+    functions = services.functions.called_by(statement.query, state)
+    shape = shape_of(services, state, statement.query)
+    full = dict(statement.options).get("refresh", "").lower() == "full"
+    compiled = compile_definition(services, shape, statement.primary_key, full=full)
+    state, query_id = allocate_id(state)
+    state, log_id = allocate_id(state)
+    states = []
+    for each in compiled.states:
+        state, state_id = allocate_id(state)
+        label = each.state.label
+        states.append(
+            (label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys))
+        )
+    query = ContinuousQuery(
+        name=statement.name,
+        id=query_id,
+        statement=format_statement(statement),
+        query=statement.query,
+        result=VersionedTable(log_id, "delta", statement.name, shape.columns, (SEQUENCE,)),
+        key=compiled.key,
+        mode=statement.mode,
+        markers=statement.markers,
+        when=statement.when,
+        destinations=statement.destinations,
+        options=statement.options,
+        sources=tuple(sorted(compiled.sources)),
+        states=tuple(states),
+        session=session_settings(services.spark()),
+        verdict=compiled.verdict,
+        reasons=compiled.reasons,
+        key_checked=compiled.key_checked,
+        source_columns=tuple(
+            (name, tuple(c.name for c in t.columns)) for name, t in sorted(shape.sources.items())
+        ),
+        outputs=shape.outputs,
+        width=shape.width,
+        declared=statement.primary_key is not None,
+        functions=functions,
+    )
+    return state, query, compiled

@@ -1,0 +1,212 @@
+"""What a definition must meet and where it begins: options, start version, destinations, no cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import NoReturn
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.graph import reached, readers, upstreams
+from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError, CatalogError
+from cq_engine.definition.start import scalar_states
+from cq_engine.delivery.delivery import Delivery
+from cq_engine.destinations import check, columns_for
+from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
+from cq_engine.maintenance.retention import KEPT, OPTION, parse_retention
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.forms import FORMS, PRE_IMAGES
+from cq_engine.refresh.frontier import horizon, waiting_for
+
+__all__ = [
+    "check_current",
+    "check_options",
+    "commit_time",
+    "notes",
+    "start_version",
+    "with_destinations",
+    "without",
+]
+
+
+_OPTIONS = ("refresh", "form", "pre_image", "template", OPTION)
+
+
+def check_options(query: ContinuousQuery) -> None:
+    """Raises AnalysisError for WITH options that are unknown or that the query does not meet."""
+    options = dict(query.options)
+    for name in options:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, 1)
+            raise AnalysisError(
+                f"there is no option {name} of a continuous query",
+                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}",
+            )
+    _one_of(options, "template", ("auto", "on", "off"))
+    wanted = _one_of(options, "refresh", ("auto", "incremental", "full"))
+    parse_retention(options.get(OPTION, KEPT))
+    form = _one_of(options, "form", FORMS)
+    _one_of(options, "pre_image", PRE_IMAGES)
+    if form == "recompute" and wanted == "incremental":
+        raise AnalysisError(
+            "refresh = incremental and form = recompute contradict each other", hint="leave one of them out"
+        )
+    if form == "recompute" and query.mode != "COMPRESSED":
+        raise AnalysisError(
+            "form = recompute is for compressed deltas",
+            detail="a transactional delta says what every single commit changed",
+            hint="COMPUTE COMPRESSED, or WITH (refresh = 'full') to run the query before and after each commit",
+        )
+    if wanted == "incremental" and query.verdict == "FULL":
+        raise AnalysisError(
+            f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),
+            hint="leave out refresh = 'incremental' to have it recomputed in full",
+        )  # fmt: skip
+
+
+def _one_of(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:
+    """The value of an option, `auto` where it is not given. Raises AnalysisError for one that it does not have."""
+    value = options.get(name, "auto").lower()
+    if value not in values:
+        shown = f"{', '.join(values[:-1])} or {values[-1]}"
+        raise AnalysisError(f"option {name} = {value} is unknown", hint=f"it is {shown}")
+    return value
+
+
+def start_version(services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled) -> int:
+    """The version the query starts from; 1 more than there is where its first state needs a commit to stand at."""
+    newest = services.catalog.newest_version
+    end = horizon(services.catalog, query.sources)
+    if start.point == "VERSION":
+        assert start.version is not None
+        if start.version > end:
+            raise AnalysisError(
+                f"START FROM VERSION {start.version}: there is no such commit yet",
+                hint=f"the newest commit version is {newest}"
+                + (f"; what {query.name} reads has got to {end}" if end < newest else ""),
+            )
+        version = start.version
+        if horizon(services.catalog, query.sources, version) < version:
+            raise AnalysisError(
+                f"START FROM VERSION {version} lies inside a refresh of a compressed query that {query.name} reads"
+            )
+    else:
+        needs_row = start.point == "SNAPSHOT" or scalar_states(compiled.states)
+        version = 1 if newest == 0 and needs_row else end
+    for table in compiled.sources.values():
+        if version < table.created_version:
+            _too_early(query.name, table.name, version, table.created_version, table.storage.kind)
+    return version
+
+
+def with_destinations(
+    delivery: Delivery, query: ContinuousQuery, state: CatalogState
+) -> tuple[ContinuousQuery, CatalogState, list[str]]:
+    """Destinations with their kinds settled; tables that do not exist are added to the state."""
+    settled, made = [], []
+    for ref in query.destinations:
+        kind = delivery.kind_of(ref)
+        settled.append(DestinationRef(ref.name, kind))
+        if kind != "TABLE":
+            continue
+        table = state.tables.get(ref.name.lower())
+        if table is None:
+            columns = tuple(ColumnSpec(c.name, c.type) for c in columns_for(query))
+            state = apply.create_table(state, CreateTable(ref.name, columns), query.created_version)
+            created = apply.find_table(state, ref.name)
+            state = replace(
+                state, tables={**state.tables, ref.name.lower(): replace(created, created_by=query.name)}
+            )
+            made.append(ref.name)
+        else:
+            check(query, table)
+    query = replace(query, destinations=tuple(settled))
+    _no_cycle(state, query)
+    return query, state, made
+
+
+def check_current(services: Services, query: ContinuousQuery) -> None:
+    """Raises AnalysisError where something that `query` reads is behind: a version of its own would pass it over."""
+    catalog = services.catalog
+    if horizon(catalog, query.sources) == catalog.newest_version:
+        return
+    raise AnalysisError(
+        f"{query.name} cannot go on at a new version: what it reads is not up to date",
+        detail=f"{query.name} {waiting_for(catalog, query)}",
+        hint="RESUME or REFRESH that first",
+    )
+
+
+def notes(services: Services, query: ContinuousQuery, made: Sequence[str]) -> list[str]:
+    """What a person is told of a new definition, besides its reasons; `made` are the tables created for it."""
+    said = [f"destination table {name} created" for name in made]
+    if query.verdict == "FULL":
+        said.append(
+            "warning: every refresh runs the whole query, once for each commit that touches its tables"
+        )
+    if query.mode == "COMPRESSED":
+        said.append("compressed: what comes and goes between two refreshes is not seen")
+    catalog = services.catalog
+    above = upstreams(catalog.state, query.sources)
+    packed = [each.name for each in above if each.mode == "COMPRESSED"]
+    if packed and query.mode == "TRANSACTIONAL":
+        said.append(f"compressed, so that it changes only when it is refreshed: {', '.join(packed)}")
+    waits = waiting_for(catalog, query)
+    return [*said, waits] if waits else said
+
+
+def commit_time(services: Services) -> datetime:
+    """The clock's time, or that of the newest commit where it is later."""
+    newest = services.catalog.newest_timestamp
+    now = services.clock.now()
+    return now if newest is None or now >= newest else newest
+
+
+def without(state: CatalogState, query: ContinuousQuery, why: str) -> CatalogState:
+    """The state without a query that is to be replaced; what it read is still kept."""
+    users = readers(state, query.name)
+    if users:
+        raise CatalogError(
+            f"continuous query {query.name} is in use and cannot start anew",
+            detail=f"read by {', '.join(user.name for user in users)}" + (f"; {why}" if why else ""),
+            hint="keep the result's columns and key and leave START FROM out, or drop those first",
+        )
+    dropped = apply.drop_query(state, query.name)
+    return replace(dropped, queries={name: state.queries[name] for name in dropped.queries})
+
+
+def _no_cycle(state: CatalogState, query: ContinuousQuery) -> None:
+    """Raises AnalysisError where the query's own changes would reach it again."""
+    if not upstreams(state, query.sources) and not any(ref.kind == "TABLE" for ref in query.destinations):
+        return
+    before = reached(state, query)
+    if query.name.lower() in before and query.name.lower() not in state.tables:
+        raise AnalysisError(
+            f"{query.name} would read its own result",
+            detail=f"it reads {', '.join(query.sources)}",
+            hint="a continuous query can only read what does not depend on it",
+        )
+    for ref in query.destinations:
+        if ref.kind == "TABLE" and ref.name.lower() in before:
+            through = "" if ref.name.lower() in query.sources else " through other queries"
+            raise AnalysisError(
+                f"{query.name} would deliver into {ref.name}, which it reads{through}",
+                hint="choose another destination; every delivery would cause another",
+            )
+
+
+def _too_early(name: str, source: str, version: int, first: int, kind: str) -> NoReturn:
+    if kind == "result":
+        raise AnalysisError(
+            f"{name} cannot start from version {version}: the result of {source} is kept from version {first} on",
+            detail="it is kept from the moment that a first query reads it",
+            hint=f"start from {first} or later",
+        )
+    raise AnalysisError(
+        f"START FROM VERSION {version}: table {source} did not exist",
+        hint=f"it was created at version {first}",
+    )

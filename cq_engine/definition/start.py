@@ -1,0 +1,265 @@
+"""What a continuous query starts from, new or redefined: the rows of its states at a version, and its first delta."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.catalog import tables
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    Column,
+    ContinuousQuery,
+    DataFile,
+    VersionedTable,
+)
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.core.errors import ResultKeyError
+from cq_engine.delta.stored import initial_state
+from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
+from cq_engine.refresh.binding import ImageBinder
+from cq_engine.refresh.bulk_delta import write_log
+from cq_engine.refresh.delta_rows import counts_of, log_rows_in_order
+from cq_engine.refresh.recompute import difference, result_at
+from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
+from cq_engine.refresh.result_keys import duplicate_key
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import run_sql, translate_spark_error
+from cq_engine.storage.rows import change_columns, conform
+
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states", "state_frame"]
+
+SMALL_START = 100_000
+"""A state or snapshot of at most so many rows goes through the driver."""
+
+
+@dataclass
+class Start:
+    """What `write` puts into the unit of work that creates the query."""
+
+    version: int
+    changes: list[tuple[VersionedTable, pa.Table | Sequence[DataFile], frozenset[str]]] = field(
+        default_factory=list
+    )
+    plain: list[tuple[VersionedTable, list[DataFile]]] = field(default_factory=list)
+    attempt: Attempt | None = None
+    logs: list[tuple[VersionedTable, int, int, pa.Table | Sequence[DataFile], frozenset[str]]] = field(
+        default_factory=list
+    )
+    """Rows of a delta log over the versions [low, high]."""
+
+    def add(
+        self,
+        table: VersionedTable,
+        rows: pa.Table | Sequence[DataFile],
+        counts: tuple[int, int, int],
+    ) -> None:
+        """Change rows, in memory or in files; `counts` says how many are I, D and U."""
+        kinds = frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), counts) if count)
+        self.changes.append((table, rows, kinds))
+
+    def write(self, unit: UnitOfWork) -> None:
+        for table, rows, kinds in self.changes:
+            write_changes(unit, table, self.version, self.version, rows, kinds)
+        for table, low, high, rows, kinds in self.logs:
+            write_changes(unit, table, low, high, rows, kinds)
+        for table, files in self.plain:
+            inserts = frozenset({"INSERT"})
+            unit.add_change_files(table, self.version, self.version, files, inserts, insert_only=True)
+
+
+def prepare_start(
+    services: Services,
+    query: ContinuousQuery,
+    compiled: Compiled,
+    version: int,
+    snapshot: bool,
+    *,
+    more: bool = False,
+) -> Start:
+    """Computes the query's states at `version` and, with `snapshot`, its result as I rows.
+
+    With `more` they are rows beside others that the states have already.
+
+    Raises ResultKeyError where the result at `version` has two rows with one declared key; AnalysisError or CQError
+    where Spark cannot evaluate the query.
+    """
+    start = Start(version)
+    states = dict(query.states)
+    try:
+        for each in compiled.states:
+            frame = state_frame(services, compiled, each, version)
+            table = states[each.state.label]
+            if each.state.label == KEY_STATE:
+                _check_keys(query, compiled, services, frame, version, each)
+            _keep(services, start, table, frame, more=more)
+        if snapshot:
+            _keep_snapshot(services, start, query, compiled)
+    except BaseException:
+        if start.attempt is not None:
+            start.attempt.abandon()
+        raise
+    return start
+
+
+def state_frame(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
+    """The rows of a stored aggregate after commit `version`, computed from the tables."""
+    storages = {name: table.storage for name, table in compiled.sources.items()}
+    binder = ImageBinder(services.reader, storages, version)
+    node = initial_state(stored.node, stored.state)
+    text = Emitter(binder).statement("SELECT * FROM {0}", node)
+    try:
+        return run_sql(services.spark(), text, binder.relations)
+    except PySparkException as error:
+        raise translate_spark_error(error) from error
+
+
+def _collect(frame: DataFrame) -> pa.Table | None:
+    """The rows, or None where they are many."""
+    try:
+        rows = to_arrow(frame.limit(SMALL_START + 1))
+    except PySparkException as error:
+        raise translate_spark_error(error) from error
+    return rows if rows.num_rows <= SMALL_START else None
+
+
+def _keep(
+    services: Services, start: Start, table: VersionedTable, frame: DataFrame, *, more: bool = False
+) -> None:
+    rows = _collect(frame)
+    if rows is not None:
+        kinds = pa.array(["insert"] * rows.num_rows, pa.string())
+        versions = pa.array([start.version] * rows.num_rows, pa.int64())
+        shown = rows.append_column("_change_type", kinds).append_column("_commit_version", versions)
+        start.add(table, conform(shown, change_columns(table)), (rows.num_rows, 0, 0))
+        return
+    start.attempt = start.attempt or services.catalog.attempt("create")
+    directory = f"{start.attempt.directory(table, 'snapshot')}/{table.id}"
+    keys = [quote(k) for k in table.identity]
+    if more:  # as change rows: rows without would become the whole snapshot
+        frame = frame.withColumn(CHANGE_TYPE, f.lit(INSERT)).withColumn(
+            COMMIT_VERSION, f.lit(start.version).cast("bigint")
+        )
+    columns = change_columns(table) if more else table.physical_columns
+    shown = frame.select(*(quote(c.name) for c in columns))
+    if keys:
+        shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
+    shown.write.options(**ROW_GROUPS).parquet(directory)
+    files = tables.data_files(directory, services.catalog.warehouse, table.identity)
+    if more:
+        start.add(table, files, (1, 0, 0))
+    else:
+        start.plain.append((table, files))
+
+
+def _check_keys(
+    query: ContinuousQuery,
+    compiled: Compiled,
+    services: Services,
+    frame: DataFrame,
+    version: int,
+    stored: StoredAggregate,
+) -> None:
+    twice = to_arrow(frame.where("_n > 1").limit(1))
+    if twice.num_rows == 0:
+        return
+    names = query.key or ()
+    values = [twice.column(k)[0].as_py() for k in stored.keys]
+    result = result_at(services, compiled, version)
+    for name, value in zip(names, values):
+        column = result[quote(name)]
+        result = result.where(column.isNull() if value is None else column == value)
+    rows = "; ".join(str(tuple(r)) for r in result.limit(3).collect())
+    key = ", ".join(f"{n} = {v!r}" for n, v in zip(names, values)) or "the empty key"
+    raise ResultKeyError(
+        f"two rows of {query.name} have the result key ({key})",
+        detail=f"rows: {rows}",
+        hint="declare a PRIMARY KEY that is unique in the result, or leave it out to have one derived",
+    )
+
+
+def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
+    """The result at the start's version as I rows of the delta log."""
+    result = result_at(services, compiled, start.version)
+    keep_difference(
+        services, start, query, difference(services, result.limit(0), result, query.key, start.version)
+    )
+
+
+def keep_difference(
+    services: Services,
+    start: Start,
+    query: ContinuousQuery,
+    rows: DataFrame,
+    *,
+    log: bool = True,
+    relation_at: int | None = None,
+) -> tuple[int, int, int]:
+    """Rows of a delta log (`recompute.difference`) for the log and, with `relation_at`, for the queries that read it.
+
+    `relation_at` is the version up to which the relation has its rows. Returns how many rows are I, D and U.
+    Raises ResultKeyError where two rows have one key.
+    """
+    found = _collect(rows)
+    if found is None:
+        twice = to_arrow(rows.where("_duplicate").limit(10))
+        if twice.num_rows:
+            raise duplicate_key(query, twice)
+        start.attempt = start.attempt or services.catalog.attempt("create")
+        for column in query.result.columns:
+            if column.name not in rows.columns:
+                rows = rows.withColumn(column.name, f.lit(None).cast(column.type))
+        files = write_log(services, start.attempt, query, rows, start.version - 1, start.version)
+        kept: pa.Table | list[DataFile] = files
+        counts = _counted(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
+    else:
+        duplicates = found.filter(found.column("_duplicate"))
+        if duplicates.num_rows:
+            raise duplicate_key(query, duplicates)
+        kept = log_rows_in_order(query.result, found, services)
+        counts = counts_of(kept)
+    if not any(counts):
+        return counts
+    if log:
+        start.add(query.result, kept, counts)
+    if query.relation is not None and relation_at is not None:
+        table = query.relation.storage
+        if isinstance(kept, pa.Table):
+            start.add(table, change_rows(services, table, kept, relation_at), counts)
+        else:
+            assert start.attempt is not None
+            start.add(table, change_files(services, table, kept, relation_at, start.attempt), counts)
+    return counts
+
+
+def _counted(log: DataFrame) -> tuple[int, int, int]:
+    found = {row[0]: row[1] for row in log.groupBy(CHANGE_TYPE).count().collect()}
+    return found.get(INSERT, 0), found.get(DELETE, 0), found.get(UPDATE_POSTIMAGE, 0)
+
+
+def keep_relation(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, version: int
+) -> None:
+    """The result after commit `version` as the first rows of the table that other queries read."""
+    assert query.relation is not None
+    table = query.relation.storage
+    result = result_at(services, compiled, version).select(*(quote(c.name) for c in table.columns))
+    _keep(services, start, table, first_rows(table, result))
+
+
+def scalar_states(stored: Sequence[StoredAggregate]) -> bool:
+    """True if a state has a row even over empty tables."""
+    return any(not each.keys for each in stored)

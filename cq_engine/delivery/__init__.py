@@ -1,0 +1,1 @@
+"""From the delta log to destinations."""

@@ -1,0 +1,316 @@
+"""Serving the destinations of queries from their delta logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.core.clock import ManualClock
+from cq_engine.core.errors import CQError, DestinationError, LeaseError
+from cq_engine.destinations import (
+    CallbackDestination,
+    Callbacks,
+    Destination,
+    Retry,
+    cursor_name,
+    kind_of,
+    pin,
+    resolve,
+)
+from cq_engine.grammar import DestinationRef, OnDemand
+from cq_engine.schedule.scheduler import Scheduler
+
+__all__ = ["Changed", "Delivery"]
+
+_log = logging.getLogger(__name__)
+
+Changed = Mapping[str, frozenset[str]]
+"""Table → which of INSERT, DELETE, UPDATE a commit did to it."""
+Committed = Callable[[int, Changed], None]
+
+TOGETHER = 64
+"""How many destinations may be served at the same time in the background."""
+ONCE = Retry(attempts=1)
+"""A batch is tried once in a delivery: the pauses are between deliveries, where nobody waits."""
+
+
+class Delivery:
+    """Delivers to every destination of a query, each on its own: a failing or slow one delays only itself.
+
+    A refresh serves tables in its own thread, so that they are up to date when it returns. Callbacks too, until
+    `start`; from then on each callback has a thread for as long as it has something to receive, and a destination
+    that failed is tried again after a pause, which grows with every failure in a row.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        callbacks: Callbacks,
+        committed: Committed,
+        *,
+        retry: Retry | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.services = services
+        self.callbacks = callbacks
+        self.committed = committed
+        self.retry = retry or Retry(base=0.25, cap=60.0)
+        self._sleep = sleep
+        self.newest: Callable[[ContinuousQuery], int] = lambda _: 0
+        """Gives the newest version at which a member of a template has a delta."""
+        self._guard = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
+        self._owners: dict[str, int] = {}
+        self._jobs: dict[str, tuple[str, DestinationRef]] = {}
+        self._timers: dict[str, threading.Timer] = {}
+        self._background = False
+        # Its clock stands still: deliveries are due when they are woken, never by the time.
+        clock = ManualClock(services.now())
+        self._runs = Scheduler(clock, self._run, on_error=self._failed, workers=TOGETHER)
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """From now on callbacks are served in the background."""
+        self._background = True
+        self._runs.start()
+
+    def stop(self) -> None:
+        """Starts no more deliveries and waits for those under way; what is left comes after a restart."""
+        with self._guard:
+            self._background = False
+            timers = list(self._timers.values())
+            self._timers.clear()
+        for timer in timers:
+            timer.cancel()
+        self._runs.shutdown(wait=True)
+
+    # ------------------------------------------------------------ delivering
+
+    def deliver(self, query: ContinuousQuery) -> None:
+        """Brings the destinations up to the query's position: tables now, callbacks now or in the background.
+
+        A destination's failure is recorded with its cursor and logged, and does not raise.
+        """
+        for ref in self._refs(query):
+            if ref.kind != "CALLBACK" or not self._background:
+                self._try(query, ref)
+            elif _job(query, ref) not in self._timers:
+                self._wake(query, ref)
+
+    def wake(self, query: ContinuousQuery) -> None:
+        """Serves in the background, at once, what waits and can be served."""
+        for ref, _ in self.waiting(query):
+            if self._background and (ref.kind != "CALLBACK" or self.callbacks.get(ref.name) is not None):
+                self._clear_pause(_job(query, ref))
+                self._wake(query, ref)
+
+    def drain(self, queries: Iterable[ContinuousQuery], deadline: float | None = None) -> bool:
+        """Serves all that waits now, without regard to pauses, and again a few times what fails.
+
+        Args:
+            queries: whose destinations are served.
+            deadline: when to give up, on `time.monotonic()`.
+
+        Returns:
+            False where the deadline has passed.
+
+        Raises:
+            DestinationError: a destination refuses every time; the error names it.
+        """
+        chosen = list(queries)
+        for attempt in range(1, self.retry.attempts + 1):
+            for query in chosen:
+                for ref, _ in self.waiting(query):
+                    self._clear_pause(_job(query, ref))
+                    self._wake(query, ref)
+            if not self._runs.drain(_left(deadline)):
+                return False
+            failing = [(q, ref, c) for q in chosen for ref, c in self.waiting(q) if c is not None and c.error]
+            if not failing:
+                return True
+            if attempt == self.retry.attempts or all(self._is_missing(ref) for _, ref, _ in failing):
+                raise _unserved(*failing[0])
+            left = _left(deadline)
+            pause = self.retry.pause(attempt)
+            if left is not None and left < pause:
+                return False
+            self._sleep(pause)
+        return True
+
+    def waiting(self, query: ContinuousQuery) -> list[tuple[DestinationRef, Cursor | None]]:
+        """The destinations that have not received everything that the log holds up to the query's position."""
+        catalog = self.services.catalog
+        upto = catalog.status(query.name).position
+        found = []
+        for ref in self._refs(query):
+            cursor = catalog.cursor(query.name, _cursor_name(ref))
+            after = 0 if cursor is None else pin(cursor)
+            if after < upto and self._has_rows(query, after, upto):
+                found.append((ref, cursor))
+        return found
+
+    def _has_rows(self, query: ContinuousQuery, after: int, upto: int) -> bool:
+        """Whether the query's delta log has rows of (after, upto]."""
+        if not self.services.catalog.changes(query.result.id, after + 1, upto):
+            return False
+        return query.template is None or self.newest(query) > after
+
+    # ------------------------------------------------------------ definitions
+
+    def kind_of(self, ref: DestinationRef) -> str:
+        """TABLE or CALLBACK for a reference of a DESTINATION clause; a bare name is a callback where one of that name
+        is registered. Raises DestinationError for kinds that are not available."""
+        return kind_of(ref, self.callbacks).kind or "TABLE"
+
+    def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
+        """The destinations of a new query receive what its log will hold after `version`."""
+        for ref in self._refs(query):
+            unit.set_cursor(Cursor(query.name, _cursor_name(ref), version))
+
+    def change(
+        self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery, position: int
+    ) -> None:
+        """Destinations that were added start at `position`; those that were taken away are forgotten."""
+        old = {_cursor_name(ref) for ref in self._refs(before)}
+        new = {_cursor_name(ref) for ref in self._refs(after)}
+        for name in new - old:
+            unit.set_cursor(Cursor(after.name, name, position))
+        for name in old - new:
+            unit.drop_cursor(after.name, name)
+
+    def _refs(self, query: ContinuousQuery) -> list[DestinationRef]:
+        """The query's destinations, each with its kind."""
+        return [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
+
+    def _is_missing(self, ref: DestinationRef) -> bool:
+        return ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is None
+
+    # ------------------------------------------------------------ one destination
+
+    def _try(self, query: ContinuousQuery, ref: DestinationRef) -> None:
+        """Serves a destination; its failure is for the log and, in the background, for a later time."""
+        try:
+            self._serve(query, ref)
+        except LeaseError:
+            raise
+        except CQError as error:
+            _log.warning("%s", error.message)
+            self._pause(query, ref)
+        else:
+            self._clear_pause(_job(query, ref))
+
+    def _serve(self, query: ContinuousQuery, ref: DestinationRef) -> None:
+        """Delivers until the destination stands at the query's position. Raises DestinationError."""
+        with self._alone(_job(query, ref)) as alone:
+            while alone:
+                destination = self._resolve(query, ref)
+                delivered = destination.deliver(self.services.catalog.status(query.name).position)
+                if delivered is None:
+                    return
+                if delivered.version is not None:
+                    self.committed(delivered.version, delivered.changed)
+
+    @contextmanager
+    def _alone(self, job: str) -> Iterator[bool]:
+        """Holds the destination; False inside a callback that has caused a delivery to itself, which comes after."""
+        me = threading.get_ident()
+        with self._guard:
+            lock = self._busy.setdefault(job, threading.Lock())
+            inside = self._owners.get(job) == me
+        if inside:
+            yield False
+            return
+        with lock:
+            self._owners[job] = me
+            try:
+                yield True
+            finally:
+                del self._owners[job]
+
+    def _resolve(self, query: ContinuousQuery, ref: DestinationRef) -> Destination:
+        try:
+            destination = resolve(self.services, query, ref, self.callbacks)
+        except DestinationError as error:
+            self._record(query, ref, error.message)
+            raise
+        if isinstance(destination, CallbackDestination):
+            destination.retry = ONCE
+        return destination
+
+    def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
+        """Writes into the cursor why the destination was not found, once."""
+        name = _cursor_name(ref)
+        cursor = self.services.catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
+        if cursor.error != message:
+            with self.services.catalog.write() as unit:
+                unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
+
+    # ------------------------------------------------------------ in the background
+
+    def _wake(self, query: ContinuousQuery, ref: DestinationRef) -> None:
+        job = _job(query, ref)
+        self._jobs[job] = (query.name, ref)
+        self._runs.add(job, OnDemand())
+        self._runs.wake(job)
+
+    def _run(self, job: str) -> None:
+        name, ref = self._jobs[job]
+        query = self.services.catalog.state.queries.get(name.lower())
+        if query is not None and ref in self._refs(query):
+            self._try(query, ref)
+
+    def _failed(self, job: str, error: Exception) -> None:
+        _log.error("destination %s: %s", job, error.message if isinstance(error, CQError) else repr(error))
+
+    def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
+        """Tries again later; a callback that is not there is tried when it is registered."""
+        cursor = self.services.catalog.cursor(query.name, _cursor_name(ref))
+        seconds = self.retry.pause(max(1, cursor.failures if cursor is not None else 1))
+        timer = threading.Timer(seconds, self._resume, [query, ref])
+        timer.daemon = True
+        with self._guard:
+            if not self._background or self._is_missing(ref):
+                return
+            earlier = self._timers.pop(_job(query, ref), None)
+            self._timers[_job(query, ref)] = timer
+        if earlier is not None:
+            earlier.cancel()
+        timer.start()
+
+    def _resume(self, query: ContinuousQuery, ref: DestinationRef) -> None:
+        self._clear_pause(_job(query, ref))
+        self._wake(query, ref)
+
+    def _clear_pause(self, job: str) -> None:
+        with self._guard:
+            timer = self._timers.pop(job, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _cursor_name(ref: DestinationRef) -> str:
+    return cursor_name(ref.kind or "TABLE", ref.name)
+
+
+def _job(query: ContinuousQuery, ref: DestinationRef) -> str:
+    return f"{_cursor_name(ref)} of {query.name.lower()}"
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _unserved(query: ContinuousQuery, ref: DestinationRef, cursor: Cursor) -> DestinationError:
+    return DestinationError(
+        f"destination {ref.name} of {query.name} could not be served",
+        detail=cursor.error,
+        hint="register the callback, or correct what its error names; nothing is lost",
+    )

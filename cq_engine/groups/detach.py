@@ -1,0 +1,75 @@
+"""How a member of a template begins as a query of its own: its states, and its rows of the shared delta log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow.compute as pc
+
+from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.model import (
+    COMMIT_VERSION,
+    SEQUENCE,
+    CatalogState,
+    ContinuousQuery,
+    Template,
+    VersionedTable,
+)
+from cq_engine.context.services import Services
+from cq_engine.core.errors import CQError
+from cq_engine.definition.start import Start, prepare_start
+from cq_engine.planner.compiled import Compiled, recomputed
+from cq_engine.refresh.bulk_delta import write_log
+
+__all__ = ["own_start"]
+
+
+def own_start(
+    services: Services, template: Template, query: ContinuousQuery, compiled: Compiled, position: int
+) -> tuple[CatalogState, ContinuousQuery, Compiled, Start]:
+    """The state with the ids that are used, the definition, how it is compiled, and what it starts from.
+
+    Where its states cannot be computed, because of what its constants do to some row, it is recomputed in full: then a
+    refresh says so, and RESUME FROM a later version is the way on.
+    """
+    state = services.catalog.state
+    state, log_id = allocate_id(state)
+    tables = []
+    for each in compiled.states:
+        state, number = allocate_id(state)
+        label = each.state.label
+        tables.append(
+            (label, VersionedTable(number, "state", f"{query.name}_{label}", each.columns, each.keys))
+        )
+    log = VersionedTable(log_id, "delta", query.name, template.pattern.result.columns, (SEQUENCE,))
+    own = replace(
+        query, result=log, states=tuple(tables), template=None, constants=(), verdict=compiled.verdict,
+        reasons=compiled.reasons,
+    )  # fmt: skip
+    try:
+        start = prepare_start(services, own, compiled, position, snapshot=False)
+    except CQError:
+        compiled = recomputed(compiled, "its states could not be computed when it left its template")
+        options = tuple({**dict(own.options), "refresh": "full"}.items())
+        own = replace(own, states=(), options=options, verdict=compiled.verdict, reasons=compiled.reasons)
+        start = Start(position)
+    _copy_log(services, start, query, own, position)
+    return state, own, compiled, start
+
+
+def _copy_log(
+    services: Services, start: Start, query: ContinuousQuery, own: ContinuousQuery, position: int
+) -> None:
+    first = max(query.created_version - 1, services.catalog.floor(query.result.id), 0)
+    rows = services.reader.changes_arrow(query.result, first, position)
+    kinds = frozenset().union(
+        *(c.kinds for c in services.catalog.changes(query.result.id, first + 1, position))
+    )
+    if rows is None:
+        start.attempt = start.attempt or services.catalog.attempt("create")
+        frame = services.reader.changes(query.result, first, position)
+        files = write_log(services, start.attempt, own, frame, first, position)
+        start.logs.append((own.result, first + 1, position, files, kinds))
+    elif rows.num_rows:
+        bounds = pc.min_max(rows.column(COMMIT_VERSION)).as_py()
+        start.logs.append((own.result, bounds["min"], bounds["max"], rows, kinds))

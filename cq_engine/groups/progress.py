@@ -1,0 +1,125 @@
+"""Which members of a template have deltas: the shared delta log, looked at by member.
+
+A member's cursors move when it has deltas, not with every refresh of the template, so that a refresh costs what it
+changes and not what there is. This index says which of the cursors that stay behind have something to wait for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, Template, VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.spark.arrow_io import to_arrow
+
+__all__ = ["MemberNews"]
+
+SETTLE_ROWS = 50_000
+"""Rows of the shared log after which the cursors of members without deltas are moved, all at once."""
+SETTLE_CURSORS = 500
+"""Cursors that one transaction moves."""
+
+
+class MemberNews:
+    """For each member the newest version at which it has deltas; read from the log once, then kept up to date."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._newest: dict[int, dict[int, int]] = {}
+        self._settled: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def newest(self, query: ContinuousQuery) -> int:
+        """The newest version at which the member has a delta; 0 where it has none, or the template is gone meanwhile."""
+        template = self.services.catalog.state.templates.get(query.template or "")
+        if template is None or query.result.part is None:
+            return 0
+        return self.newest_of(template).get(query.result.part, 0)
+
+    def newest_of(self, template: Template) -> dict[int, int]:
+        """The members with deltas, by id, with their newest versions."""
+        log = template.query.result
+        with self._lock:
+            if log.id not in self._newest:
+                self._newest[log.id] = self._from_floor(template)
+            return self._newest[log.id]
+
+    def _from_floor(self, template: Template) -> dict[int, int]:
+        log, catalog = template.query.result, self.services.catalog
+        return self._read(log, catalog.floor(log.id), catalog.status(template.name).position)
+
+    def is_known(self, template: Template) -> bool:
+        """Whether the log has been read."""
+        return template.query.result.id in self._newest
+
+    def refreshed(self, template: Template, a: int, b: int) -> dict[int, int]:
+        """Takes note of a refresh of (a, b]; the members with deltas in it."""
+        log = template.query.result
+        if not self.services.catalog.changes(log.id, a + 1, b):
+            return {}
+        found = self._read(log, a, b)
+        with self._lock:  # whoever reads the log now has begun before this refresh, or sees it
+            if log.id in self._newest:
+                self._newest[log.id].update(found)
+        return found
+
+    def joined(self, query: ContinuousQuery, version: int) -> None:
+        """Takes note of a member's first snapshot."""
+        with self._lock:
+            if query.result.id in self._newest and query.result.part is not None:
+                self._newest[query.result.id][query.result.part] = version
+
+    def _read(self, log: VersionedTable, a: int, b: int) -> dict[int, int]:
+        rows = self.services.reader.changes_arrow(log, a, b)
+        if rows is None:
+            frame = self.services.reader.changes(log, a, b)
+            rows = to_arrow(frame.groupBy(MEMBER).agg(f.max(COMMIT_VERSION).alias(COMMIT_VERSION)))
+        grouped = rows.select([MEMBER, COMMIT_VERSION]).group_by(MEMBER).aggregate([(COMMIT_VERSION, "max")])
+        return dict(
+            zip(grouped.column(MEMBER).to_pylist(), grouped.column(f"{COMMIT_VERSION}_max").to_pylist())
+        )
+
+    def counts(self, query: ContinuousQuery, a: int, b: int) -> tuple[int, int, int]:
+        """How many deltas of (a, b] are I, D and U."""
+        rows = self.services.reader.changes_arrow(query.result, a, b)
+        if rows is None:
+            frame = self.services.reader.changes(query.result, a, b)
+            rows = to_arrow(frame.select("_change_type"))
+        kinds: pa.ChunkedArray = rows.column("_change_type")
+        inserted, deleted, updated = (
+            int(pc.sum(pc.equal(kinds, kind)).as_py() or 0)
+            for kind in ("insert", "delete", "update_postimage")
+        )
+        return inserted, deleted, updated
+
+    def settle(self, template: Template, delivering: Sequence[ContinuousQuery], *, now: bool = False) -> None:
+        """Moves the cursors of members that wait for nothing to the template's position, where the log has grown.
+
+        With `now` in any case. Call it with the template held: a refresh that is written and not noted would be missed.
+        """
+        catalog, log = self.services.catalog, template.query.result
+        position = catalog.status(template.name).position
+        since = self._settled.setdefault(log.id, position)
+        rows = sum(c.rows for c in catalog.changes(log.id, since + 1, position))
+        if not delivering or (rows < SETTLE_ROWS and not now):
+            return
+        self._settled[log.id] = position
+        newest = self.newest_of(template)
+        moved = [
+            replace(cursor, version=position)
+            for query in delivering
+            for cursor in catalog.cursors(query.name)
+            if cursor.sequence == 0
+            and not cursor.failures
+            and newest.get(query.id, 0) <= cursor.version < position
+        ]
+        for start in range(0, len(moved), SETTLE_CURSORS):  # commits come in between
+            with catalog.write() as unit:
+                for cursor in moved[start : start + SETTLE_CURSORS]:
+                    unit.set_cursor(cursor)

@@ -1,0 +1,1 @@
+"""Starting Spark: Java, its class archive, the session."""

@@ -1,0 +1,1 @@
+"""Continuous queries created, altered, dropped and looked up."""

@@ -1,0 +1,82 @@
+"""Which queries have something to process, and waiting until none has."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from cq_engine.catalog.graph import source_query
+from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import RefreshError
+from cq_engine.grammar import OnCommit, OnDml
+from cq_engine.lifecycle.registry import Queries
+from cq_engine.refresh.frontier import horizon
+from cq_engine.schedule.scheduler import Scheduler
+
+__all__ = ["drain", "has_news"]
+
+TOGETHER = 4
+"""How many queries are refreshed at the same time; they share the session, and Spark runs the jobs of several threads."""
+
+
+def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
+    """Whether a commit after the query's position is one that its WHEN waits for."""
+    when, state = query.when, catalog.state
+    if not isinstance(when, OnCommit | OnDml):
+        return False
+    events = frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
+    watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
+    low, high = catalog.status(query.name).position + 1, horizon(catalog, query.sources)
+    above = [source_query(state, name) for name in watched]
+    found = [state.tables.get(n) if q is None else q.relation for n, q in zip(watched, above)]
+    stored = [table.storage.id for table in found if table is not None]
+    return any(c.kinds & events for number in stored for c in catalog.changes(number, low, high))
+
+
+def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None:
+    """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
+
+    Raises RefreshError and DestinationError, see `Engine.drain`.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not scheduler.drain(left):
+            raise RefreshError(f"not drained within {timeout} seconds")
+        active, late = _to_drain(queries)
+        if not late and not any(map(queries.delivery.waiting, active)):
+            return
+        if deadline is not None and time.monotonic() >= deadline:
+            names = ", ".join(q.name for q in late or active if late or queries.delivery.waiting(q))
+            raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
+        if len(late) > 1:
+            with ThreadPoolExecutor(TOGETHER, thread_name_prefix="cq-drain") as pool:
+                for done in [pool.submit(queries.refresh, query.name) for query in late]:
+                    done.result()
+        elif late:
+            queries.refresh(late[0].name)
+        if not late and not queries.delivery.drain(active, deadline):
+            raise RefreshError(
+                f"not drained within {timeout} seconds", detail="a destination is still being served"
+            )
+
+
+def _to_drain(queries: Queries) -> tuple[list[ContinuousQuery], list[ContinuousQuery]]:
+    """The queries that are not paused, and those of them that have commits to process."""
+    catalog = queries.services.catalog
+    active, late = [], []
+    state = catalog.state
+    for query in (*(t.query for t in state.templates.values()), *state.queries.values()):
+        if query.template is not None:
+            if query.destinations:
+                active.append(query)
+            continue
+        status = catalog.status(query.name)
+        if status.state == "FAILED" and isinstance(query.when, OnCommit):
+            raise RefreshError(f"{query.name} has failed", detail=status.error)
+        if status.state != "PAUSED":
+            active.append(query)
+        if status.state == "ACTIVE" and isinstance(query.when, OnCommit) and has_news(catalog, query):
+            late.append(query)
+    return active, late

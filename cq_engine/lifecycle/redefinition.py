@@ -1,0 +1,140 @@
+"""A query that goes on as another one: another defining query, or its states built again at a later version."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError
+from cq_engine.definition.analysis import define, not_comparable, with_old_values
+from cq_engine.definition.rules import (
+    check_current,
+    check_options,
+    commit_time,
+    notes,
+    start_version,
+    with_destinations,
+)
+from cq_engine.definition.start import keep_difference, prepare_start
+from cq_engine.grammar import CreateContinuousQuery, StartFrom
+from cq_engine.refresh.frontier import REDEFINED, SKIPPED
+from cq_engine.refresh.recompute import difference, result_at
+
+if TYPE_CHECKING:
+    from cq_engine.lifecycle.registry import Queries
+
+__all__ = ["redefined", "restarted"]
+
+
+def redefined(
+    queries: Queries, query: ContinuousQuery, statement: CreateContinuousQuery, status: str
+) -> tuple[str, str]:
+    """Another defining query, with the difference of the results as a delta at a version of its own.
+
+    The message; or, where the results cannot be compared, why.
+    """
+    services, started = queries.services, time.monotonic()
+    catalog = services.catalog
+    known = queries.find(query.name)
+    state, new, compiled = define(services, catalog.state, statement)
+    if statement.primary_key is None and set(new.key or ()) < set(known.key or ()) and new.key is not None:
+        # the old key identifies the new rows, too
+        statement = replace(statement, primary_key=known.key)
+        state, new, compiled = define(services, catalog.state, statement)
+    why = not_comparable(known, new)
+    if why:
+        return "", why
+    new = replace(
+        new, id=known.id, created_version=known.created_version, relation=known.relation,
+        result=replace(known.result, columns=new.result.columns),
+    )  # fmt: skip
+    check_options(new)
+    check_current(services, new)
+    version = catalog.newest_version + 1
+    new, state, made = with_destinations(queries.delivery, new, state)
+    state = apply.without_unread(apply.replace_query(state, new))
+    position = catalog.status(known.name).position
+    start = prepare_start(services, new, compiled, version, False)
+    old = result_at(services, queries.compiled(known), position)
+    sides = with_old_values(services, new, old), result_at(services, compiled, version)
+    rows = difference(services, *sides, new.key, version)
+    counts = keep_difference(services, start, new, rows, relation_at=position)
+    with catalog.write(start.attempt) as unit:
+        unit.add_commit(version, commit_time(services))
+        unit.set_state(state)
+        start.write(unit)
+        unit.set_status(new.name, QueryStatus(version, status, "", services.now()))
+        queries.delivery.change(unit, known, new, version)
+        _record(services, unit, new, position, version, REDEFINED, counts, time.monotonic() - started)
+    queries.remember(new, compiled)
+    queries.deliver(new)
+    inserted, deleted, updated = counts
+    said = [
+        f"continuous query {new.name} redefined: {new.verdict}",
+        *new.reasons,
+        *notes(services, new, made),
+    ]
+    said.append(f"difference to the old result: {inserted} I, {deleted} D, {updated} U at version {version}")
+    return "\n  ".join(said), ""
+
+
+def restarted(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
+    """The states of a query built again at a later version; the message. Raises AnalysisError for an earlier one."""
+    services = queries.services
+    catalog = services.catalog
+    compiled = queries.compiled(query)
+    before = catalog.status(query.name).position
+    version = start_version(services, start, query, compiled)
+    if version < before:
+        raise AnalysisError(
+            f"{query.name} has processed version {before}; it cannot go back to {version}",
+            hint="create another query with START FROM VERSION",
+        )
+    state, again = _fresh_states(catalog.state, query)
+    snapshot = start.point == "SNAPSHOT"
+    if snapshot and version == before:
+        # destinations have had this version, and would not look at it again
+        check_current(services, query)
+        version = catalog.newest_version + 1
+    begun = prepare_start(services, again, compiled, version, snapshot)
+    if query.relation is not None and version > before:
+        table = query.relation.storage
+        old = services.reader.image(table, before).select(*(f"`{c.name}`" for c in table.columns))
+        new = result_at(services, compiled, version).select(*old.columns)
+        rows = difference(services, old, new, query.key, version)
+        keep_difference(services, begun, again, rows, log=False, relation_at=before)
+    with catalog.write(begun.attempt) as unit:
+        if version > catalog.newest_version:
+            unit.add_commit(version, commit_time(services))
+        unit.set_state(apply.replace_query(state, again))
+        begun.write(unit)
+        unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", services.clock.now()))
+        _record(services, unit, query, before, version, SKIPPED, (0, 0, 0), 0.0)
+    skipped = f"; versions {before + 1} to {version} are skipped" if version > before else ""
+    return f"{query.name} goes on from version {version}{skipped}"
+
+
+def _record(
+    services: Services,
+    unit: UnitOfWork,
+    query: ContinuousQuery,
+    a: int,
+    b: int,
+    plan: str,
+    counts: tuple[int, int, int],
+    seconds: float,
+) -> None:
+    unit.add_refresh(RefreshRecord(query.name, a, b, *counts, plan, seconds, services.clock.now()))
+
+
+def _fresh_states(state: CatalogState, query: ContinuousQuery) -> tuple[CatalogState, ContinuousQuery]:
+    states = []
+    for label, table in query.states:
+        state, number = apply.allocate_id(state)
+        states.append((label, replace(table, id=number)))
+    return state, replace(query, states=tuple(states))

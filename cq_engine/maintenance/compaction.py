@@ -1,0 +1,193 @@
+"""Compaction: changes are merged into the snapshot, so that reads start from files and the tail stays short."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cq_engine.algebra.emit import quote
+from cq_engine.catalog import tables
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import DataFile, Layout, VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.core import faults
+from cq_engine.core.errors import CatalogError
+from cq_engine.maintenance.copy_on_write import ROWS_PER_FILE, Merge, plan_merge, stats_columns, write_merge
+from cq_engine.spark.settings import writer
+from cq_engine.storage.change_rows import reading_again
+
+__all__ = ["Compactor"]
+
+TAIL = 20_000
+"""Change rows since the snapshot below which nothing is merged."""
+LONG_TAIL = 80_000
+"""Change rows beyond which they are merged whatever that costs: look-ups read all of them."""
+SHARE = 5
+"""Between the two, at most so many rows are rewritten for each change row."""
+FILE_ROWS = 1_000
+"""A file of change rows that is not in memory costs a look-up as much as so many rows."""
+FREE_FILES = 8
+"""So many of them cost nothing."""
+
+
+class Compactor:
+    """Rewrites snapshots, one at a time of a table, beside commits and refreshes: only the end takes the catalog.
+
+    Nothing is removed here: a reader at an earlier version still finds the snapshot at or below it.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._later: dict[int, int] = {}
+        """The weight of a table's tail at which merging it is considered again."""
+        self._tails: dict[int, tuple[int, int, int]] = {}
+        """By table: its newest snapshot, the version up to which its tail was weighed, and the weight."""
+        self._locks: dict[int, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    # ------------------------------------------------------------ when
+
+    def is_due(self, table: VersionedTable, at: int) -> bool:
+        """Whether the changes up to the version `at` are to be merged now."""
+        if self._estimate(table, at) <= TAIL:
+            return False
+        layout = self.services.catalog.layout(table.id, at)
+        weight = self.weight(layout, at)
+        if weight <= TAIL or weight < self._later.get(table.id, 0):
+            return False
+        if weight > LONG_TAIL or SHARE * weight > sum(file.rows for file in layout.snapshot):
+            return True
+        merge = self._plan(table, at)
+        if merge is not None and merge.rows <= SHARE * weight:
+            return True
+        self._later[table.id] = min(LONG_TAIL, weight + weight // 2)
+        return False
+
+    def _estimate(self, table: VersionedTable, at: int) -> int:
+        """About the weight of the table's tail, from the change sets that came since it was asked for last."""
+        catalog = self.services.catalog
+        view = catalog.view
+        with view.lock:
+            base = view.layout(table.id).newest_snapshot
+        known = self._tails.get(table.id)
+        if known is None or known[0] != base or known[1] > at:
+            weight = self.weight(catalog.layout(table.id, at), at)
+        else:
+            weight = known[2] + sum(s.rows for s in catalog.changes(table.id, known[1] + 1, at))
+        self._tails[table.id] = (base, at, weight)
+        return weight
+
+    def postpone(self, table: VersionedTable, at: int) -> None:
+        """Not before the tail has doubled."""
+        self._later[table.id] = 2 * self.weight(self.services.catalog.layout(table.id, at), at)
+
+    def weight(self, layout: Layout, at: int) -> int:
+        """What the changes of a layout up to `at` cost a look-up, in rows."""
+        cached = self.services.catalog.cached
+        sets = [s for s in layout.changes if s.low <= at]
+        files = sum(len(s.files) for s in sets if s.files and cached(s) is None)
+        return sum(s.rows for s in sets) + FILE_ROWS * max(0, files - FREE_FILES)
+
+    # ------------------------------------------------------------ what
+
+    def merge(self, table: VersionedTable, version: int | None = None) -> bool:
+        """Brings the snapshot to `version` (default: the newest commit) by rewriting what changed; False where nothing
+        has changed since the snapshot.
+
+        Raises CatalogError where the table is dropped meanwhile.
+        """
+        catalog = self.services.catalog
+        with self._only(table):
+            at = catalog.newest_version if version is None else version
+            if not _behind(catalog.layout(table.id, at), at):
+                return False
+            merge = self._plan(table, at)
+            attempt = catalog.attempt("compact")
+            with _abandoned(attempt):
+                files = None if merge is None else write_merge(self.services.reader, merge, attempt)
+                if merge is None or files is None:
+                    files, removed = self._whole(table, at, attempt)
+                else:
+                    files, removed = [*merge.kept, *files], merge.removed
+            self._advance(table, at, files, removed, attempt)
+        return True
+
+    def compact(self, table: VersionedTable, version: int | None = None) -> None:
+        """Writes the image at `version` (default: the newest commit) as the table's snapshot: all of its files.
+
+        Raises CatalogError where the table is dropped meanwhile.
+        """
+        catalog = self.services.catalog
+        with self._only(table):
+            at = catalog.newest_version if version is None else version
+            if not _behind(catalog.layout(table.id, at), at):
+                return
+            attempt = catalog.attempt("compact")
+            with _abandoned(attempt):
+                files, removed = self._whole(table, at, attempt)
+            self._advance(table, at, files, removed, attempt)
+
+    def _plan(self, table: VersionedTable, at: int) -> Merge | None:
+        @reading_again
+        def plan() -> Merge | None:
+            layout = self.services.catalog.layout(table.id, at)
+            return plan_merge(self.services.reader, table, layout, at)
+
+        planned: Callable[[], Merge | None] = plan
+        return planned()
+
+    def _whole(
+        self, table: VersionedTable, at: int, attempt: Attempt
+    ) -> tuple[list[DataFile], Sequence[str]]:
+        """Writes the whole image; its files, and those that they replace."""
+        catalog = self.services.catalog
+        layout = catalog.layout(table.id, at)
+        image = self.services.reader.image(table, at)
+        rows = sum(f.rows for f in layout.snapshot) + sum(s.rows for s in layout.changes)
+        keys = [quote(name) for name in (table.cluster_by or table.identity)]
+        count = max(1, math.ceil(rows / ROWS_PER_FILE))
+        if keys:
+            image = image.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
+        else:
+            image = image.repartition(count)
+        directory = attempt.directory(table, "snapshot") + f"/v{at}-whole"
+        writer(image).options(**ROW_GROUPS).parquet(directory)
+        files = tables.data_files(directory, catalog.warehouse, stats_columns(table))
+        return files, [f.path for f in layout.snapshot]
+
+    def _advance(
+        self, table: VersionedTable, at: int, add: Sequence[DataFile], remove: Sequence[str], attempt: Attempt
+    ) -> None:
+        """The new snapshot becomes visible: the only moment that others wait for."""
+        catalog = self.services.catalog
+        faults.point("compact.staged")
+        with catalog.lock, catalog.write(attempt) as unit:
+            if table.id not in catalog.view.tables():
+                raise CatalogError(f"{table.name} was dropped or built anew while it was compacted")
+            unit.advance_snapshot(table, at, add, remove)
+        faults.point("compact.after_catalog")
+        self._later.pop(table.id, None)
+
+    @contextmanager
+    def _only(self, table: VersionedTable) -> Iterator[None]:
+        with self._guard:
+            lock = self._locks.setdefault(table.id, threading.Lock())
+        with lock:
+            yield
+
+
+def _behind(layout: Layout, at: int) -> bool:
+    return any(s.low <= at for s in layout.changes)
+
+
+@contextmanager
+def _abandoned(attempt: Attempt) -> Iterator[None]:
+    """Removes the attempt's files where the block, which comes before its transaction, raises."""
+    try:
+        yield
+    except BaseException:
+        attempt.abandon()
+        raise

@@ -1,0 +1,155 @@
+"""Upkeep that nobody asks for: merges the changes of tables whose tails have grown, and forgets what is past its
+retention, in a thread of its own.
+
+An engine with a scheduler has the thread from its start; without one it comes with the first refresh, or with the 64th
+commit of a process that only commits. Neither a refresh nor a commit waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from cq_engine.api.options import is_manual, look_up_cache
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.core.errors import CatalogError
+from cq_engine.maintenance.compaction import Compactor
+
+__all__ = ["Maintenance"]
+
+_log = logging.getLogger(__name__)
+VACUUM_EVERY = 3600.0
+"""Seconds."""
+FIRST_VACUUM = 600.0
+"""Seconds after the start."""
+COMMITS = 64
+"""Commits after which a process that only commits gets the thread."""
+
+
+class Maintenance:
+    """Keeps the tails of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
+
+    def __init__(
+        self,
+        services: Services,
+        compactor: Compactor,
+        conf: Mapping[str, str],
+        vacuum: Callable[[], object] | None,
+    ) -> None:
+        self.services = services
+        self.compactor = compactor
+        self._conf = conf
+        self._vacuum = vacuum
+        self._vacuumed = time.monotonic() - VACUUM_EVERY + FIRST_VACUUM
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._stopping = False
+        self._commits = 0
+        self._starting = threading.Lock()
+
+    # ------------------------------------------------------------ the thread
+
+    def start(self) -> None:
+        """Has the thread look at once what is due; starts it where it does not run."""
+        if self._manual:
+            return
+        with self._starting:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._work, name="cq-maintenance", daemon=True)
+                self._thread.start()
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing."""
+        with self._starting:
+            self._stopping = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def _manual(self) -> bool:
+        return is_manual(self._conf)
+
+    def _work(self) -> None:
+        while True:
+            self._woken.wait(FIRST_VACUUM)
+            self._woken.clear()
+            if self._stopping:
+                return
+            if self._manual:
+                continue
+            try:
+                self.run()
+                if self._vacuum is not None and time.monotonic() - self._vacuumed >= VACUUM_EVERY:
+                    self._vacuumed = time.monotonic()
+                    self._vacuum()
+            except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
+                _log.exception("maintenance failed")
+
+    # ------------------------------------------------------------ what wakes it
+
+    def committed(self) -> None:
+        """After a commit."""
+        self._commits += 1
+        if self._thread is not None or self._commits >= COMMITS:
+            self.start()
+
+    def refreshed(self) -> None:
+        """After a refresh."""
+        self.start()
+
+    # ------------------------------------------------------------ work
+
+    def run(self) -> list[str]:
+        """Merges what is due and copies what look-ups read, in this thread; the names of the tables that were merged.
+
+        What fails is logged, and tried again when the tail has doubled.
+        """
+        done = []
+        reader = self.services.reader
+        for table, at in list(self._tables()):
+            if self._stopping:
+                break
+            try:
+                if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
+                    done.append(table.name)
+                reader.look_ups.mapped.follow(table.id, partial(self._files, table, at))
+            except CatalogError:  # dropped meanwhile
+                continue
+            except Exception as error:  # noqa: BLE001 - nobody waits for this
+                _log.warning("the changes of %s could not be merged: %r", table.name, error)
+                self.compactor.postpone(table, at)
+        if not self._stopping:
+            reader.look_ups.mapped.fill(look_up_cache(self._conf))
+        return done
+
+    def _files(self, table: VersionedTable, at: int) -> dict[str, int]:
+        files = self.services.catalog.layout(table.id, at).snapshot
+        return {path: file.rows for path, file in zip(self.services.reader.paths(files), files)}
+
+    def _tables(self) -> Iterator[tuple[VersionedTable, int]]:
+        """What has images, and the version that the next reader will most probably ask for."""
+        catalog = self.services.catalog
+        state = catalog.state
+        for table in state.tables.values():
+            yield table.storage, catalog.newest_version
+        for query in (*(each.query for each in state.templates.values()), *state.queries.values()):
+            if query.template is not None:
+                continue  # its template has the states
+            stored = [each for _, each in query.states]
+            if query.relation is not None:
+                stored.append(query.relation.storage)
+            try:
+                position = catalog.status(query.name).position
+            except CatalogError:  # dropped meanwhile
+                continue
+            for each in stored:
+                yield (
+                    each,
+                    position - (query.name in state.templates),
+                )  # new members' rows are added at the position

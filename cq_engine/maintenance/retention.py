@@ -1,0 +1,182 @@
+"""Retention: which versions of a table must stay, and forgetting the rest.
+
+A version stays where somebody may still ask for it:
+
+- the position of every query that reads the table, whatever its state, since its next refresh begins there;
+- the cursors of a query's destinations, for its delta log; those of all members of a template for the log that they
+  share;
+- the versions that open transactions read, and queries that are being created;
+- everything that was committed within the declared retention, and the image at its beginning;
+- of what is published as Delta Lake, what is not published yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cq_engine.catalog.delta_files import delta_schema
+from cq_engine.catalog.flush import log_columns
+from cq_engine.catalog.graph import readers, table_readers
+from cq_engine.catalog.groups import members
+from cq_engine.catalog.model import ContinuousQuery, Template, VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.core import faults
+from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
+from cq_engine.destinations.log import pin
+
+__all__ = ["GRACE", "KEPT", "OPTION", "Vacuumed", "parse_retention", "vacuum"]
+
+OPTION = "retention"
+"""The option of a table, a continuous query or the engine that says how long its versions are kept."""
+KEPT = "7 days"
+GRACE = 600.0
+"""Seconds for which the files of forgotten versions stay: a reader may have begun to read them."""
+
+_UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What a vacuum did: files that nothing refers to any more, and files that were removed."""
+
+    forgotten: int
+    removed: int
+
+
+def parse_retention(text: str) -> timedelta | None:
+    """A length of time such as '7 days' or '36 hours'; None for 'forever'. Raises AnalysisError."""
+    if text.strip().lower() == "forever":
+        return None
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        raise AnalysisError(
+            f"retention = '{text}' is no length of time",
+            hint="write a number of minutes, hours, days or weeks, as in '7 days', or 'forever'",
+        )
+    try:
+        return timedelta(seconds=int(found[1]) * _UNITS[found[2].lower()])
+    except OverflowError:
+        return None
+
+
+def vacuum(
+    services: Services,
+    conf: Mapping[str, str],
+    name: str | None = None,
+    retain: timedelta | None = None,
+    *,
+    grace: float = GRACE,
+) -> Vacuumed:
+    """Forgets the versions of one table or continuous query, or of all, that nobody can ask for any more.
+
+    Args:
+        services: the engine's parts.
+        conf: the engine's options.
+        name: of a table or continuous query; all where it is not given.
+        retain: in the place of every declared retention.
+        grace: seconds that the files of what is forgotten stay.
+
+    Raises:
+        CatalogError: there is no such table or query.
+        AnalysisError: a declared retention is no length of time.
+    """
+    catalog = services.catalog
+    if name is not None and name.lower() not in {*catalog.state.tables, *catalog.state.queries}:
+        raise CatalogError(f"there is no table or continuous query {name}")
+    forgotten = catalog.forget(lambda: _pins(services, conf, name, retain), logs=True)
+    faults.point("vacuum.after_catalog")
+    return Vacuumed(forgotten, catalog.sweep(grace))
+
+
+def _pins(
+    services: Services, conf: Mapping[str, str], name: str | None, retain: timedelta | None
+) -> dict[int, int]:
+    """By id of a versioned table, the lowest version of it that may be asked for."""
+    state = services.catalog.state
+    held = services.pins.lowest(services.catalog.newest_version)
+    found: dict[int, int] = {}
+    for key, table in state.tables.items():
+        if name is None or name.lower() == key:
+            declared = _declared(services, conf, table.options, retain)
+            reading = _positions(services, table_readers(state, key))
+            found[table.storage.id] = min([held, declared, *reading, *_unpublished(services, table.storage)])
+    for key, query in state.queries.items():
+        if query.template is None and (name is None or name.lower() == key):
+            found.update(_query_pins(services, conf, query, held, retain))
+    one = None if name is None else state.queries.get(name.lower())
+    for template in state.templates.values():
+        if name is None or (one is not None and one.template == template.name):
+            found.update(_template_pins(services, conf, template, held, retain if name is None else None))
+    return found
+
+
+def _query_pins(
+    services: Services,
+    conf: Mapping[str, str],
+    query: ContinuousQuery,
+    held: int,
+    retain: timedelta | None,
+) -> Iterator[tuple[int, int]]:
+    catalog = services.catalog
+    declared = _declared(services, conf, query.options, retain)
+    position = catalog.status(query.name).position
+    cursors = [pin(cursor) for cursor in catalog.cursors(query.name)]
+    yield query.result.id, min([held, declared, position, *cursors, *_unpublished(services, query.result)])
+    for _, table in query.states:
+        yield table.id, position
+    if query.relation is not None:
+        above = _positions(services, readers(catalog.state, query.name))
+        yield query.relation.storage.id, min([held, declared, position, *above])
+
+
+def _template_pins(
+    services: Services,
+    conf: Mapping[str, str],
+    template: Template,
+    held: int,
+    retain: timedelta | None,
+) -> Iterator[tuple[int, int]]:
+    """The shared log stays above the position's predecessor: a new member's first snapshot stands at the position."""
+    catalog, log = services.catalog, template.query.result
+    declared = _declared(services, conf, template.query.options, retain)
+    position = catalog.status(template.name).position
+    found = members(catalog.state, template)
+    cursors = [pin(cursor) for query in found for cursor in catalog.cursors(query.name)]
+    yield log.id, max(0, min([held, declared, position - 1, *cursors, *_unpublished(services, log)]))
+    for _, table in template.query.states:
+        yield table.id, position
+
+
+def _positions(services: Services, queries: Sequence[ContinuousQuery]) -> list[int]:
+    return [services.catalog.status(query.name).position for query in queries]
+
+
+def _declared(
+    services: Services, conf: Mapping[str, str], options: Sequence[tuple[str, str]], retain: timedelta | None
+) -> int:
+    """The version at the beginning of the retention: the newest commit that is at least as old."""
+    length = retain
+    if length is None:
+        text = {name.lower(): value for name, value in options}.get(OPTION) or conf.get(OPTION, KEPT)
+        length = parse_retention(text)
+    if length is None:
+        return 0
+    try:
+        return services.catalog.version_at(services.now() - length)
+    except (StorageError, OverflowError):  # before the first commit
+        return 0
+
+
+def _unpublished(services: Services, table: VersionedTable) -> list[int]:
+    """The version before the first change that is not published and is to be."""
+    if delta_schema(log_columns(table)) is None:
+        return []
+    view = services.catalog.view
+    storage = view.storage.get(table.id)
+    with view.lock:
+        waiting = view.layout(table.id).changes_after(0 if storage is None else storage.published_log)
+    return [min(changes.low for changes in waiting) - 1] if waiting else []

@@ -1,0 +1,1 @@
+"""Plain queries and their results."""

@@ -1,0 +1,250 @@
+"""Plain queries: names resolved through the catalog, at a version, inside a transaction or not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import (
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    CatalogState,
+    Column,
+    ContinuousQuery,
+    Table,
+    VersionedTable,
+)
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError, CQError, Location
+from cq_engine.query.references import AsOf, Changes, Reference, find_references, substitute
+from cq_engine.query.result import Result
+from cq_engine.spark.sql import SPARK_ERRORS, Composed, fresh_name, quote, run_sql, translate_spark_error
+from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.rows import change_columns
+
+if TYPE_CHECKING:
+    from cq_engine.transactions.transaction import Transaction
+
+__all__ = ["Resolver", "SourceResolver", "query_frame", "run_query", "unknown_table"]
+
+
+def run_query(
+    services: Services, text: str, snapshot_version: int | None = None, transaction: Transaction | None = None
+) -> Result:
+    """The rows of a SELECT over tables and change logs; see `query_frame`."""
+    return _QueryResult(frame=query_frame(services, text, snapshot_version, transaction))
+
+
+class _QueryResult(Result):
+    """A result whose rows Spark computes when they are asked for, so that only then an expression can fail."""
+
+    def to_arrow(self) -> pa.Table:
+        try:
+            return super().to_arrow()
+        except SPARK_ERRORS as error:
+            raise translate_spark_error(error) from error
+
+
+def query_frame(
+    services: Services, text: str, snapshot_version: int | None = None, transaction: Transaction | None = None
+) -> DataFrame:
+    """The query as a DataFrame, not yet evaluated.
+
+    Args:
+        services: the engine's parts.
+        text: SELECT, WITH, VALUES, ... with VERSION / TIMESTAMP AS OF and CHANGES FROM VERSION clauses.
+        snapshot_version: what tables without such a clause show; default the newest commit.
+        transaction: shows its snapshot and its own changes instead.
+
+    Raises:
+        CQSyntaxError, AnalysisError: the text does not parse, or a name or type does not fit.
+        StorageError: a version lies below what is kept.
+    """
+    return Resolver(services, snapshot_version, transaction).frame(text)
+
+
+class Resolver:
+    """Gives relations for names. `read` collects the tables that were read at the current state."""
+
+    def __init__(
+        self, services: Services, version: int | None = None, transaction: Transaction | None = None
+    ) -> None:
+        self.services = services
+        self.transaction = transaction
+        newest = services.catalog.newest_version if version is None else version
+        self.version = transaction.snapshot if transaction is not None else newest
+        self.state = transaction.state if transaction is not None else services.catalog.state
+        self.read: set[str] = set()
+        self.extra: dict[str, DataFrame] = {}
+        """Fresh names that stand in the text already, with their relations."""
+
+    def frame(self, query: str | Composed) -> DataFrame:
+        """The query over the relations that it names, analysed. Raises CQSyntaxError, AnalysisError, CQError."""
+        source = Composed.plain(query) if isinstance(query, str) else query
+        references = [r for r in self._references(source) if r.name not in self.extra]
+        names = {r: fresh_name(r.name) for r in references}
+        relations = {names[r]: self.relation(r, source) for r in references}
+        replaced, positions = substitute(source.text, references, names.get)
+        try:
+            return run_sql(self.services.spark(), replaced, {**relations, **self.extra})
+        except SPARK_ERRORS as error:
+            back = {n: r.name for r, n in names.items()}
+            steps = (positions, source.origin)
+            raise translate_spark_error(error, source.user, names=back, positions=steps) from error
+
+    def _references(self, source: Composed) -> list[Reference]:
+        try:
+            return find_references(source.text)
+        except CQError as error:
+            if source.text != source.user:
+                error.location = None  # it counts in a text that the user never saw
+            raise
+
+    def relation(self, reference: Reference, source: Composed) -> DataFrame:
+        """What a reference stands for."""
+        location = source.location(reference.start)
+        table = self.state.tables.get(reference.name.lower())
+        query = self.state.queries.get(reference.name.lower())
+        if isinstance(reference.clause, Changes):
+            return self._changes(reference.name, reference.clause, table, query, location)
+        if table is not None:
+            if reference.clause is not None:
+                return _public(self._at(reference.clause, table, location), table)
+            self.read.add(table.name)
+            return self.table(table)
+        found = self.services.resolve(reference.name.lower())
+        if found is not None:
+            return found
+        raise unknown_table(self.state, reference.name, location)
+
+    def table(self, table: Table) -> DataFrame:
+        """The table's own columns, as the transaction or the version shows it."""
+        return _public(self.physical(table), table)
+
+    def physical(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
+        """With the hidden row identity; with `restrict` at least the rows with wanted values."""
+        if self.transaction is not None:
+            return self.transaction.view(table, restrict)
+        return self.services.reader.image(table.storage, self.version, restrict)
+
+    def _at(self, clause: AsOf, table: Table, location: Location | None) -> DataFrame:
+        version = self._version(clause, location)
+        newest = self.services.catalog.newest_version
+        if version > newest:
+            raise AnalysisError(
+                f"there is no version {version} of table {table.name} yet",
+                hint=f"the newest commit version is {newest}",
+                location=location,
+            )
+        if version < table.created_version:
+            raise AnalysisError(
+                f"table {table.name} did not exist at version {version}",
+                detail=f"it was created at version {table.created_version}",
+                location=location,
+            )
+        return self.services.reader.image(table.storage, version)
+
+    def _version(self, clause: AsOf, location: Location | None) -> int:
+        plain = clause.value.strip("'\"")
+        if clause.kind == "VERSION":
+            if not plain.isdigit():
+                raise AnalysisError(
+                    f"VERSION AS OF takes a commit version, not {clause.value}", location=location
+                )
+            return int(plain)
+        spark = self.services.spark()
+        try:
+            found = spark.sql(f"SELECT CAST({clause.value} AS TIMESTAMP) AS t").toArrow().column(0)
+        except SPARK_ERRORS as error:
+            raise translate_spark_error(error) from error
+        moment = found.cast(pa.timestamp("us", tz="UTC"))[0].as_py()
+        if moment is None:
+            raise AnalysisError(f"TIMESTAMP AS OF takes a time, not {clause.value}", location=location)
+        return self.services.catalog.version_at(_aware(moment))
+
+    def _changes(
+        self,
+        name: str,
+        clause: Changes,
+        table: Table | None,
+        query: ContinuousQuery | None,
+        location: Location | None,
+    ) -> DataFrame:
+        if clause.high is not None and clause.high < clause.low:
+            raise AnalysisError(
+                f"CHANGES FROM VERSION {clause.low} TO VERSION {clause.high} is backwards", location=location
+            )
+        newest = self.services.catalog.newest_version
+        high = newest if clause.high is None else min(clause.high, newest)
+        if table is not None:
+            return self._log(table.storage, max(clause.low, table.created_version, 1) - 1, high, None)
+        if query is not None:
+            low = max(clause.low, query.created_version, 1)
+            return self._log(query.result, low - 1, high, query.width or None)
+        raise unknown_table(self.state, name, location)
+
+    def _log(self, storage: VersionedTable, a: int, b: int, width: int | None) -> DataFrame:
+        """The change rows of (a, b] with the first `width` columns and the commit's time."""
+        reader = self.services.reader
+        columns = [
+            *storage.columns[:width],
+            Column("_change_type", "string"),
+            Column(COMMIT_VERSION, "bigint"),
+        ]
+        shown = [f.col(quote(c.name)) for c in columns]
+        rows = reader.changes_arrow(storage, a, b)
+        frame = (
+            reader.frame(rows, change_columns(storage)) if rows is not None else reader.changes(storage, a, b)
+        )
+        times = self.services.catalog.timestamps(a + 1, b) if b > a else {}
+        moments = pa.table(
+            {"_v": pa.array(list(times), pa.int64()), COMMIT_TIMESTAMP: _instants(list(times.values()))}
+        )
+        clock = reader.frame(moments, [Column("_v", "bigint"), Column(COMMIT_TIMESTAMP, "timestamp")])
+        joined = frame.select(*shown).join(f.broadcast(clock), f.col(COMMIT_VERSION) == f.col("_v"), "left")
+        return joined.select(*shown, f.col(COMMIT_TIMESTAMP))
+
+
+class SourceResolver(Resolver):
+    """Resolves the names of a defining query: its tables as it knows them, and results of other queries."""
+
+    def __init__(self, services: Services, sources: Mapping[str, Table], version: int) -> None:
+        super().__init__(services, version)
+        self.state = replace(self.state, tables={**self.state.tables, **sources})
+
+
+def unknown_table(state: CatalogState, name: str, location: Location | None = None) -> AnalysisError:
+    """The error for a name that is no table, with the nearest name as a hint."""
+    query = state.queries.get(name.lower())
+    if query is not None:
+        return AnalysisError(
+            f"{query.name} is a continuous query, not a table",
+            detail="its name stands for its result inside the query of another continuous query only",
+            hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
+            location=location,
+        )
+    names = {t.name.lower(): t.name for t in state.tables.values()} | {
+        q.name.lower(): q.name for q in state.queries.values()
+    }
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"did you mean {names[near[0]]}?" if near else "SHOW TABLES lists the tables"
+    return AnalysisError(f"there is no table {name}", hint=hint, location=location)
+
+
+def _public(frame: DataFrame, table: Table) -> DataFrame:
+    return frame.select(*(f.col(quote(c.name)) for c in table.columns)) if table.storage.has_row_id else frame
+
+
+def _instants(moments: list[datetime]) -> pa.Array:
+    return pa.array([_aware(m) for m in moments], pa.timestamp("us", tz="UTC"))
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment

@@ -1,0 +1,397 @@
+"""Leaves of a delta plan to relations: which rows of which table a refresh reads, and how little of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.nodes import (
+    FROM,
+    TO,
+    VERSION,
+    WEIGHT,
+    Changes,
+    Given,
+    History,
+    Node,
+    Scan,
+    StateRows,
+)
+from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.delta.images import changes_sql, history_sql, net_sql
+from cq_engine.planner.forms import Reference
+from cq_engine.refresh.key_values import KeyValues, Restrict, contents
+from cq_engine.refresh.large_look_ups import LargeLookUps
+from cq_engine.refresh.look_ups import LookUps
+from cq_engine.refresh.report import Read, Report
+from cq_engine.refresh.source_rows import (
+    LeafRows,
+    by_position,
+    having,
+    narrowed,
+    row_versions,
+    shown,
+    together,
+)
+from cq_engine.spark.sql import fresh_name
+from cq_engine.storage.file_look_ups import pruned
+from cq_engine.storage.reader import Reader
+from cq_engine.storage.rows import empty
+from cq_engine.storage.uncompacted_log import Tail
+
+__all__ = ["ImageBinder", "IntervalBinder"]
+
+DRIVER_CHANGES = 1_000_000
+"""More change rows than this of one table are netted by Spark, not by the driver."""
+DRIVER_ROWS = 1_000_000
+"""More rows than this of one table are read by Spark."""
+DRIVER_BYTES = 128 * 2**20
+"""Likewise, whatever their number."""
+STATE_CHANGES = 500_000
+"""More change rows than this of a state are merged by Spark."""
+
+
+class ImageBinder:
+    """Binds scans to the tables' images at one version."""
+
+    def __init__(self, reader: Reader, tables: Mapping[str, VersionedTable], version: int | None) -> None:
+        self.reader = reader
+        self.tables = tables
+        self.version = version
+        self.relations: dict[str, DataFrame] = {}
+        self._names: dict[str, str] = {}
+
+    def __call__(self, leaf: Node) -> str:
+        assert isinstance(leaf, Scan)
+        if leaf.table not in self._names:
+            table = self.tables[leaf.table]
+            name = self._names[leaf.table] = fresh_name(leaf.table)
+            if self.version is None:
+                self.relations[name] = self.reader.frame(
+                    empty(table.physical_columns), table.physical_columns
+                )
+            else:
+                self.relations[name] = self.reader.image(table, self.version)
+        return _select(leaf.fields, self._names[leaf.table])
+
+
+class IntervalBinder:
+    """Binds the leaves of a delta plan over (a, b]. `relations` are the DataFrames that the emitted SQL names.
+
+    Where a table's changes and the rows that they meet are few, the driver nets them in Arrow (`tails`) and hands them
+    over as one small relation; otherwise Spark does the same in SQL (`delta.images`) over the tables' files.
+
+    Args:
+        reader: reads the tables.
+        tables: the query's tables, by lower-case name.
+        states: its states, by label.
+        a, b: the interval.
+        compressed: is a row's change the net one of the interval?
+        references: the foreign keys that may be relied on.
+        report: its decision says how tables are read; it is told what was.
+        columns: of which tables only which columns are read, by name.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        tables: Mapping[str, VersionedTable],
+        states: Mapping[str, VersionedTable],
+        a: int,
+        b: int,
+        compressed: bool,
+        references: Sequence[Reference] = (),
+        report: Report | None = None,
+        columns: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self.reader = reader
+        self.tables = tables
+        self.states = states
+        self.a = a
+        self.b = b
+        self.compressed = compressed
+        self.relations: dict[str, DataFrame] = {}
+        self.emitter: Emitter | None = None
+        self._tails: dict[str, Tail | None] = {}
+        self._names: dict[tuple[object, ...], str] = {}
+        self._ctes: dict[str, str] = {}
+        self._bases: dict[tuple[object, ...], pa.Table | None] = {}
+        self._given_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
+        self._found: dict[tuple[object, ...], pa.Table | None] = {}
+        self.report = Report() if report is None else report
+        self.undo = self.report.decision.undo
+        self._read = {tables[name].id: read for name, read in (columns or {}).items()}
+        small = LookUps(tables, references, self.report, self._tail, self._start)
+        large = LargeLookUps(reader, small, a, b)
+        self._keys = KeyValues(tables, self._tail, self._history_rows, small.reduced, large.remaining)
+
+    def __call__(self, leaf: Node) -> str:
+        if isinstance(leaf, Changes):
+            return _select(leaf.scan.fields, self._changes(leaf.scan.table), VERSION, WEIGHT)
+        if isinstance(leaf, History):
+            return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
+        if isinstance(leaf, Given):
+            return self._given_name(leaf)
+        assert isinstance(leaf, StateRows)
+        return _select(
+            tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
+        )
+
+    def attach(self, emitter: Emitter) -> None:
+        """Says where the CTEs go that the leaves need; those of earlier statements come along."""
+        self.emitter = emitter
+        emitter.ctes.update(self._ctes)
+
+    def rows(self, leaf: Node) -> LeafRows | None:
+        """The rows of a leaf, where the driver can have them."""
+        if isinstance(leaf, Changes):
+            tail = self._tail(leaf.scan.table)
+            rows = None if tail is None else tail.changes
+            return shown(
+                rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
+            )
+        if isinstance(leaf, History):
+            table = self.tables[leaf.scan.table]
+            return shown(self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], FROM, TO)
+        if isinstance(leaf, Given):
+            if leaf.name not in self._given_rows:
+                return None
+            rows, columns = self._given_rows[leaf.name]
+            return by_position(rows, columns)
+        assert isinstance(leaf, StateRows)
+        table = self.states[leaf.label]
+        return shown(self._wanted_state(leaf), table, [c.name for c in table.columns])
+
+    def give(self, leaf: Given, rows: DataFrame) -> None:
+        """Binds rows that were computed before; `rows` have the leaf's columns by position."""
+        name = self._names["given", leaf.name] = fresh_name(leaf.name)
+        self.relations[name] = rows.toDF(*leaf.columns)
+
+    def give_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+        """Likewise; `columns` are those of `rows`."""
+        self._keys.give(leaf.name, rows)
+        self._given_rows[leaf.name] = (rows, tuple(columns))
+        self._names.pop(("given", leaf.name), None)
+
+    def _given_name(self, leaf: Given) -> str:
+        if ("given", leaf.name) not in self._names:
+            rows, columns = self._given_rows[leaf.name]
+            self.give(leaf, self.reader.frame(rows, columns).coalesce(1))
+        return self._names["given", leaf.name]
+
+    # ------------------------------------------------------------ changes
+
+    def _start(self, table: VersionedTable) -> int:
+        """The version at or below `a` from which the table is read: its image there, and its changes since."""
+        return (
+            self.a
+            if self.reader.is_small(table, self.a)
+            else self.reader.catalog.layout(table.id, self.a).base
+        )
+
+    def _tail(self, name: str) -> Tail | None:
+        """The table's change rows where the driver can have them."""
+        if name not in self._tails:
+            table = self.tables[name]
+            rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
+            if rows is not None:
+                self._note(table, "changes", rows.num_rows)
+            few = rows is not None and rows.nbytes <= DRIVER_BYTES
+            small = Tail.of(table, rows, self.a, self.b, self.compressed) if few else None
+            self._tails[name] = small
+        return self._tails[name]
+
+    def _net(self, name: str) -> tuple[str | None, bool]:
+        """The CTE of the net change rows (None: there are none), and whether all of them are inserts."""
+        table = self.tables[name]
+        start = self._start(table)
+        sets = [
+            s
+            for s in self.reader.catalog.layout(table.id, start).changes
+            if start < s.high and s.low <= self.b
+        ]
+        if not sets:
+            return None, True
+        if ("net", name) not in self._names:
+            relation = fresh_name(f"tail_{name}")
+            self.relations[relation] = self.reader.changes(table, start, self.b)
+            self._note(table, "changes", sum(s.rows for s in sets), sum(len(s.files) for s in sets))
+            columns = [c.name for c in table.physical_columns]
+            self._cte(
+                "net", name, net_sql(relation, columns, table.identity, self.a, self.b, self.compressed)
+            )
+        return self._names["net", name], all(s.kinds <= {"INSERT"} for s in sets)
+
+    def _cte(self, kind: str, key: object, sql: str) -> str:
+        assert self.emitter is not None
+        name = f"{kind}_{len(self._names) + 1}"
+        self._names[kind, key] = name
+        self._ctes[name] = self.emitter.ctes[name] = sql
+        return name
+
+    def _given(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:
+        """Rows of the driver as a relation of one partition."""
+        name = self._names[key] = fresh_name(str(key[0]))
+        self.relations[name] = self.reader.frame(rows, columns).coalesce(1)
+        return name
+
+    def _changes(self, name: str) -> str:
+        if ("changes", name) in self._names:
+            return self._names["changes", name]
+        table = self.tables[name]
+        tail = self._tail(name)
+        columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
+        if tail is not None:
+            return self._given(("changes", name), tail.changes, columns)
+        net, _ = self._net(name)
+        if net is None:
+            return self._given(("changes", name), empty(columns), columns)
+        return self._cte("changes", name, changes_sql(net, [c.name for c in table.physical_columns], self.a))
+
+    # ------------------------------------------------------------ histories
+
+    def _version_rows(self, leaf: History) -> tuple[tuple[object, ...], pa.Table | None]:
+        """The row versions that a leaf wants, where the driver can have them: physical columns, `_from`, `_to`.
+
+        Before them a key that is the same for leaves with the same rows.
+        """
+        table = self.tables[leaf.scan.table]
+        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        wanted = self._keys.wanted(table, leaf.hints, leaf.scan.fields)
+        key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
+        if key not in self._found:
+            tail = self._tail(leaf.scan.table)
+            base = self._base_rows(table, restrict) if tail is not None else None
+            if tail is None or base is None:
+                self._found[key] = None
+            else:
+                if self.undo:
+                    tail = narrowed(tail, base, wanted, self.b, self.compressed)
+                self._found[key] = having(row_versions(tail, base, self.undo), wanted)
+        return key, self._found[key]
+
+    def _history_rows(self, leaf: History) -> pa.Table | None:
+        return self._gathered_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
+
+    def _gathered_rows(self, leaf: History) -> pa.Table | None:
+        """The versions of rows that change and of rows that a group of hints wants, each once."""
+        key = ("gathered", id(leaf))
+        if key not in self._found:
+            tail = self._tail(leaf.scan.table)
+            groups = [self._version_rows(History(leaf.scan, hints))[1] for hints in leaf.among]
+            found = [rows for rows in groups if rows is not None]
+            known = tail is not None and self.undo and len(found) == len(groups)
+            self._found[key] = together([tail.moving, *found], tail.table) if known and tail else None
+        return self._found[key]
+
+    def _history(self, leaf: History) -> str:
+        assert not leaf.among, "a plan for rows that the driver has"
+        table = self.tables[leaf.scan.table]
+        key, versions = self._version_rows(leaf)
+        if key in self._names:
+            return self._names[key]
+        if versions is not None:
+            columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
+            return self._given(key, versions, columns)
+        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        net, insert_only = self._net(leaf.scan.table)
+        relation = fresh_name(f"base_{leaf.scan.table}")
+        self.relations[relation] = self._base_frame(table, restrict)
+        columns_names = [c.name for c in table.physical_columns]
+        sql = history_sql(relation, net, columns_names, table.identity, self.a, insert_only, self.undo)
+        name = self._cte("history", key, sql)
+        self._names[key] = name
+        return name
+
+    def _base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """At least the wanted rows of the image that the tail goes on from, where they are few; read once."""
+        key = (table.id, contents(restrict))
+        if key not in self._bases:
+            self._bases[key] = self._read_base_rows(table, restrict)
+        return self._bases[key]
+
+    def _read_base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        if any(len(values) == 0 for values in restrict.values()):
+            return empty(table.physical_columns)
+        rows = self.reader.small_image(table, self.a)
+        if rows is not None:
+            rows = having(rows, restrict)
+            self._note(table, "memory", rows.num_rows)
+        elif restrict:
+            layout = self.reader.catalog.layout(table.id, self.a)
+            rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
+            if rows is not None:
+                self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
+        few = rows is not None and rows.num_rows <= DRIVER_ROWS and rows.nbytes <= DRIVER_BYTES
+        return rows if few else None
+
+    def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
+        if any(len(values) == 0 for values in restrict.values()):
+            return self.reader.frame(empty(table.physical_columns), table.physical_columns)
+        layout = self.reader.catalog.layout(table.id, self.a)
+        files = pruned(layout.snapshot, restrict)
+        self._note(table, "scan", sum(file.rows for file in files), len(files))
+        if self._start(table) == self.a:
+            return self.reader.image(table, self.a, restrict or None)
+        return self.reader.base(table, layout, restrict or None)
+
+    def _note(self, table: VersionedTable, how: str, rows: int, files: int = 0) -> None:
+        self.report.reads.append(Read(table.name, how, rows, files))
+
+    # ------------------------------------------------------------ states
+
+    def _state_restrict(self, leaf: StateRows) -> Restrict:
+        table = self.states[leaf.label]
+        return self._keys.restrict(table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns))))
+
+    def _wanted_state(self, leaf: StateRows) -> pa.Table | None:
+        """The rows of a state that a leaf wants, where the driver can have them."""
+        key = ("state", id(leaf))
+        if key not in self._found:
+            rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
+            if rows is None or rows.num_rows > DRIVER_ROWS:
+                self._found[key] = None
+            else:
+                self._note(self.states[leaf.label], "state", rows.num_rows)
+                self._found[key] = rows
+        return self._found[key]
+
+    def _state(self, leaf: StateRows) -> str:
+        name = self._names.get(("state", leaf.label, id(leaf)))
+        if name is not None:
+            return name
+        table = self.states[leaf.label]
+        rows = self._wanted_state(leaf)
+        if rows is not None:
+            return self._given(("state", leaf.label, id(leaf)), rows, table.columns)
+        name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
+        self.relations[name] = self.reader.image(table, self.a, self._state_restrict(leaf) or None)
+        return name
+
+    def _state_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
+        small = self.reader.small_image(table, self.a)
+        if small is not None:
+            return having(small, restrict)
+        if not restrict:
+            return None
+        layout = self.reader.catalog.layout(table.id, self.a)
+        base = self.reader.base_arrow(table, layout, restrict)
+        rows = self.reader.changes_arrow(table, layout.base, self.a, STATE_CHANGES)
+        if base is None or rows is None:
+            return None
+        rows = having(rows, restrict)
+        present = Tail.of(table, rows, self.a, self.a, compressed=False)
+        return pa.concat_tables(
+            [present.untouched(base), present.versions().select([c.name for c in table.columns])]
+        )
+
+
+def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:
+    shown = [
+        quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields
+    ]
+    return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"

@@ -1,0 +1,288 @@
+"""Which values the keys of a delta have, and so which rows of a table a refresh can need.
+
+A hint (`delta.hints`) names a column of the delta plan. Where the rows below that column are few and at hand, the
+driver follows it down to them: change rows, rows given by an earlier statement, versions that were read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Changes,
+    Distinct,
+    Edges,
+    Empty,
+    Filter,
+    Generate,
+    Given,
+    History,
+    Join,
+    KeyHint,
+    Limit,
+    Mark,
+    Node,
+    OuterJoin,
+    Project,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    Window,
+)
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.types import arrow_type, collations, spark_type
+from cq_engine.refresh.conditions import possible
+from cq_engine.storage.uncompacted_log import Tail
+
+__all__ = ["KeyValues", "Restrict", "contents"]
+
+Restrict = Mapping[str, pa.Array]
+"""Column → wanted values, as `Reader` takes it; empty to read everything."""
+
+HINT_VALUES = 100_000
+"""More distinct keys than this are not worth a look-up by key; the table is scanned."""
+
+KNOWN_VALUES = 1_000_000
+"""More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
+
+
+def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
+    """What two restrictions have in common that ask for the same rows."""
+    return tuple(sorted((name, frozenset(values.to_pylist())) for name, values in restrict.items()))
+
+
+class Wanted(NamedTuple):
+    """Of a leaf, by column: values of which rows are needed, and those of them of which base rows have to be read."""
+
+    wanted: dict[str, pa.Array]
+    left: dict[str, pa.Array]
+
+
+class _Rows(NamedTuple):
+    """Rows of a table, whose columns a scan names."""
+
+    scan: Scan
+    table: VersionedTable
+    rows: pa.Table
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.rows.column(self.scan.source_of(name))
+
+    def kept(self, condition: exp.Expr) -> _Rows:
+        """At least those for which the condition is TRUE."""
+        plain = {c.name for c in self.table.physical_columns if _is_plain(c.type)}
+        columns = {name: self.rows.column(source) for name, source in self.scan.fields if source in plain}
+        mask = possible(condition, columns)
+        return self if mask is None else self._replace(rows=self.rows.filter(mask))
+
+
+class KeyValues:
+    """The values of a delta plan's columns.
+
+    Args:
+        tables: the tables of the plan's scans.
+        tail: a table's changes, where the driver can have them.
+        versions: the row versions of a leaf; None where they are many.
+        reduced: what of a restriction has to be read.
+        remaining: the same for a column's keys that the driver does not know; None where they are too many.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, VersionedTable],
+        tail: Callable[[str], Tail | None],
+        versions: Callable[[History], pa.Table | None],
+        reduced: Callable[[VersionedTable, Restrict], Restrict],
+        remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
+    ) -> None:
+        self._tables = tables
+        self._tail = tail
+        self._versions = versions
+        self._reduced = reduced
+        self._remaining = remaining
+        self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], Wanted]] = {}
+        self._given: dict[str, pa.Table] = {}
+        self._kept: list[Node] = []
+        self._known: dict[tuple[int, str], pa.Array | None] = {}
+
+    def give(self, name: str, rows: pa.Table) -> None:
+        """The rows of the leaf `Given(name)`."""
+        self._given[name] = rows
+
+    def restrict(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> dict[str, pa.Array]:
+        """The values by column of which rows have to be read; {} to read everything, a column without values: nothing."""
+        return self._look_up(table, hints, fields).left
+
+    def wanted(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> dict[str, pa.Array]:
+        """The values by column that rows have which the plan can need, wherever they are; {} for all rows."""
+        return self._look_up(table, hints, fields).wanted
+
+    def _look_up(
+        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+    ) -> Wanted:
+        key = (table.id, id(hints))
+        if key not in self._restricts:
+            sources = dict(fields)
+            found = {}
+            for hint in hints:
+                values = self._values(hint.leaf, hint.of_column)
+                fitting = None if values is None else _fitting(values, table, sources[hint.column])
+                if fitting is not None:
+                    found[sources[hint.column]] = fitting
+            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= HINT_VALUES}
+            if not found:
+                left = self._large(table, hints, sources)
+            wanted = {name: values for name, values in found.items() if len(values) <= HINT_VALUES}
+            self._restricts[key] = hints, Wanted(wanted, left)
+        return self._restricts[key][1]
+
+    def _large(
+        self, table: VersionedTable, hints: Sequence[KeyHint], sources: Mapping[str, str]
+    ) -> dict[str, pa.Array]:
+        """By the first of the hints whose keys can be found by Spark."""
+        for hint in hints:
+            values = self._remaining(table, sources[hint.column], hint, HINT_VALUES)
+            if values is not None:
+                return {sources[hint.column]: values}
+        return {}
+
+    def _values(self, node: Node, name: str) -> pa.Array | None:
+        """At least the distinct values of a delta plan's column, where the driver can know them cheaply."""
+        key = (id(node), name)
+        if key not in self._known:
+            self._kept.append(node)  # ids stay unique while the memo lives
+            values = self._find_values(node, name)
+            self._known[key] = None if values is None or len(values) > KNOWN_VALUES else values
+        return self._known[key]
+
+    def _find_values(self, node: Node, name: str) -> pa.Array | None:
+        if isinstance(node, (Changes, History, Filter)):
+            rows = self._rows(node)
+            if rows is not None:
+                return _distinct(rows.column(name))
+            return self._values(node.input, name) if isinstance(node, Filter) else None
+        if isinstance(node, Given):
+            return self._given_values(node, name)
+        if isinstance(node, (Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
+            below = node.left if isinstance(node, (SemiJoin, Mark)) else node.input
+            return self._values(below, name) if name in below.columns else None
+        if isinstance(node, (Project, Aggregate)):
+            named = node.items if isinstance(node, Project) else node.keys
+            expression = dict(named).get(name, exp.Null()).unnest()
+            return self._values(node.input, expression.name) if isinstance(expression, exp.Column) else None
+        if isinstance(node, Join):
+            return self._join_values(node.inputs, node.conditions, name)
+        if isinstance(node, OuterJoin):
+            of_left = name in node.left.columns
+            values = self._values(node.left if of_left else node.right, name)
+            padded = node.kind != ("LEFT" if of_left else "RIGHT")
+            return _with_null(values) if padded and values is not None else values
+        if isinstance(node, SetOperation):
+            return self._values(node.left, node.left.columns[node.names.index(name)])
+        if isinstance(node, UnionAll):
+            place = node.names.index(name)
+            return _together([self._values(each, each.columns[place]) for each in node.inputs])
+        if isinstance(node, Empty):
+            return pa.nulls(0)
+        return None
+
+    def _join_values(
+        self, inputs: Sequence[Node], conditions: Sequence[exp.Expr], name: str
+    ) -> pa.Array | None:
+        """Of the column itself, or of one that an inner join holds equal to it."""
+        equal = [name]
+        for condition in conditions:
+            sides = (
+                (condition.left, condition.right) if isinstance(condition, (exp.EQ, exp.NullSafeEQ)) else ()
+            )
+            names = [side.unnest().name for side in sides if isinstance(side.unnest(), exp.Column)]
+            if len(names) == 2 and name in names:
+                equal.append(names[1 - names.index(name)])
+        for each in equal:
+            values = self._values(next(i for i in inputs if each in i.columns), each)
+            if values is not None:
+                return values
+        return None
+
+    def _given_values(self, node: Given, name: str) -> pa.Array | None:
+        rows = self._given.get(node.name)
+        return None if rows is None else _distinct(rows.column(node.names.index(name)))
+
+    def _rows(self, node: Node) -> _Rows | None:
+        """Of change rows or row versions, filtered; None for other nodes and where the driver does not know them."""
+        if isinstance(node, Filter):
+            rows = self._rows(node.input)
+            return None if rows is None else rows.kept(node.condition)
+        if isinstance(node, Changes):
+            tail = self._tail(node.scan.table)
+            found = None if tail is None else tail.changes
+        elif isinstance(node, History):
+            found = self._history_rows(node)
+        else:
+            return None
+        return None if found is None else _Rows(node.scan, self._tables[node.scan.table], found)
+
+    def _history_rows(self, leaf: History) -> pa.Table | None:
+        table = self._tables[leaf.scan.table]
+        if leaf.hints and not self.restrict(table, leaf.hints, leaf.scan.fields):
+            return None
+        return self._versions(leaf)
+
+
+def _is_plain(kind: str) -> bool:
+    """Does equality of the type's values mean the same to Arrow and Spark?"""
+    return not kind.lower().startswith(("char", "varchar")) and not collations(spark_type(kind))
+
+
+def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
+    """The distinct values; None for types of which Arrow does not know any."""
+    return None if pa.types.is_nested(column.type) else pc.unique(_one(column))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _with_null(values: pa.Array) -> pa.Array:
+    return values if values.null_count else pa.concat_arrays([values, pa.nulls(1, values.type)])
+
+
+def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
+    """The union of the parts in one type: theirs, or BIGINT for integers of several; None where one is not known."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    known = [part for part in known if len(part)] or known[:1]
+    kinds = {part.type for part in known}
+    if len(kinds) > 1:
+        if not all(pa.types.is_integer(kind) for kind in kinds):
+            return None
+        known = [part.cast(pa.int64()) for part in known]
+    return pc.unique(pa.concat_arrays(known))
+
+
+def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | None:
+    """The values as the column's type, or None where a comparison in Spark would mean something else."""
+    column = next(c for c in table.physical_columns if c.name.lower() == name.lower())
+    kind = arrow_type(column.type)
+    if collations(spark_type(column.type)):
+        return None
+    if values.type == kind and not pa.types.is_floating(kind) and not pa.types.is_nested(kind):
+        return values
+    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
+        try:
+            return values.cast(kind)
+        except pa.ArrowInvalid:
+            return None
+    return None

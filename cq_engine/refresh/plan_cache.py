@@ -1,0 +1,360 @@
+"""Delta plans that are kept from one refresh of a query to the next, with their statements prepared.
+
+A refresh of a few rows spends most of its time on Spark's analysis, optimisation and planning. Its statements are the
+same every time but for the rows at their leaves. So from the second refresh on, the statements
+are planned over slots (`runtime.slots`), and a refresh puts its rows into the slots and runs what is there.
+
+Spark keeps the output of shuffles, broadcasts and subqueries of a plan that runs again, and they would be those of
+other rows: a plan with any of them is not kept, and its statement is planned anew each time. Every leaf has one
+partition, so that plans need no shuffle.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.plan_inputs import Slot, SlotFullError, fits_slot
+from cq_engine.refresh.source_rows import LeafRows
+from cq_engine.spark.arrow_io import is_plain
+from cq_engine.spark.settings import slot_settings
+from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
+
+__all__ = ["KeptPlan", "KeptPlans", "UnpreparedError"]
+
+Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
+"""Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
+
+PLANS = 256
+"""Delta plans that an engine keeps; those used last stay."""
+OWN_PLAN = 20
+"""As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
+MISSES = 3
+"""After so many intervals that a plan could not serve, it serves only those that it was made for."""
+_KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
+"""Operators of Spark that keep rows from one run to the next."""
+
+
+class UnpreparedError(Exception):
+    """A plan for more changes than the interval's, or for rows at the driver, has no prepared statement for it. Planned
+    anew it might read a table for changes that are not there."""
+
+
+class KeptPlans:
+    """The delta plans of an engine's queries. Thread-safe.
+
+    The first refresh of a query is planned as ever: it may be the only one. The second prepares a plan for changes of
+    all kinds in all tables, which gives every interval's rows, so that no later one has to be planned. An interval of
+    a kind that has come OWN_PLAN times gets a plan of its own, which is smaller.
+    """
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[_Key, KeptPlan] = OrderedDict()
+        self._served: Counter[_Key] = Counter()
+        self._seen: set[_Key] = set()
+        self._guard = threading.Lock()
+
+    def plan(
+        self,
+        compiled: Compiled,
+        changed: frozenset[str],
+        insert_only: bool,
+        session: Hashable = (),
+        *,
+        at_once: bool = True,
+    ) -> KeptPlan | None:
+        """A plan that gives the rows of `plan_delta`; `session` are the settings that its statements run under, and
+        `at_once` says whether the plan for all changes may be one for rows that the driver has.
+
+        None where no change of these tables can change the result.
+        """
+        tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+        key = _Key(id(compiled), changed, insert_only, session)
+        own = self._made(key, compiled)
+        whole = _Key(key.compiled, tables, False, session, at_once)
+        general = self._made(whole, compiled)
+        if own is None or general is None:
+            return None
+        smaller = own.plan.leaves < general.plan.leaves
+        with self._guard:
+            found = self._ready(key, smaller)
+            if found is not None:
+                return found
+            again = whole in self._seen
+            self._seen.add(whole)
+            enough = smaller and (not again or self._served[key] >= OWN_PLAN)
+        if not general.prepare and not enough:
+            general.prepare = True
+            return general
+        own.prepare = again
+        return own
+
+    def exact(
+        self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
+    ) -> KeptPlan | None:
+        """The plan that is no more than `plan_delta`."""
+        return self._made(_Key(id(compiled), changed, insert_only, session), compiled)
+
+    def _made(self, key: _Key, compiled: Compiled) -> KeptPlan | None:
+        with self._guard:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        plan = plan_delta(compiled, key.changed, key.insert_only, at_once=key.at_once)
+        if plan is None:
+            return None
+        made = KeptPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
+        with self._guard:
+            kept = self._plans.setdefault(key, made)
+            gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
+        for each in gone:
+            each.clear()
+        return kept
+
+    def _ready(self, key: _Key, smaller: bool) -> KeptPlan | None:
+        """A prepared plan that serves the interval; `smaller`: one of its own would read less than the general one."""
+        ready = [k for k, kept in self._plans.items() if k.covers(key) and kept.is_ready(exact=k == key)]
+        if smaller and key not in ready and self._served[key] >= OWN_PLAN:
+            return None
+        best = min(ready, key=lambda k: self._plans[k].plan.leaves, default=None)
+        if best is None:
+            return None
+        self._served[key] += best != key
+        self._plans.move_to_end(best)
+        return self._plans[best]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._guard:
+            plans, self._plans = list(self._plans.values()), OrderedDict()
+            self._served.clear()
+            self._seen.clear()
+        for each in plans:
+            each.clear()
+
+
+class _Key(NamedTuple):
+    """What a plan is made for."""
+
+    compiled: int
+    changed: frozenset[str]
+    insert_only: bool
+    session: Hashable
+    at_once: bool = False
+
+    def covers(self, other: _Key) -> bool:
+        """Does a plan for this serve the other, too?"""
+        return (
+            (self.compiled, self.session) == (other.compiled, other.session)
+            and self.changed >= other.changed
+            and (other.insert_only or not self.insert_only)
+        )
+
+
+@dataclass
+class _Statement:
+    """A planned statement; None where it cannot be run again."""
+
+    frame: DataFrame
+    slots: list[tuple[Node, Slot]]
+    unchecked: Callable[[], str] | None
+    """Gives Spark's plan of it, as long as nobody has looked whether that may run again."""
+
+    def may_run_again(self) -> bool:
+        """Spark is asked before the second run: for the first it is all the same, and it takes planning."""
+        if self.unchecked is not None and _KEEPS_ROWS.search(self.unchecked()):
+            return False
+        self.unchecked = None
+        return True
+
+
+@dataclass
+class KeptPlan:
+    """A delta plan, and its statements by name as far as they are prepared."""
+
+    plan: DeltaPlan
+    compiled: Compiled
+    """What it is a plan of, which stays in memory as long as the plan: keys hold its identity."""
+    changed: frozenset[str]
+    insert_only: bool
+    at_once: bool = False
+    """Is it for rows that the driver has, and no others?"""
+    prepare: bool = False
+    """Are its statements prepared when they run?"""
+    misses: int = 0
+    """How many intervals of fewer changes it could not serve."""
+    _statements: dict[str, _Statement | None] = field(default_factory=dict)
+    _spark: SparkSession | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_ready(self, *, exact: bool) -> bool:
+        """Are its statements prepared, or will they be? Not `exact`: for an interval of fewer changes."""
+        return self.prepare and None not in self._statements.values() and (exact or self.misses < MISSES)
+
+    def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
+        """May its statements be planned anew for such an interval?"""
+        return not self.at_once and (self.changed, self.insert_only) == (changed, insert_only)
+
+    def run(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        """The first `limit` rows of the statement `name` from what is prepared; None where nothing can be.
+
+        PySpark's exceptions pass through.
+        """
+        if not self.prepare or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._run(spark, name, text, binder, limit)
+        finally:
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Forgets the statements."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        for statement in self._statements.values():
+            if statement is not None:
+                _remove(statement.slots)
+        self._statements = {}
+
+    def _run(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        if self._spark is not spark:
+            self._clear()
+            self._spark = spark
+        if name not in self._statements:
+            return self._first(spark, name, text, binder, limit)
+        statement = self._statements[name]
+        if statement is None:
+            return None
+        if statement.unchecked is not None:
+            with slot_settings(spark):
+                if not statement.may_run_again():
+                    _remove(statement.slots)
+                    self._statements[name] = None
+                    return None
+        try:
+            for leaf, slot in statement.slots:
+                found = binder.rows(leaf)
+                if found is None:
+                    return None
+                slot.put(found.rows)
+        except (SlotFullError, OSError):
+            del self._statements[name]
+            _remove(statement.slots)
+            return self._first(spark, name, text, binder, limit)
+        return statement.frame.toArrow()
+
+    def _first(
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+    ) -> pa.Table | None:
+        """Prepares the statement and runs it; Spark plans it only when it runs."""
+        with slot_settings(spark):
+            try:
+                statement = self._statements[name] = _prepared(spark, text, binder, limit)
+            except (_NotDrivenError, SlotFullError, OSError):
+                return None
+            return None if statement is None else statement.frame.toArrow()
+
+
+def _remove(slots: Sequence[tuple[Node, Slot]]) -> None:
+    for _, slot in slots:
+        with suppress(OSError):
+            slot.remove()
+
+
+def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: int) -> _Statement | None:
+    """The statement over slots; None where it can never be run again.
+
+    Raises _NotDrivenError, SlotFullError or OSError where the present rows cannot be put into slots.
+    """
+    if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
+        return None
+    leaves = _SlotLeaves(spark, binder)
+    try:
+        limited = f"SELECT * FROM (\n{text(leaves, leaves.attach)}\n) LIMIT {limit}"
+        frame = run_sql(spark, limited, leaves.relations)
+    except BaseException as error:
+        leaves.remove()
+        if isinstance(error, _NeverFitsError):
+            return None
+        raise
+    if not is_plain(frame.schema):
+        leaves.remove()
+        return None
+    return _Statement(frame, leaves.slots, partial(explained_sql, spark, limited, leaves.relations))
+
+
+class _NotDrivenError(Exception):
+    """A leaf's rows are not at the driver."""
+
+
+class _NeverFitsError(Exception):
+    """A leaf's rows are of a type that a slot cannot hold."""
+
+
+class _SlotLeaves:
+    """Binds every leaf to a slot with its present rows; leaves that are the same share one."""
+
+    def __init__(self, spark: SparkSession, binder: IntervalBinder) -> None:
+        self.relations: dict[str, DataFrame] = {}
+        self.slots: list[tuple[Node, Slot]] = []
+        self._spark = spark
+        self._binder = binder
+        self._names: dict[Hashable, str] = {}
+
+    def attach(self, emitter: Emitter) -> None:
+        emitter.one_partition = True
+
+    def remove(self) -> None:
+        """Takes the slots away."""
+        _remove(self.slots)
+
+    def __call__(self, leaf: Node) -> str:
+        key = _same(leaf)
+        if key not in self._names:
+            found: LeafRows | None = self._binder.rows(leaf)
+            if found is None:
+                raise _NotDrivenError
+            if not fits_slot(found.columns):
+                raise _NeverFitsError
+            slot = Slot(found.columns, found.rows)
+            self.slots.append((leaf, slot))
+            name = self._names[key] = fresh_name("slot")
+            self.relations[name] = slot.frame(self._spark)
+        shown = ", ".join(f"{quote(f'c{n}')} AS {quote(each)}" for n, each in enumerate(leaf.columns))
+        return f"(SELECT {shown} FROM {self._names[key]})"
+
+
+def _same(leaf: Node) -> Hashable:
+    """Equal for leaves that always have the same rows, by position."""
+    if isinstance(leaf, Changes):
+        return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))
+    if isinstance(leaf, History):
+        groups = tuple(
+            tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in hints)
+            for hints in (leaf.hints, *leaf.among)
+        )
+        return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), groups)
+    if isinstance(leaf, Given):
+        return ("given", leaf.name)
+    assert isinstance(leaf, StateRows)
+    return ("state", id(leaf))

@@ -1,0 +1,117 @@
+"""Places for a few rows that a DataFrame reads anew whenever it runs: Parquet files of a fixed size.
+
+A DataFrame over such a file is analysed, optimised and planned once. When the rows change, the file is replaced by one
+of the same length, because Spark keeps the length that it saw: the data pages come first, then a hole, then the footer
+(whose offsets count from the start of the file). Only for a Spark on this machine; the files lie in memory where the
+system has a place for that.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from cq_engine.catalog.model import Column
+from cq_engine.core.types import collations, contains, spark_schema, spark_type
+from cq_engine.storage.rows import conform
+from cq_engine.storage.scratch import scratch_directory
+
+__all__ = ["Slot", "SlotFullError", "fits_slot"]
+
+LEAST_BYTES = 1 << 20
+SPARE = 8
+"""A slot has room for so many times what it gets first, up to MOST_BYTES. The room is a hole in the file and costs
+nothing."""
+MOST_BYTES = 1 << 27
+"""Larger contents are not worth a slot: there the fixed cost of a query counts for little."""
+
+_TAIL_BYTES = 8  # the footer's length and the magic number
+_ODD = (
+    t.YearMonthIntervalType,
+    t.DayTimeIntervalType,
+    t.CalendarIntervalType,
+    t.TimeType,
+    t.VariantType,
+    t.NullType,
+)
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
+_numbers = count(1)
+
+
+class SlotFullError(Exception):
+    """The rows do not fit into the slot."""
+
+
+def fits_slot(columns: Sequence[Column]) -> bool:
+    """True where Arrow's Parquet files give Spark these types as they are."""
+    kinds = [spark_type(c.type) for c in columns]
+    return not any(contains(kind, _ODD) or collations(kind) for kind in kinds)
+
+
+class Slot:
+    """A file that holds rows of `columns`, at first `rows`. Not thread-safe.
+
+    Raises SlotFullError for rows of more than MOST_BYTES, OSError.
+    """
+
+    def __init__(self, columns: Sequence[Column], rows: pa.Table) -> None:
+        self.columns = tuple(columns)
+        content = _parquet(rows, self.columns)
+        self._size = LEAST_BYTES
+        while self._size < min(SPARE * len(content), MOST_BYTES):
+            self._size *= 2
+        if len(content) > MOST_BYTES:
+            raise SlotFullError
+        self._path = _fresh_path()
+        self._replace(content)
+
+    def put(self, rows: pa.Table) -> None:
+        """Replaces the rows. Raises SlotFullError, OSError; the slot is then as it was."""
+        content = _parquet(rows, self.columns)
+        if len(content) > self._size:
+            raise SlotFullError
+        self._replace(content)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows that the slot has when the DataFrame runs, in one partition."""
+        return spark.read.schema(spark_schema(self.columns)).parquet(self._path.as_uri()).coalesce(1)
+
+    def remove(self) -> None:
+        """Takes the file away; DataFrames over it cannot run any more."""
+        self._path.unlink(missing_ok=True)
+
+    def _replace(self, content: memoryview) -> None:
+        footer = int.from_bytes(content[-_TAIL_BYTES : -_TAIL_BYTES + 4], "little") + _TAIL_BYTES
+        following = self._path.with_suffix(".new")
+        with following.open("wb") as file:
+            file.write(content[:-footer])
+            file.seek(self._size - footer)
+            file.write(content[-footer:])
+        following.replace(self._path)
+
+
+def _parquet(rows: pa.Table, columns: Sequence[Column]) -> memoryview:
+    stream = pa.BufferOutputStream()
+    pq.write_table(
+        conform(rows, columns),
+        stream,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+        row_group_size=max(1, rows.num_rows),
+    )
+    return memoryview(stream.getvalue())
+
+
+def _fresh_path() -> Path:
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    return scratch_directory(place, "cq-engine-slots-") / f"{next(_numbers)}.parquet"

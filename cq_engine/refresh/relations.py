@@ -1,0 +1,179 @@
+"""The result of a continuous query as a table that other queries read by the query's name.
+
+The table (`ContinuousQuery.relation`) is a versioned table like any other: the result at the version of its creation,
+then the change rows of every refresh, written in the refresh's own catalog transaction. So to those who read it, a
+query is a table whose commits are the refreshes of the query, at the versions of the commits that they process.
+
+A result with a key has the delta log's change rows under the key. The rows of a multiset get hidden identities here:
+an inserted row a new one, a deleted row that of the newest of the rows equal to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.algebra.emit import quote
+from cq_engine.catalog import tables
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    ROW_ID,
+    SEQUENCE,
+    Column,
+    DataFile,
+    VersionedTable,
+)
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.core.errors import RefreshError
+from cq_engine.planner.comparable import comparable
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import fresh_name, run_sql
+from cq_engine.storage.file_look_ups import restriction
+from cq_engine.storage.rows import change_columns, conform
+
+__all__ = ["change_files", "change_rows", "first_rows", "write_changes"]
+
+
+def first_rows(relation: VersionedTable, result: DataFrame) -> DataFrame:
+    """The rows of a result as the physical rows of its table.
+
+    Identities count down from −1: those of later rows come from the catalog and count up from 1.
+    """
+    if not relation.has_row_id:
+        return result
+    return result.withColumn(ROW_ID, f.lit(-1).cast("bigint") - f.monotonically_increasing_id())
+
+
+def change_rows(services: Services, relation: VersionedTable, log: pa.Table, a: int) -> pa.Table:
+    """The table's change rows for rows of the delta log that follow version `a`, both in Arrow."""
+    if relation.has_row_id and not pc.any(pc.equal(log.column(CHANGE_TYPE), DELETE)).as_py():
+        first = services.catalog.reserve_row_ids(relation.id, log.num_rows)
+        log = log.append_column(ROW_ID, pa.array(range(first, first + log.num_rows), pa.int64()))
+    elif relation.has_row_id:
+        columns = [*relation.columns, *_LOGGED]
+        rows = services.reader.frame(log, columns)
+        for rounded in (False, True):
+            log = to_arrow(_identified(services, relation, rows, log.num_rows, a, rounded))
+            if not log.column(ROW_ID).null_count:
+                break
+        else:
+            raise _unknown_row(relation)
+    return conform(log, change_columns(relation))
+
+
+def change_files(
+    services: Services, relation: VersionedTable, log: Sequence[DataFile], a: int, attempt: Attempt
+) -> Sequence[DataFile]:
+    """The same for a delta log in files; with a key these are the log's own files."""
+    if not relation.has_row_id:
+        return log
+    rows = services.reader.files(log, [*relation.columns, *_LOGGED])
+    shown = [quote(c.name) for c in change_columns(relation)]
+    for rounded in (False, True):
+        numbered = _identified(services, relation, rows, sum(file.rows for file in log), a, rounded)
+        directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
+        ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
+        ordered.write.parquet(directory)
+        files = tables.data_files(directory, services.catalog.warehouse, [ROW_ID, COMMIT_VERSION])
+        written = services.reader.files(files, change_columns(relation))
+        if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
+            return files
+    raise _unknown_row(relation)
+
+
+def write_changes(
+    unit: UnitOfWork,
+    table: VersionedTable,
+    low: int,
+    high: int,
+    changes: pa.Table | Sequence[DataFile],
+    kinds: frozenset[str],
+) -> None:
+    """Change rows of the versions [low, high], in memory or in files; `kinds` are those in the files."""
+    if isinstance(changes, pa.Table):
+        unit.add_changes(table, low, high, changes)
+    else:
+        unit.add_change_files(table, low, high, changes, kinds)
+
+
+_LOGGED = (
+    Column(CHANGE_TYPE, "string"),
+    Column(COMMIT_VERSION, "bigint"),
+    Column(SEQUENCE, "bigint"),
+)
+
+
+def _identified(
+    services: Services, relation: VersionedTable, log: DataFrame, count: int, a: int, rounded: bool
+) -> DataFrame:
+    """`log` with `_row_id`; NULL where a deleted row is not known.
+
+    With `rounded`, doubles are compared as floats: sums that were added up in another order differ in the last digits.
+
+    Equal rows are a stack: an insert puts one on top, a delete takes the top one off. Both have the level that they
+    put or take, and a deleted row is the last one that was put at its level. A delta never has both of one row at one
+    version (SEMANTICS §2, law 2).
+    """
+    names = [c.name for c in relation.columns]
+    first = services.catalog.reserve_row_ids(relation.id, count)
+    changes, image = fresh_name("log"), fresh_name("image")
+    gone = log.where(f.col(CHANGE_TYPE) == DELETE)
+    relations = {
+        changes: log,
+        image: services.reader.image(relation, a, _wanted(gone, relation, count)),
+    }
+    shown = ", ".join(map(quote, names))
+    compared = ", ".join(f"{_comparable(c, rounded)} AS _k{i}" for i, c in enumerate(relation.columns))
+    stack = ", ".join(f"_k{i}" for i in range(len(names)))
+    order = f"ORDER BY {COMMIT_VERSION}, {SEQUENCE} ROWS UNBOUNDED PRECEDING"
+    is_new = f"{CHANGE_TYPE} = '{INSERT}'"
+    number = f"{first - 1} + row_number() OVER (ORDER BY {COMMIT_VERSION}, {SEQUENCE})"
+    text = f"""
+        WITH steps AS (
+            SELECT {shown}, {compared}, {CHANGE_TYPE}, {COMMIT_VERSION}, {SEQUENCE},
+                   if({is_new}, 1, -1) AS _sign, if({is_new}, {number}, CAST(NULL AS bigint)) AS _id
+            FROM {changes}
+            UNION ALL
+            SELECT {shown}, {compared}, 'known', CAST({a} AS bigint), {ROW_ID}, 1, {ROW_ID} FROM {image}),
+        levels AS (
+            SELECT *, sum(_sign) OVER (PARTITION BY {stack} {order}) + if(_sign < 0, 1, 0) AS _level FROM steps)
+        SELECT * FROM (
+            SELECT {shown}, {CHANGE_TYPE}, {COMMIT_VERSION},
+                   last_value(_id, true) OVER (PARTITION BY {stack}, _level {order}) AS {ROW_ID}
+            FROM levels)
+        WHERE {CHANGE_TYPE} <> 'known'"""
+    return run_sql(services.spark(), text, relations)
+
+
+def _wanted(gone: DataFrame, relation: VersionedTable, count: int) -> dict[str, pa.Array] | None:
+    """What deleted rows have in the columns by which files and rows can be left out, where they are few."""
+    columns = [c for c in relation.columns if not c.type.startswith(_UNPRUNED)]
+    if count > 20_000 or not columns:
+        return None
+    return restriction(to_arrow(gone.select(*(quote(c.name) for c in columns))), columns) or None
+
+
+_UNPRUNED = ("float", "double", "array", "map", "struct", "variant", "interval", "void", "binary", "boolean")
+
+
+def _comparable(column: Column, rounded: bool) -> str:
+    """The column in a form by which Spark can partition rows."""
+    if rounded and column.type == "double":
+        return f"CAST({quote(column.name)} AS float)"
+    return comparable(quote(column.name), column.type)
+
+
+def _unknown_row(relation: VersionedTable) -> RefreshError:
+    return RefreshError(
+        f"a row that left the result of {relation.name} is not among the rows kept for the queries that read it",
+        hint=f"ALTER CONTINUOUS QUERY {relation.name} RESUME FROM NOW builds them again",
+    )

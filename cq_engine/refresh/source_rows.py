@@ -1,0 +1,94 @@
+"""Rows of a delta plan's leaves on the driver: the versions that a tail and base rows amount to, and no more than wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
+from cq_engine.catalog.model import COMMIT_VERSION, Column, VersionedTable
+from cq_engine.refresh.key_values import Restrict
+from cq_engine.storage import reader
+from cq_engine.storage.identities import Identities
+from cq_engine.storage.rows import identity_columns
+from cq_engine.storage.uncompacted_log import Tail, begins
+
+__all__ = ["LeafRows", "by_position", "having", "narrowed", "row_versions", "shown", "together"]
+
+
+@dataclass(frozen=True)
+class LeafRows:
+    """The rows of a leaf, its columns by position as `c0`, `c1`, ..."""
+
+    rows: pa.Table
+    columns: tuple[Column, ...]
+
+
+_FIELDS = {
+    VERSION: Column(VERSION, "bigint"),
+    WEIGHT: Column(WEIGHT, "int"),
+    FROM: Column(FROM, "bigint"),
+    TO: Column(TO, "bigint"),
+}
+
+
+def narrowed(tail: Tail, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> Tail:
+    """The tail of (base, b] without what changed only before the interval and is neither in `base` nor wanted."""
+    recent = pc.less_equal(tail.rows.column(COMMIT_VERSION), tail.a)
+    before = tail.rows.filter(recent)
+    if not wanted or before.num_rows <= reader.NARROWED:
+        return tail
+    kept = [reader.concerning(tail.table, before, base, wanted), tail.rows.filter(pc.invert(recent))]
+    return Tail.of(tail.table, pa.concat_tables(kept), tail.a, b, compressed)
+
+
+def having(rows: pa.Table, restrict: Restrict) -> pa.Table:
+    """The rows that have a wanted value in every column of `restrict`."""
+    for name, values in restrict.items():
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+    return rows
+
+
+def shown(
+    rows: pa.Table | None, table: VersionedTable, sources: Sequence[str], *extra: str
+) -> LeafRows | None:
+    """The columns `sources` of a table's rows, and `extra`."""
+    if rows is None:
+        return None
+    known = {c.name: c for c in table.physical_columns} | _FIELDS
+    names = [*sources, *extra]
+    return by_position(rows.select(names), [known[name] for name in names])
+
+
+def by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
+    named = tuple(replace(c, name=f"c{n}") for n, c in enumerate(columns))
+    return LeafRows(rows.rename_columns([c.name for c in named]), named)
+
+
+def together(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
+    """Row versions from several look-ups, each once."""
+    rows = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
+    numbers = Identities(rows, identity_columns(table)).numbers
+    starts = np.asarray(rows.column(FROM), dtype=np.int64)
+    order = np.lexsort((starts, numbers))
+    return rows.take(pa.array(np.sort(order[begins(numbers[order], starts[order])])))
+
+
+def row_versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:
+    """The row versions of a table: those that its changes imply, and `base` where there is no change.
+
+    What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
+    """
+    rest = tail.untouched(base)
+    count = rest.num_rows
+    rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
+    rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
+    changed = tail.versions(undo)
+    parts = [rest.select(changed.column_names), changed]
+    if not undo:
+        parts.append(tail.before_images(base).select(changed.column_names))
+    return pa.concat_tables(parts, promote_options="permissive")

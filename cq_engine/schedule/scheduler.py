@@ -1,0 +1,357 @@
+"""Runs continuous queries when they are due: after commits, periodically, or both at once for many queries.
+
+The scheduler knows queries only by name and calls `run(name)` for them. It keeps three promises:
+
+- two runs of one query never overlap;
+- whatever arrives while a query waits or runs, commits or periods, causes one more run, not more;
+- an error of a run is handed to `on_error` and stops nothing.
+
+Runs have a pool of threads. Time comes from the clock: with the system's clock, APScheduler wakes periodic queries;
+with any other, `tick` does, so that tests and replays of history decide what time it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+
+from apscheduler.executors.pool import ThreadPoolExecutor as FiringThreads
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from cq_engine.core.clock import Clock, SystemClock
+from cq_engine.core.errors import CQError
+from cq_engine.grammar.statements import OnCommit, OnDml, When
+from cq_engine.schedule.periods import Trigger, first_due, trigger_for
+
+__all__ = ["Scheduler"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Schedule:
+    """What moves one query."""
+
+    when: When
+    sources: frozenset[str]
+    trigger: Trigger | None
+    due: datetime | None
+    """The next moment that the clock makes it due; None where no clock does."""
+
+
+class Scheduler:
+    """Calls `run(name)` for the queries that are due.
+
+    Args:
+        clock: gives the time that periods are measured by.
+        run: refreshes one query; called in a thread of the scheduler's, or in the caller's of `tick` and `drain`.
+        on_error: told of every exception of `run`; logged where it is not given.
+        zone: the time zone of CRON, of START without one, and of days, weeks and months. Default UTC.
+        workers: how many queries may run at the same time.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        run: Callable[[str], None],
+        *,
+        on_error: Callable[[str, Exception], None] | None = None,
+        zone: tzinfo = timezone.utc,
+        workers: int = 4,
+    ) -> None:
+        self._clock = clock
+        self._run = run
+        self._on_error = on_error
+        self._zone = zone
+        self._workers = workers
+        self._pool: ThreadPoolExecutor | None = None
+        self._alarm: BackgroundScheduler | None = None
+        self._schedules: dict[str, _Schedule] = {}
+        self._pending: dict[str, None] = {}  # a set that keeps its order
+        self._running: dict[str, int] = {}  # query: the thread it runs in
+        self._changed = threading.Condition(threading.RLock())
+        """Guards all of the above; notified when a run ends."""
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Starts the threads; what is pending already runs. Does nothing where they run."""
+        with self._changed:
+            if self._pool is not None:
+                return
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="cq-refresh")
+            if isinstance(self._clock, SystemClock):
+                # Its thread only makes queries pending, so one is enough, and it never misses a moment.
+                self._alarm = BackgroundScheduler(
+                    executors={"default": FiringThreads(1)}, timezone=timezone.utc
+                )
+                self._alarm.start()
+            for name, schedule in self._schedules.items():
+                self._watch(name, schedule)
+            for name in self._pending:
+                self._submit(name)
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Starts no more runs; with `wait`, returns when those under way have ended. `start` starts again.
+
+        Raises:
+            CQError: `wait` inside a run, which would wait for itself.
+        """
+        if wait:
+            self._refuse_inside_a_run("shutdown")
+        with self._changed:
+            pool, self._pool = self._pool, None
+            alarm, self._alarm = self._alarm, None
+        # Not under the lock, which the threads that end need.
+        if alarm is not None:
+            alarm.shutdown(wait=wait)
+        if pool is not None:
+            pool.shutdown(wait=wait)
+
+    # ------------------------------------------------------------ queries
+
+    def add(
+        self, name: str, when: When, last_run: datetime | None = None, *, sources: Iterable[str] = ()
+    ) -> None:
+        """Schedules a query, or changes its schedule.
+
+        Args:
+            name: the query.
+            when: its WHEN clause.
+            last_run: when it ran last, None for a new query. A periodic query that has missed a moment since then is
+                due at once, once.
+            sources: the tables whose commits move an ON COMMIT query.
+
+        Raises:
+            AnalysisError: a period, timestamp or cron expression is not valid.
+        """
+        now = self._clock.now()
+        trigger = trigger_for(when, last_run or now, self._zone)
+        due = None if trigger is None else first_due(trigger, last_run, now)
+        folded = frozenset(source.casefold() for source in sources)
+        with self._changed:
+            self._unwatch(name)
+            self._schedules[name] = _Schedule(when, folded, trigger, due)
+            self._watch(name, self._schedules[name])
+
+    def knows(self, name: str) -> bool:
+        """Whether the query is scheduled."""
+        with self._changed:
+            return name in self._schedules
+
+    def remove(self, name: str) -> None:
+        """Forgets a query, where it is known. A run under way goes on to its end; a pending one does not start."""
+        with self._changed:
+            self._unwatch(name)
+            self._schedules.pop(name, None)
+            self._pending.pop(name, None)
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------ what makes queries due
+
+    def committed(self, version: int, changed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+        """Wakes the queries that a commit concerns.
+
+        Args:
+            version: the commit.
+            changed: for every table it changed, the kinds of change: INSERT, DELETE, UPDATE.
+
+        Returns:
+            The queries that are to run because of it.
+        """
+        kinds = {table.casefold(): frozenset(found) for table, found in changed.items()}
+        with self._changed:
+            woken = tuple(name for name, one in self._schedules.items() if _concerns(one, kinds))
+            for name in woken:
+                self._mark(name)
+        _log.debug("commit %d wakes %s", version, woken)
+        return woken
+
+    def wake(self, name: str) -> None:
+        """Makes a known query pending whatever its WHEN says; nothing where it is not known."""
+        with self._changed:
+            if name in self._schedules:
+                self._mark(name)
+
+    def tick(self, now: datetime | None = None) -> tuple[str, ...]:
+        """Runs, in this thread, every query that is pending or due by the clock; returns when all have ended.
+
+        Args:
+            now: the moment that counts; the clock's by default.
+
+        Returns:
+            The queries that were due by the clock.
+
+        Raises:
+            CQError: called inside a run, which would wait for itself.
+        """
+        self._refuse_inside_a_run("tick")
+        moment = self._clock.now() if now is None else now
+        with self._changed:
+            due = tuple(
+                name for name, one in self._schedules.items() if one.due is not None and one.due <= moment
+            )
+            for name in due:
+                self._advance(self._schedules[name], moment)
+                self._mark(name)
+        self._run_pending(deadline=None)
+        return due
+
+    # ------------------------------------------------------------ waiting
+
+    def idle(self) -> bool:
+        """Whether nothing is pending or running."""
+        with self._changed:
+            return not self._pending and not self._running
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Waits until nothing is pending or running; without started threads, runs what is pending in this one.
+
+        Args:
+            timeout: the longest time to wait, in seconds; a run in this thread is not interrupted.
+
+        Returns:
+            Whether the scheduler is idle now.
+
+        Raises:
+            CQError: called inside a run, which would wait for itself.
+        """
+        self._refuse_inside_a_run("drain")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._pool is None:
+            self._run_pending(deadline)
+        with self._changed:
+            while not self.idle():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    # ------------------------------------------------------------ runs
+
+    def _mark(self, name: str) -> None:
+        """Makes a query pending and sees to it that a thread looks at it."""
+        first = name not in self._pending
+        self._pending[name] = None
+        if first and name not in self._running:
+            self._submit(name)
+
+    def _submit(self, name: str) -> None:
+        if self._pool is not None:
+            self._pool.submit(self._work, name, in_pool=True)
+
+    def _fire(self, name: str) -> None:
+        """What APScheduler calls when a periodic query is due."""
+        with self._changed:
+            schedule = self._schedules.get(name)
+            if schedule is None:
+                return
+            self._advance(schedule, self._clock.now())
+            self._mark(name)
+
+    def _work(self, name: str, *, in_pool: bool) -> None:
+        """Runs a query as long as it is pending, in this thread, unless another does so already.
+
+        The scheduler's own threads (`in_pool`) stop after a shutdown; what is pending then stays so.
+        """
+        with self._changed:
+            if name in self._running or name not in self._pending:
+                return
+            self._running[name] = threading.get_ident()
+        try:
+            while self._take(name, in_pool):
+                self._run_once(name)
+        finally:
+            with self._changed:
+                # Only after an exception that is no Exception; _take has done it otherwise.
+                if self._running.get(name) == threading.get_ident():
+                    self._release(name)
+
+    def _take(self, name: str, in_pool: bool) -> bool:
+        """Takes the next run of a query or, in the same step, gives the query free: no commit falls between."""
+        with self._changed:
+            stopped = in_pool and self._pool is None
+            if name in self._pending and not stopped:
+                del self._pending[name]
+                return True
+            self._release(name)
+            return False
+
+    def _release(self, name: str) -> None:
+        del self._running[name]
+        self._changed.notify_all()
+
+    def _run_once(self, name: str) -> None:
+        try:
+            self._run(name)
+        except Exception as error:  # noqa: BLE001 - a query that fails must not stop the others
+            self._report(name, error)
+
+    def _report(self, name: str, error: Exception) -> None:
+        if self._on_error is None:
+            _log.error("continuous query %s: %s", name, error)
+            return
+        try:
+            self._on_error(name, error)
+        except Exception:  # noqa: BLE001 - neither must an on_error that fails
+            _log.exception("on_error of continuous query %s failed", name)
+
+    def _run_pending(self, deadline: float | None) -> None:
+        """Runs in this thread what is pending and not running elsewhere, and waits for the rest."""
+        while deadline is None or time.monotonic() < deadline:
+            with self._changed:
+                name = next((one for one in self._pending if one not in self._running), None)
+                if name is None:
+                    if self.idle():
+                        return
+                    self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    continue
+            self._work(name, in_pool=False)
+
+    # ------------------------------------------------------------ the clock
+
+    def _watch(self, name: str, schedule: _Schedule) -> None:
+        """Has APScheduler fire a periodic query, where its time is ours."""
+        if self._alarm is not None and schedule.due is not None:
+            self._alarm.add_job(
+                self._fire,
+                schedule.trigger,
+                args=[name],
+                id=name,
+                next_run_time=schedule.due,
+                coalesce=True,
+                misfire_grace_time=None,
+            )
+
+    def _unwatch(self, name: str) -> None:
+        if self._alarm is not None and self._alarm.get_job(name) is not None:
+            self._alarm.remove_job(name)
+
+    def _advance(self, schedule: _Schedule, now: datetime) -> None:
+        if schedule.trigger is not None:
+            schedule.due = schedule.trigger.get_next_fire_time(now, now)
+
+    def _refuse_inside_a_run(self, what: str) -> None:
+        with self._changed:
+            inside = threading.get_ident() in self._running.values()
+        if inside:
+            raise CQError(
+                f"{what} inside the refresh of a continuous query would wait for itself",
+                hint="call it from another thread, or after the refresh",
+            )
+
+
+def _concerns(schedule: _Schedule, changed: Mapping[str, frozenset[str]]) -> bool:
+    when = schedule.when
+    if isinstance(when, OnCommit):
+        return not schedule.sources.isdisjoint(changed)
+    if isinstance(when, OnDml):
+        events = frozenset(when.events)
+        return any(events & changed.get(table.casefold(), frozenset()) for table in when.tables)
+    return False

@@ -1,0 +1,1 @@
+"""Spark as this engine uses it: SQL, settings, rows in Arrow."""

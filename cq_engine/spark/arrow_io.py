@@ -1,0 +1,127 @@
+"""DataFrames to Arrow and back, for every type that a column can have.
+
+Two types do not pass PySpark's own conversion. Year-month intervals have no Arrow type there: they travel as their
+months. A variant that is NULL fails, because PySpark says that its two parts are not nullable: a mark travels instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from cq_engine.catalog.model import Column
+from cq_engine.core.types import contains, rebuilt, spark_schema
+from cq_engine.core.values import Parts, is_variant, with_variants
+
+__all__ = ["from_arrow", "is_plain", "to_arrow"]
+
+_ODD = (t.YearMonthIntervalType, t.VariantType)
+_TEXT = "NULL of cq-engine 4d1f0a2e-6f0c-4b7e-9a55-0c6c1d1f7b1e"
+_MARK = {
+    name: bytes(part) for name, part in vars(t.VariantVal.parseJson(f'"{_TEXT}"')).items()
+}  # its value and metadata
+
+Leaf = Callable[[str, t.DataType], str]
+
+
+def is_plain(schema: t.StructType) -> bool:
+    """True where PySpark's own conversion to Arrow will do."""
+    return not any(contains(field.dataType, _ODD) for field in schema.fields)
+
+
+def to_arrow(frame: DataFrame) -> pa.Table:
+    """The rows of `frame` as Arrow, in the types of `types.arrow_type`. PySpark's exceptions pass through."""
+    if is_plain(frame.schema):
+        return frame.toArrow()
+    kinds = [field.dataType for field in frame.schema.fields]
+    names = frame.columns
+    plain = frame.toDF(*(f"_c{n}" for n in range(len(names))))  # names may be empty, or stand twice
+    shown = [f.expr(_each(f"_c{n}", kind, _sent)).alias(f"_c{n}") for n, kind in enumerate(kinds)]
+    rows = plain.select(*shown).toArrow().rename_columns(names)
+    for n, kind in enumerate(kinds):
+        if contains(kind, t.VariantType):
+            rows = rows.set_column(n, names[n], _with_nulls(rows.column(n)))
+    return rows
+
+
+def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
+    """Arrow rows in the types of `columns` (see `rows.conform`) as a DataFrame of them."""
+    schema = spark_schema(columns)
+    # An empty chunk between others would end Spark's reading there: combine them first.
+    rows = rows.combine_chunks()
+    if not any(contains(field.dataType, _ODD) for field in schema):
+        return spark.createDataFrame(rows, schema=schema)
+    for n, field in enumerate(schema):
+        if contains(field.dataType, t.VariantType):
+            rows = rows.set_column(n, field.name, _with_marks(rows.column(n)))
+    given = t.StructType([t.StructField(each.name, rebuilt(each.dataType, _number)) for each in schema])
+    frame = spark.createDataFrame(rows, schema=given).toDF(*(f"_c{n}" for n in range(len(schema))))
+    shown = [f.expr(_each(f"_c{n}", each.dataType, _received)) for n, each in enumerate(schema)]
+    return frame.select(*(e.cast(each.dataType).alias(each.name) for e, each in zip(shown, schema)))
+
+
+def _number(kind: t.DataType) -> t.DataType:
+    return t.IntegerType() if isinstance(kind, t.YearMonthIntervalType) else kind
+
+
+# ------------------------------------------------------------------------------------------------ in Spark
+
+
+def _sent(value: str, kind: t.DataType) -> str:
+    if isinstance(kind, t.VariantType):
+        return f"coalesce({value}, parse_json('\"{_TEXT}\"'))"
+    return f"CAST(CAST({value} AS INTERVAL MONTH) AS INT)"  # only an interval of one unit becomes a number
+
+
+def _received(value: str, kind: t.DataType) -> str:
+    if isinstance(kind, t.VariantType):
+        return f"CASE WHEN to_json({value}) <> '\"{_TEXT}\"' THEN {value} END"
+    return f"CAST(CAST({value} AS INTERVAL MONTH) AS {kind.simpleString()})"
+
+
+def _each(value: str, kind: t.DataType, leaf: Leaf, depth: int = 0) -> str:
+    """SQL that applies `leaf` to every interval and variant inside of `value`."""
+    if not contains(kind, _ODD):
+        return value
+    key, item = f"k{depth}", f"e{depth}"
+    if isinstance(kind, t.ArrayType):
+        return f"transform({value}, {item} -> {_each(item, kind.elementType, leaf, depth + 1)})"
+    if isinstance(kind, t.MapType):
+        keys = _each(key, kind.keyType, leaf, depth + 1)
+        if keys != key:
+            value = f"transform_keys({value}, ({key}, {item}) -> {keys})"
+        items = _each(item, kind.valueType, leaf, depth + 1)
+        return value if items == item else f"transform_values({value}, ({key}, {item}) -> {items})"
+    if isinstance(kind, t.StructType):
+        fields = []
+        for each in kind.fields:
+            quoted = each.name.replace("`", "``")
+            text = each.name.replace("\\", "\\\\").replace("'", "\\'")
+            fields.append(f"'{text}', {_each(f'{value}.`{quoted}`', each.dataType, leaf, depth + 1)}")
+        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+    return leaf(value, kind)
+
+
+# ------------------------------------------------------------------------------------------------ in Arrow
+
+
+def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def unmarked(parts: Parts | None) -> Parts | None:
+        return None if parts == _MARK else parts
+
+    if is_variant(column.type):
+        marked = pc.equal(pc.struct_field(column, "value"), _MARK["value"])
+        if not pc.any(marked, min_count=0).as_py():
+            return column
+    return with_variants(column, unmarked)
+
+
+def _with_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if is_variant(column.type) and column.null_count == 0:
+        return column
+    return with_variants(column, lambda parts: _MARK if parts is None else parts)

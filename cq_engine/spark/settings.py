@@ -1,0 +1,140 @@
+"""Spark settings that a refresh runs under, where several refreshes share one session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import types as t
+
+from cq_engine.core.errors import CQError
+from cq_engine.core.types import contains
+
+__all__ = ["SMALL_SETTINGS", "meaning", "slot_settings", "small_settings", "writer"]
+
+SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_SLOT_SETTINGS = {
+    # A broadcast keeps its rows, and is a job of its own.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # A small file is not cut into one piece per core.
+    "spark.sql.files.minPartitionNum": "1",
+    # Spark estimates that joins of small inputs are large, and would shuffle what has one partition already. The estimate
+    # of a join is the product of the files' sizes, which soon is more than the largest number that it can be told.
+    "spark.sql.maxSinglePartitionBytes": "9223372036854775807b",
+    "spark.sql.sources.fileCompressionFactor": "0.0000001",
+    # This rule would move a semi-join to below what makes an input one partition.
+    _EXCLUDED: "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
+}
+
+_SHREDDING = "spark.sql.variant.writeShredding.enabled"
+
+
+class _Session:
+    """What is known of one session: how many run in it as it is, and how many want it for small queries."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.shared = 0
+        self.exclusive = False
+        self.scopes: dict[str, int] = {}
+        self.before: dict[str, dict[str, str | None]] = {}
+
+
+_sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def _of(spark: SparkSession) -> _Session:
+    with _guard:
+        return _sessions.setdefault(spark, _Session())
+
+
+def _put(spark: SparkSession, settings: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets the settings (None: unset) and gives what they were."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        elif before[name] != value:
+            spark.conf.set(name, value)
+    return before
+
+
+def small_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block with SMALL_SETTINGS."""
+    return _scope(spark, "small", SMALL_SETTINGS)
+
+
+def slot_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block, inside of `small_settings`, so that plans over slots (`runtime.prepared`) need no shuffle."""
+    given = spark.conf.get(_EXCLUDED, None)
+    rules = _SLOT_SETTINGS[_EXCLUDED]
+    excluded = given if given and rules in given else f"{given},{rules}" if given else rules
+    return _scope(spark, "slot", {**_SLOT_SETTINGS, _EXCLUDED: excluded})
+
+
+@contextmanager
+def _scope(spark: SparkSession, name: str, settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Runs the block with settings; the last block of its name to end puts back what the first one found."""
+    session = _of(spark)
+    with session.changed:
+        if session.scopes.get(name, 0) == 0:
+            session.before[name] = _put(spark, settings)
+        session.scopes[name] = session.scopes.get(name, 0) + 1
+    try:
+        yield
+    finally:
+        with session.changed:
+            session.scopes[name] -= 1
+            if session.scopes[name] == 0:
+                _put(spark, session.before[name])
+
+
+@contextmanager
+def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Runs the block with settings that change what a query means (time zone, ANSI mode, ...).
+
+    Blocks that find them as they are run side by side; one that has to change them runs alone.
+    """
+    session = _of(spark)
+    with session.changed:
+        session.changed.wait_for(lambda: not session.exclusive)
+        different = {n: v for n, v in wanted.items() if spark.conf.get(n, None) != v}
+        if different:
+            session.changed.wait_for(lambda: not session.exclusive and session.shared == 0)
+            session.exclusive = True
+        else:
+            session.shared += 1
+    before: dict[str, str | None] = {}
+    try:
+        before = _put(spark, different)
+        yield
+    finally:
+        _put(spark, before)
+        with session.changed:
+            if different:
+                session.exclusive = False
+            else:
+                session.shared -= 1
+            session.changed.notify_all()
+
+
+def writer(frame: DataFrame) -> DataFrameWriter:
+    """`frame.write` for a file of the warehouse.
+
+    Raises CQError where the session, which may be the user's own, would take VARIANT columns apart: the driver and
+    other readers of Delta Lake know them as their two binary parts.
+    """
+    if contains(frame.schema, t.VariantType) and frame.sparkSession.conf.get(_SHREDDING, "false") == "true":
+        raise CQError(
+            "the Spark session would write VARIANT columns in shredded form",
+            detail="warehouses hold them unshredded, which every reader understands",
+            hint=f'call spark.conf.set("{_SHREDDING}", "false") on the session that you gave to connect()',
+        )
+    return frame.write

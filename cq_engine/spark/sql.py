@@ -1,0 +1,252 @@
+"""Spark SQL over given DataFrames, and Spark's errors as ours. Only public PySpark API, so that Spark Connect works."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from cq_engine.algebra.emit import quote
+from cq_engine.core.errors import AnalysisError, CQError, CQSyntaxError, Location, location_at
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+except ImportError:  # a Spark Connect client without Py4J
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
+
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
+"""What PySpark raises: mostly its own exceptions, but Py4J's where it does not translate (`toArrow`)."""
+
+__all__ = [
+    "SPARK_ERRORS",
+    "Composed",
+    "explained_sql",
+    "fresh_name",
+    "is_connect",
+    "location_at",
+    "quote",
+    "run_sql",
+    "trace",
+    "translate_spark_error",
+]
+
+_counter = itertools.count(1)
+_token = secrets.token_hex(3)
+_FRESH = re.compile(r"`?\bcq_(?:\w+?)_[0-9a-f]{6}_\d+\b`?")
+
+
+def fresh_name(prefix: str) -> str:
+    """A relation name that no other call of this process gives: `cq_<prefix>_<token>_<n>`, ASCII, needs no quotes.
+
+    >>> fresh_name("orders") != fresh_name("orders")
+    True
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", prefix.lower()).strip("_") or "t"
+    return f"cq_{plain}_{_token}_{next(_counter)}"
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """True where the session is a Spark Connect client."""
+    return ".connect." in type(spark).__module__
+
+
+def run_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+    """The query `text`, in which the keys of `relations` (from `fresh_name`) name these DataFrames.
+
+    Thread-safe, because fresh names never meet. PySpark's exceptions pass through; see `translate_spark_error`.
+    """
+    if is_connect(spark):
+        return _run_connect(spark, text, relations)
+    with _views(spark, relations):
+        return spark.sql(text)
+
+
+def explained_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> str:
+    """Spark's physical plan of `run_sql` as text. Not for Spark Connect."""
+    with _views(spark, relations):
+        explained = spark.sql(f"EXPLAIN {text}").first()
+    return str(explained[0]) if explained is not None else ""
+
+
+@contextmanager
+def _views(spark: SparkSession, relations: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Names the relations for the statements in the block."""
+    created: list[str] = []
+    try:
+        for name, frame in relations.items():
+            frame.createOrReplaceTempView(name)
+            created.append(name)
+        yield
+    finally:
+        for name in created:
+            spark.catalog.dropTempView(name)
+
+
+def _run_connect(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+    # A Connect client analyses later, when a view would be gone: hand the relations over inside the query.
+    escaped = text.replace("{", "{{").replace("}", "}}")
+    for name in relations:
+        escaped = re.sub(rf"\b{re.escape(name)}\b", "{" + name + "}", escaped)
+    arguments: dict[str, Any] = dict(relations)
+    return spark.sql(escaped, **arguments)
+
+
+def translate_spark_error(
+    error: BaseException,
+    text: str | None = None,
+    *,
+    source: str = "<input>",
+    names: Mapping[str, str] | None = None,
+    positions: Sequence[Mapping[int, int]] = (),
+) -> CQError:
+    """A PySpark exception as a CQError.
+
+    Args:
+        error: what PySpark raised; a CQError is given back as it is.
+        text: the text that the user wrote, for the location.
+        source: the name of the text in locations.
+        names: fresh relation names and what the user called them, to be put back into the message.
+        positions: steps back from the text that Spark saw to `text`: piece starts there → here (negative: nowhere).
+
+    Returns:
+        CQSyntaxError for text that does not parse, AnalysisError for names and types, else CQError. The message is
+        Spark's first paragraph without error class, SQL state, query context and plan; `detail` is the error class.
+    """
+    if isinstance(error, CQError):
+        return error
+    condition = _condition(error)
+    message = _message(error, names or {})
+    detail = f"Spark error class {condition}" if condition else ""
+    location = _location(error, text, source, positions) if text is not None else None
+    kind: type[CQError] = CQError
+    if isinstance(error, ParseException):
+        kind = CQSyntaxError
+    elif isinstance(error, AnalysisException):
+        kind = AnalysisError
+    return kind(message, detail=detail, hint=_hint(condition), location=location)
+
+
+class Composed:
+    """A text built out of pieces of a user's text and of our own, which knows where its pieces came from."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.text = ""
+        self.origin: dict[int, int] = {}
+
+    @classmethod
+    def plain(cls, user: str) -> Composed:
+        """The user's text as it is."""
+        return cls(user).take(0, len(user))
+
+    def add(self, text: str) -> Composed:
+        """Appends text of ours."""
+        self.origin[len(self.text)] = -1
+        self.text += text
+        return self
+
+    def take(self, start: int, end: int) -> Composed:
+        """Appends `user[start:end]`."""
+        self.origin[len(self.text)] = start
+        self.text += self.user[start:end]
+        return self
+
+    def location(self, offset: int) -> Location | None:
+        """The place of `text[offset]` in the user's text, if it came from there."""
+        found = trace(self.origin, offset)
+        return None if found is None else location_at(self.user, found)
+
+
+def _condition(error: BaseException) -> str:
+    if not isinstance(error, PySparkException):
+        return _last_condition(str(error))
+    try:
+        found = error.getCondition()
+    except Exception:  # noqa: BLE001 - the JVM side may be gone; the message matters more
+        return ""
+    if found:
+        return str(found)
+    return _last_condition(str(error))
+
+
+def _last_condition(text: str) -> str:
+    found = _INNER.findall(text)
+    return str(found[-1]) if found else ""
+
+
+_NOISE = (
+    re.compile(r"^\[[A-Z][A-Z0-9_.]+\]\s*"),
+    re.compile(r"\s*SQLSTATE: ?\w{5}.*\Z", re.DOTALL),
+    re.compile(r"\s*If necessary,? set \"?spark\.sql\.ansi\.enabled.*\Z", re.DOTALL),
+    re.compile(r"\s*\n== .*\Z", re.DOTALL),
+    re.compile(r"\s*\n\s*(?:at |JVM stacktrace|Driver stacktrace).*\Z", re.DOTALL),
+    re.compile(r";?\s*line \d+,? pos \d+;?.*\Z", re.DOTALL),
+    re.compile(r";\s*\n'.*\Z", re.DOTALL),
+)
+_INNER = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]\s")
+
+
+def _message(error: BaseException, names: Mapping[str, str]) -> str:
+    text = str(error)
+    inner = list(_INNER.finditer(text))
+    if inner:
+        text = text[inner[-1].start() :]  # the deepest cause
+    for pattern in _NOISE:
+        text = pattern.sub("", text)
+    text = " ".join(text.split()) or type(error).__name__
+    for name, shown in names.items():
+        text = text.replace(name, shown)
+    return _FRESH.sub("the relation", text)
+
+
+def _hint(condition: str) -> str:
+    # Spark's own advice to turn ANSI mode off would change what results mean.
+    if condition.startswith("DIVIDE_BY_ZERO"):
+        return "try_divide gives NULL where the divisor is 0"
+    if condition.startswith(("CAST_INVALID_INPUT", "CAST_OVERFLOW")):
+        return "try_cast gives NULL where a value cannot be cast"
+    if condition == "SCALAR_SUBQUERY_TOO_MANY_ROWS":
+        return "let the subquery give one row: aggregate it, or add LIMIT 1"
+    return ""
+
+
+def _location(
+    error: BaseException, text: str, source: str, positions: Sequence[Mapping[int, int]]
+) -> Location | None:
+    offset = _offset(error)
+    for step in positions:
+        offset = trace(step, offset) if offset is not None else None
+    return location_at(text, offset, source) if offset is not None and offset <= len(text) else None
+
+
+def trace(positions: Mapping[int, int], offset: int) -> int | None:
+    """Where `offset` came from, given the starts of pieces and where those came from."""
+    nearest = max((start for start in positions if start <= offset), default=None)
+    if nearest is None or positions[nearest] < 0:
+        return None
+    return positions[nearest] + (offset - nearest)
+
+
+def _offset(error: BaseException) -> int | None:
+    """Where in the text that Spark saw the error lies, if Spark says so."""
+    if not isinstance(error, PySparkException):
+        return None
+    try:
+        contexts = error.getQueryContext()
+        for context in contexts or []:
+            if context.contextType().name == "SQL":
+                start = int(context.startIndex())
+                if start >= 0:
+                    return start
+    except Exception:  # noqa: BLE001 - no context on this kind of error
+        return None
+    return None

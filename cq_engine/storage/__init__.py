@@ -1,0 +1,1 @@
+"""Versioned tables read: files, the log after the snapshot, look-ups by key."""

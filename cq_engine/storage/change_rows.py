@@ -1,0 +1,205 @@
+"""Change rows as they are stored: the files and inline rows that the catalog pins, in Arrow or as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce, wraps
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    INSERT,
+    MEMBER,
+    ChangeSet,
+    Column,
+    DataFile,
+    VersionedTable,
+)
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import StorageError
+from cq_engine.core.types import spark_schema
+from cq_engine.spark.arrow_io import from_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
+
+__all__ = ["TAIL_ROWS", "ChangeReader", "reading_again"]
+
+TAIL_ROWS = 200_000
+"""Change rows that the driver is willing to apply to build one image in memory."""
+CHANGE_FILES = 16
+"""Change files that the driver reads itself."""
+CHANGE_BYTES = 64 * 2**20
+"""How large they may be together."""
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def reading_again(method: _Method) -> _Method:
+    """Reads again where inline rows were flushed to a file between the layout and the reading of it."""
+
+    @wraps(method)
+    def reading(*args: Any, **keywords: Any) -> Any:
+        for _ in range(3):
+            try:
+                return method(*args, **keywords)
+            except StorageError as error:
+                if "layout again" not in error.hint:
+                    raise
+        return method(*args, **keywords)
+
+    return cast("_Method", reading)
+
+
+class ChangeReader:
+    """Reads the files of versioned tables and the change rows in them; it keeps nothing."""
+
+    def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
+        self.catalog = catalog
+        self.spark = spark
+
+    # ------------------------------------------------------------ Arrow and files as DataFrames
+
+    def frame(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
+        """Arrow rows as a DataFrame with exactly `columns`."""
+        return from_arrow(self.spark(), conform(rows, columns), columns)
+
+    def files(self, files: Sequence[DataFile], columns: Sequence[Column]) -> DataFrame:
+        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
+        if not files:
+            return self.frame(empty(columns), columns)
+        return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
+
+    def paths(self, files: Sequence[DataFile]) -> list[str]:
+        """The absolute paths of data files."""
+        root = self.catalog.warehouse.rstrip("/")
+        return [f"{root}/{file.path}" for file in files]
+
+    # ------------------------------------------------------------ changes
+
+    @reading_again
+    def changes(self, table: VersionedTable, a: int, b: int) -> DataFrame:
+        """The change rows of (a, b]: physical columns, `_change_type`, `_commit_version` (delta logs: also
+        `_sequence`, `_refresh_time`), in no order.
+
+        Raises StorageError where `a` lies below what is kept.
+        """
+        if table.part is not None:
+            rows = self._changes_frame(shared(table), self._change_sets(table, a, b), a, b)
+            return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
+        return self._changes_frame(table, self._change_sets(table, a, b), a, b)
+
+    @reading_again
+    def changes_arrow(
+        self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
+    ) -> pa.Table | None:
+        """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
+        sets = self._change_sets(table, a, b)
+        if table.part is not None:
+            rows = self.rows_of(shared(table), sets, a, b, limit_rows)
+            return (
+                None if rows is None else rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
+            )
+        return self.rows_of(table, sets, a, b, limit_rows)
+
+    def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
+        if b <= a:
+            return []
+        layout = self.catalog.layout(table.id, a)
+        return [s for s in layout.changes if s.high > a and s.low <= b]
+
+    def _changes_frame(self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int) -> DataFrame:
+        columns = change_columns(table)
+        parts: list[DataFrame] = []
+        inlined = [self._inline(table, s, a, b) for s in sets if s.inline_id is not None]
+        if inlined:
+            parts.append(self.frame(pa.concat_tables(inlined), columns))
+        stored = [s for s in sets if s.inline_id is None]
+        whole = [s for s in stored if not s.insert_only and s.low != s.high]
+        if whole:
+            rows = self.files([file for s in whole for file in s.files], columns)
+            if any(s.low <= a or s.high > b for s in whole):
+                rows = rows.where(f.col(COMMIT_VERSION).between(a + 1, b))
+            parts.append(rows)
+        parts += [self._one_version(table, s) for s in stored if s.insert_only or s.low == s.high]
+        if not parts:
+            return self.frame(empty(columns), columns)
+        return reduce(DataFrame.unionAll, parts)
+
+    def _one_version(self, table: VersionedTable, change_set: ChangeSet) -> DataFrame:
+        """The rows of files that belong to one version, which is a constant of the files."""
+        columns = change_columns(table)
+        constants: dict[str, SparkColumn] = {COMMIT_VERSION: f.lit(change_set.low).cast("bigint")}
+        if change_set.insert_only:
+            constants[CHANGE_TYPE] = f.lit(INSERT)
+        stored = [c for c in columns if c.name not in constants]
+        rows = self.files(change_set.files, stored)
+        return rows.select(
+            *(
+                constants[c.name].alias(c.name) if c.name in constants else f.col(quote(c.name))
+                for c in columns
+            )
+        )
+
+    def rows_of(
+        self,
+        table: VersionedTable,
+        sets: Sequence[ChangeSet],
+        a: int,
+        b: int,
+        limit_rows: int = TAIL_ROWS,
+        limit_files: int = CHANGE_FILES,
+    ) -> pa.Table | None:
+        """The rows of (a, b] in `sets`, of one layout, as `changes_arrow` gives them."""
+        if sum(s.rows for s in sets) > limit_rows:
+            return None
+        in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
+        stored = {s.id for s in sets} - {s.id for s in in_memory}
+        files = [file for s in sets if s.id in stored for file in s.files]
+        if len(files) > limit_files or sum(file.bytes for file in files) > CHANGE_BYTES:
+            return None
+        columns = change_columns(table)
+        parts = [
+            self._stored(table, s, a, b) if s.id in stored else self._inline(table, s, a, b) for s in sets
+        ]
+        return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
+
+    def _inline(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
+        kept = self.catalog.cached(change_set)
+        rows = conform(self.catalog.inline(change_set) if kept is None else kept, change_columns(table))
+        return _between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
+
+    def _stored(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
+        columns = change_columns(table)
+        if not change_set.files:
+            return empty(columns)
+        one = change_set.insert_only or change_set.low == change_set.high
+        constant = {COMMIT_VERSION} if one else set()
+        if change_set.insert_only:
+            constant.add(CHANGE_TYPE)
+        rows = open_dataset(
+            self.paths(change_set.files), [c for c in columns if c.name not in constant]
+        ).to_table()
+        if one:
+            rows = rows.append_column(COMMIT_VERSION, pa.array([change_set.low] * rows.num_rows, pa.int64()))
+        if change_set.insert_only:
+            rows = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * rows.num_rows, pa.string()))
+        rows = conform(rows, columns)
+        return rows if one else _between(rows, a, b)
+
+
+def shared(table: VersionedTable) -> VersionedTable:
+    """The delta log of which `table` is a part."""
+    return replace(table, columns=(*table.columns, Column(MEMBER, "bigint")), part=None)
+
+
+def _between(rows: pa.Table, a: int, b: int) -> pa.Table:
+    version = pc.field(COMMIT_VERSION)
+    return rows.filter((version > a) & (version <= b))

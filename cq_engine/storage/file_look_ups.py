@@ -1,0 +1,100 @@
+"""Look-ups in Parquet files: which may hold wanted values, and the rows that do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.catalog import tables
+from cq_engine.catalog.model import Column, DataFile
+from cq_engine.core.types import collations, spark_type
+from cq_engine.storage.indexed_columns import MappedColumns, is_compared
+from cq_engine.storage.row_groups import RowGroups
+from cq_engine.storage.rows import empty, open_dataset
+
+__all__ = ["FileLookUps", "Restrict", "pruned", "restriction"]
+
+Restrict = Mapping[str, pa.Array]
+"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
+
+
+class FileLookUps:
+    """The look-ups of an engine: in copies of columns where a file has them, else in the row groups that may have the
+    values. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.mapped = MappedColumns()
+        self._row_groups = RowGroups()
+
+    def rows(
+        self,
+        table: int,
+        files: Sequence[tuple[str, int]],
+        columns: Sequence[Column],
+        restrict: Restrict,
+        limit: int,
+    ) -> pa.Table | None:
+        """The rows with wanted values in files (path, number of rows) of a table; None where they are more than `limit`.
+
+        `columns` include those of `restrict`.
+        """
+        parts, others = [], []
+        for path, count in files:
+            part = self.mapped.rows(path, columns, restrict, limit)
+            if part is None:
+                others.append((path, count))
+            else:
+                parts.append(part)
+        if others:
+            parts.append(self._decoded(table, others, columns, restrict, limit))
+        rows = pa.concat_tables(parts) if parts else empty(columns)
+        return None if rows.num_rows > limit else rows
+
+    def _decoded(
+        self,
+        table: int,
+        files: Sequence[tuple[str, int]],
+        columns: Sequence[Column],
+        restrict: Restrict,
+        limit: int,
+    ) -> pa.Table:
+        """From Parquet; where the rows are more than `limit`, not all of them."""
+        dataset = open_dataset([path for path, _ in files], columns)
+        dataset, shares = self._row_groups.pruned(dataset, restrict)
+        for (path, count), share in zip(files, shares):
+            if share:
+                self.mapped.decoded(path, table, math.ceil(share * count), count, columns, restrict)
+        conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
+        condition = reduce(lambda x, y: x & y, conditions) if conditions else None
+        return dataset.scanner([c.name for c in columns], filter=condition).head(limit + 1)
+
+
+def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:
+    """The values of `columns` in `rows`, for a read that is restricted to them; without columns whose equality Arrow
+    and file statistics do not know (nested values, text of a collation)."""
+    return {
+        c.name: pc.unique(rows.column(c.name).combine_chunks())
+        for c in columns
+        if not pa.types.is_nested(rows.column(c.name).type) and not collations(spark_type(c.type))
+    }
+
+
+def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+    """The files that may hold rows with a wanted value in every column, by their statistics."""
+    kept = list(files)
+    for name, values in restrict.items():
+        if values.null_count == 0 and not pa.types.is_floating(values.type):
+            kept = list(tables.prune(kept, name, values))
+    return kept
+
+
+def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression | None:
+    kind = schema.field(name).type
+    if not is_compared(kind):
+        return None
+    condition = pc.field(name).isin(pc.unique(values).drop_null().cast(kind))
+    return condition | pc.field(name).is_null() if values.null_count else condition

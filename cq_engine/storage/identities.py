@@ -1,0 +1,113 @@
+"""Identities of many rows as numbers, which Arrow and NumPy compare at once.
+
+Two rows have the same number exactly where `rows.identity_keys` gives them the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.catalog.model import Column
+from cq_engine.core.types import collations, spark_type
+from cq_engine.storage.rows import identity_keys
+
+__all__ = ["Identities", "KeySet", "Numbers"]
+
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
+
+_MOST = 2**62
+
+
+class Identities:
+    """Numbers the identities that `rows` have in `columns`; `numbers` are those of `rows`, in order."""
+
+    def __init__(self, rows: pa.Table, columns: Sequence[Column]) -> None:
+        self._columns = tuple(columns)
+        self._rows = rows.select([c.name for c in columns])
+        self._values: list[pa.Array] | None = None
+        if all(_is_plain(c, rows.schema.field(c.name).type) for c in columns):
+            values = [pc.unique(rows.column(c.name)) for c in columns]
+            self._values = values if prod(map(len, values)) < _MOST else None
+        self.numbers = self.find(rows)
+
+    def find(self, rows: pa.Table) -> Numbers:
+        """The number of each row's identity; one that no row of `self` has may be -1, or a number of no other row."""
+        if self._values is None or not self._comparable(rows):
+            keys = identity_keys(rows, self._columns)
+            return np.fromiter((self._places.get(key, -1) for key in keys), np.int64, len(keys))
+        found = np.zeros(rows.num_rows, np.int64)
+        unknown = np.zeros(rows.num_rows, np.bool_)
+        for column, values in zip(self._columns, self._values):
+            places = _index_in(rows.column(column.name), values)
+            unknown |= places < 0
+            found = found * len(values) + places
+        found[unknown] = -1
+        return found
+
+    def _comparable(self, rows: pa.Table) -> bool:
+        """Does Arrow compare the values of these rows with the known ones as Python would?"""
+        kinds = [(rows.schema.field(c.name).type, v.type) for c, v in zip(self._columns, self._values or ())]
+        return all(
+            ours == theirs or (pa.types.is_integer(ours) and pa.types.is_integer(theirs))
+            for theirs, ours in kinds
+        )
+
+    @cached_property
+    def _places(self) -> dict[Hashable, int]:
+        """By Python key its number: the same as that of `find` by columns, where there is one."""
+        keys = identity_keys(self._rows, self._columns)
+        if self._values is not None:
+            return dict(zip(keys, self.numbers.tolist()))
+        places: dict[Hashable, int] = {}
+        for key in keys:
+            places.setdefault(key, len(places))
+        return places
+
+
+class KeySet:
+    """The identities with these numbers."""
+
+    def __init__(self, identities: Identities, numbers: Numbers) -> None:
+        self._identities = identities
+        self._numbers = np.unique(numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def holds(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which of the rows have an identity of the set."""
+        return np.isin(self._identities.find(rows), self._numbers)
+
+    def without(self, rows: pa.Table) -> KeySet:
+        """The set without the identities that these rows have."""
+        gone = self._identities.find(rows)
+        return KeySet(self._identities, np.setdiff1d(self._numbers, gone))
+
+
+def _is_plain(column: Column, kind: pa.DataType) -> bool:
+    """Does Arrow take two values of the type for equal exactly where they are the same key?"""
+    known = (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_timestamp(kind)
+    )
+    return known and not collations(spark_type(column.type))
+
+
+def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Numbers:
+    """Where each value stands among `values`; -1 for others. NULL is a value."""
+    if column.type != values.type:
+        column, values = column.cast(pa.int64()), values.cast(pa.int64())
+    places = pc.index_in(column, value_set=values).fill_null(-1)
+    return np.asarray(places, dtype=np.int64)

@@ -1,0 +1,321 @@
+"""Look-ups by key in copies of columns that are mapped into memory.
+
+In a Parquet file a look-up decodes a row group, ten thousand rows, for each row that it finds. So a file that is looked
+into again and again gets copies of the columns that look-ups read: decoded, each in an Arrow file that the system maps
+into memory and keeps there while it is used. Wanted values are found by binary search: in the column where it is in
+order, otherwise in a sorted copy that has the places. Data files never change, so copies are never out of date; they
+are made in the background, and the files that nobody has looked into for longest lose them where they take more than
+the budget.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.catalog.model import Column
+from cq_engine.core.types import arrow_schema
+from cq_engine.storage.rows import open_dataset
+from cq_engine.storage.scratch import scratch_directory
+
+__all__ = ["MappedColumns", "is_compared"]
+
+Restrict: TypeAlias = Mapping[str, pa.Array]
+Places: TypeAlias = "npt.NDArray[np.int64]"
+
+FREE = 4
+"""At most a FREE-th of the room that is left becomes copies."""
+COMMON = 1_000
+"""A column gets a sorted copy where a value has, on average, at most so many rows."""
+FEW = 20
+"""Values are searched for one by one where there are at most a FEW-th as many of them as rows."""
+
+
+class MappedColumns:
+    """The copies of one engine. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._guard = threading.Lock()
+        self._filling = threading.Lock()
+        self._directory: Path | None = None
+
+    # ------------------------------------------------------------ look-ups
+
+    def rows(self, path: str, columns: Collection[Column], restrict: Restrict, limit: int) -> pa.Table | None:
+        """The rows of a data file that have a wanted value in every restricted column, as far as Arrow compares its
+        type; at most `limit`. None where they are more, or a column has no copy."""
+        with self._guard:
+            file = self._files.get(path)
+            if file is None or not file.copies:
+                return None
+            self._files.move_to_end(path)
+            copies = dict(file.copies)
+        if any(c not in copies for c in columns):
+            return None
+        by_name = {c.name: copies[c] for c in columns}
+        places = _search([(by_name[name], values) for name, values in restrict.items()], limit)
+        if places is not None and len(places) > limit:
+            return None
+        arrays = [by_name[c.name].values for c in columns]
+        whole = pa.Table.from_arrays(arrays, schema=arrow_schema(list(columns)))
+        if places is None:
+            return whole if whole.num_rows <= limit else None
+        return whole.take(pa.array(places))
+
+    def decoded(
+        self, path: str, table: int, rows: int, of: int, columns: Iterable[Column], keys: Iterable[str]
+    ) -> None:
+        """A look-up has decoded `rows` of the `of` rows that a data file of a table has, to find `keys`."""
+        with self._guard:
+            file = self._files.setdefault(path, _File(table, of))
+            file.decoded += rows
+            file.wanted.update(columns)
+            file.keys.update(keys)
+            self._files.move_to_end(path)
+
+    # ------------------------------------------------------------ copies
+
+    def follow(self, table: int, files: Callable[[], Mapping[str, int]]) -> None:
+        """Where files of a table have copies: new ones among those that it has now (path → rows) are to get the same,
+        others lose theirs."""
+        with self._guard:
+            if not any(file.table == table and file.copies for file in self._files.values()):
+                return
+        now = files()
+        with self._guard:
+            old = {path: file for path, file in self._files.items() if file.table == table}
+            copied = [file for file in old.values() if file.copies]
+            wanted = set().union(*(file.copies for file in copied))
+            keys = set().union(*(file.keys for file in copied))
+            for path, rows in now.items():
+                if path not in old:
+                    self._files[path] = _File(table, rows, rows, set(wanted), set(keys))
+            for path in old.keys() - now.keys():
+                self._files.pop(path).remove()
+
+    def fill(self, budget: int) -> int:
+        """Makes the copies that pay, all together of at most `budget` bytes; how many files got some.
+
+        That is where look-ups have decoded as much as the file has, or, while there is room, where other files of the
+        table have copies.
+        """
+        done = 0
+        with self._filling:
+            if not budget:
+                self._clear()
+                return 0
+            for path, file in self._due(budget):
+                try:
+                    done += self._copy(path, file, budget)
+                except (OSError, pa.ArrowException):  # the file is gone, or the disk is full
+                    with self._guard:
+                        file.refuse()
+        return done
+
+    def close(self) -> None:
+        """Removes the copies."""
+        with self._filling:
+            self._clear()
+
+    def _clear(self) -> None:
+        with self._guard:
+            self._files.clear()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _due(self, budget: int) -> list[tuple[str, _File]]:
+        with self._guard:
+            roomy = 2 * sum(file.nbytes for file in self._files.values()) < budget
+            hot = {file.table for file in self._files.values() if file.copies and roomy}
+            return [
+                (path, file)
+                for path, file in self._files.items()
+                if file.wanted - file.copies.keys()
+                and (file.decoded >= file.rows or (file.table in hot and not file.refused))
+            ]
+
+    def _copy(self, path: str, file: _File, budget: int) -> bool:
+        """Copies what is wanted of a file; False where there is no room."""
+        with self._guard:
+            columns = sorted(file.wanted - file.copies.keys(), key=lambda c: c.name)
+            keys = set(file.keys)
+        if self._directory is None:
+            place = Path(tempfile.gettempdir())
+            self._directory = Path(tempfile.mkdtemp(dir=scratch_directory(place, "cq-engine-columns-")))
+        rows = open_dataset([path], columns).to_table()
+        if not self._room_for(path, rows.nbytes, budget):
+            with self._guard:
+                file.refuse()
+            return False
+        copies = {c: _Copy.of(rows.column(c.name), self._directory, searched=c.name in keys) for c in columns}
+        with self._guard:
+            file.copies.update(copies)
+        return True
+
+    def _room_for(self, path: str, more: int, budget: int) -> bool:
+        """Makes room within the budget; False where there is none."""
+        assert self._directory is not None
+        free = shutil.disk_usage(self._directory).free // FREE
+        with self._guard:
+            taken = sum(file.nbytes for file in self._files.values())
+            for other, file in list(self._files.items()):
+                if taken + more <= min(budget, taken + free):
+                    break
+                if other != path and file.copies:
+                    taken -= file.nbytes
+                    file.refuse()
+            return taken + more <= min(budget, taken + free)
+
+
+@dataclass
+class _File:
+    """What is known of a data file that was looked into."""
+
+    table: int
+    rows: int
+    decoded: int = 0
+    wanted: set[Column] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    refused: bool = False
+    """Had it no room? Then it has to earn its copies again by what look-ups decode."""
+    copies: dict[Column, _Copy] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(copy.nbytes for copy in self.copies.values())
+
+    def remove(self) -> None:
+        for copy in self.copies.values():
+            copy.remove()
+
+    def refuse(self) -> None:
+        """Takes its copies away, and what it had earned."""
+        self.remove()
+        self.copies, self.decoded, self.refused = {}, 0, True
+
+
+@dataclass
+class _Copy:
+    """A column, its values in order, and their places; without these where `ordered` is the column itself."""
+
+    values: pa.ChunkedArray
+    ordered: npt.NDArray[np.signedinteger] | None
+    places: npt.NDArray[np.signedinteger] | None
+    nbytes: int
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray, directory: Path, *, searched: bool) -> _Copy:
+        paths = [_path(directory)]
+        values = _mapped(paths[0], {"values": column.combine_chunks()})["values"]
+        ordered = places = None
+        if searched and _is_number(column.type) and not column.null_count and len(column):
+            numbers = _numbers(values)
+            if bool(np.all(numbers[:-1] <= numbers[1:])):
+                ordered = numbers
+            elif len(column) <= COMMON * len(pc.unique(column)):
+                order = np.argsort(numbers, kind="stable").astype(np.int32)
+                paths.append(_path(directory))
+                index = _mapped(paths[1], {"ordered": pa.array(numbers[order]), "places": pa.array(order)})
+                ordered, places = _numbers(index["ordered"]), _numbers(index["places"])
+        return cls(values, ordered, places, sum(path.stat().st_size for path in paths), tuple(paths))
+
+    def remove(self) -> None:
+        """Takes the files away; who reads them goes on."""
+        for path in self.paths:
+            with suppress(OSError):
+                path.unlink()
+
+    def ranges(self, values: pa.Array) -> tuple[Places, Places] | None:
+        """For each wanted value, where in `ordered` its rows begin and end; None where there is no order."""
+        if self.ordered is None or len(values) * FEW > len(self.ordered) or not _is_number(values.type):
+            return None
+        kind = np.iinfo(self.ordered.dtype)
+        wanted = np.unique(_numbers(values.drop_null()))
+        wanted = wanted[(wanted >= kind.min) & (wanted <= kind.max)].astype(self.ordered.dtype)
+        return np.searchsorted(self.ordered, wanted, "left"), np.searchsorted(self.ordered, wanted, "right")
+
+    def at(self, low: Places, high: Places) -> Places:
+        """The places, in order, of the rows in these ranges."""
+        lengths = high - low
+        steps = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
+        found = steps + np.arange(len(steps))
+        return found if self.places is None else np.sort(self.places[found].astype(np.int64))
+
+
+def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int) -> Places | None:
+    """The places of the rows with a wanted value in every column; None where nothing is restricted. May be longer than
+    `limit`, and is then not all that it should be."""
+    ranges, others = [], []
+    for copy, values in wanted:
+        found = copy.ranges(values)
+        if found is not None:
+            ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
+        elif is_compared(values.type):
+            others.append((copy, values))
+    ranges.sort(key=lambda each: each[0])
+    places: Places | None = None
+    if ranges:
+        if ranges[0][0] > limit * FEW:
+            return np.arange(limit + 1)
+        places = ranges[0][1].at(*ranges[0][2])
+        others = [*((copy, values) for _, copy, _, values in ranges[1:]), *others]
+    for copy, values in others:
+        column = copy.values if places is None else copy.values.take(pa.array(places))
+        held = np.flatnonzero(np.asarray(_is_in(column, values)))
+        places = held if places is None else places[held]
+    return places
+
+
+def _is_in(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    found = pc.is_in(column, value_set=pc.unique(values).drop_null().cast(column.type))
+    return pc.or_(found, pc.is_null(column)) if values.null_count else found
+
+
+def is_compared(kind: pa.DataType) -> bool:
+    """Does a look-up compare values of the type? Others restrict nothing."""
+    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind))
+
+
+def _numbers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.signedinteger]:
+    """The numbers of a column without NULLs; not copied where it is in one piece."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if pa.types.is_date32(column.type):
+        column = column.view(pa.int32())
+    numbers: npt.NDArray[np.signedinteger] = column.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _path(directory: Path) -> Path:
+    handle, name = tempfile.mkstemp(suffix=".arrow", dir=directory)
+    with open(handle, "wb"):  # noqa: PTH123 - an open handle
+        return Path(name)
+
+
+def _mapped(path: Path, columns: Mapping[str, pa.Array]) -> dict[str, pa.ChunkedArray]:
+    """Columns that are written to a file and mapped from there."""
+    rows = pa.table(dict(columns))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    with pa.memory_map(str(path)) as source:
+        read = pa.ipc.open_file(source).read_all()
+    return {name: read.column(name) for name in columns}

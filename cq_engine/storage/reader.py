@@ -1,0 +1,336 @@
+"""Images of versioned tables: the rows after a commit, from snapshots and the change rows since.
+
+Everything is read from the file lists and inline rows that the catalog pins, never by listing a directory. Identity
+is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    UPDATE_PREIMAGE,
+    Column,
+    Layout,
+    VersionedTable,
+)
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import StorageError
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.change_rows import ChangeReader, reading_again
+from cq_engine.storage.file_look_ups import FileLookUps, Restrict, pruned, restriction
+from cq_engine.storage.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
+
+__all__ = ["Reader", "concerning"]
+
+SMALL_ROWS = 50_000
+"""A table with at most this many rows has an image in memory."""
+SMALL_BYTES = 64 * 2**20
+"""All images in memory together."""
+RESTRICT_FILES = 64
+"""Files, after pruning, that the driver reads itself."""
+RESTRICT_ROWS = 1_000_000
+"""Rows that the driver takes out of them."""
+IN_LIST = 1_000
+"""Literals in one pushed-down IN; more become a broadcast semi-join."""
+NARROWED = 1_000
+"""Of more change rows than this, those are picked that concern what is looked up."""
+FRAMES = 64
+"""DataFrames of images in memory that are kept for the next statement."""
+
+
+class Reader(ChangeReader):
+    """Reads versioned tables through Arrow where they are small and through Spark where not. Thread-safe."""
+
+    def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
+        super().__init__(catalog, spark)
+        self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
+        """Gives the rows of a table of kind constants, which is not stored."""
+        self._lock = threading.RLock()
+        self.look_ups = FileLookUps()
+        self._arenas: OrderedDict[int, Arena] = OrderedDict()
+        self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
+
+    # ------------------------------------------------------------ snapshots
+
+    def base(self, table: VersionedTable, layout: Layout, restrict: Restrict | None = None) -> DataFrame:
+        """The snapshot rows of `layout`, physical columns.
+
+        With `restrict` at least the rows with wanted values: files are pruned by the catalog's statistics; few files
+        are read by the driver into Arrow, many by Spark with a pushed-down IN.
+        """
+        columns = table.physical_columns
+        if restrict is None:
+            return self.files(layout.snapshot, columns)
+        found = self.base_arrow(table, layout, restrict)
+        if found is not None:
+            return self.frame(found, columns)
+        rows = self.files(pruned(layout.snapshot, restrict), columns)
+        for name, values in restrict.items():
+            rows = self._keep(rows, table, name, values)
+        return rows
+
+    def base_arrow(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        wanted: Collection[str] | None = None,
+    ) -> pa.Table | None:
+        """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows.
+
+        Of the columns that are neither `wanted`, nor the identity, nor restricted, the values are NULL.
+        """
+        columns = table.physical_columns
+        files = pruned(layout.snapshot, restrict)
+        if len(files) > RESTRICT_FILES:
+            return None
+        names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
+        read = [c for c in columns if c.name in names]
+        opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
+        rows = self.look_ups.rows(table.id, opened, read, restrict, RESTRICT_ROWS)
+        return None if rows is None else conform(rows, columns)
+
+    def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
+        column = next(c for c in table.physical_columns if c.name == name)
+        wanted = pc.unique(values)
+        if len(wanted) <= IN_LIST and not pa.types.is_nested(wanted.type):
+            known = wanted.drop_null()
+            condition = _column(name).isin(known.to_pylist()) if len(known) else f.lit(False)
+            return rows.where(condition | _column(name).isNull() if wanted.null_count else condition)
+        keys = self.frame(pa.table({name: wanted}), [column]).withColumnRenamed(name, "_wanted")
+        return rows.join(f.broadcast(keys), _column(name).eqNullSafe(f.col("_wanted")), "left_semi")
+
+    # ------------------------------------------------------------ images
+
+    @reading_again
+    def image(self, table: VersionedTable, version: int, restrict: Restrict | None = None) -> DataFrame:
+        """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values.
+
+        Raises StorageError where `version` lies below what is kept.
+        """
+        small = self.small_image(table, version)
+        if table.kind == "constants":
+            assert small is not None
+            return self.frame(small, table.physical_columns)
+        if small is not None:
+            return self._small_frame(table, version, small)
+        layout = self.catalog.layout(table.id, version)
+        sets = [s for s in layout.changes if s.low <= version]
+        base = self.base(table, layout, restrict)
+        if not sets:
+            return base
+        tail = self._changes_frame(table, sets, layout.base, version)
+        return _overlay(table, base, tail, all(s.kinds <= {"INSERT"} for s in sets))
+
+    @reading_again
+    def small_image(self, table: VersionedTable, version: int) -> pa.Table | None:
+        """The rows after commit `version` as Arrow, or None where the table is not small."""
+        if table.kind == "constants":
+            return self.constants(table)
+        key = (table.id, version, table.physical_columns)
+        if version < self.catalog.floor(table.id):
+            self.catalog.layout(table.id, version)  # says so, though it may still be in memory
+        with self._lock:
+            if key in self._images:
+                self._images.move_to_end(key)
+                return self._images[key]
+            arena = self._arena(table, version)
+            if arena is None:
+                return None
+            rows = self._images[key] = arena.rows()
+            while (
+                len(self._images) > 1
+                and sum(image.nbytes for image in self._images.values()) > SMALL_BYTES // 2
+            ):
+                self._images.popitem(last=False)
+            return rows
+
+    @reading_again
+    def lookup(self, table: VersionedTable, version: int, keys: pa.Table) -> pa.Table:
+        """The rows after commit `version` whose identity stands in `keys` (the identity columns), as Arrow.
+
+        Reads of a large table are restricted to the keys.
+        """
+        wanted = set(identity_keys(keys, identity_columns(table)))
+        with self._lock:
+            arena = self._arena(table, version)
+            if arena is not None:
+                return arena.find(wanted)
+        restrict = restriction(keys, identity_columns(table))
+        found = self._restricted(table, version, restrict)
+        if found is None:
+            found = self._semi_join(table, version, keys, restrict)
+        hits = [n for n, key in enumerate(identity_keys(found, identity_columns(table))) if key in wanted]
+        return found.take(pa.array(hits, pa.int64()))
+
+    @reading_again
+    def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
+        """At least the rows after commit `version` with wanted values, as Arrow; None where they are many."""
+        small = self.small_image(table, version)
+        return small if small is not None else self._restricted(table, version, restrict)
+
+    def is_small(self, table: VersionedTable, version: int) -> bool:
+        """True where `small_image` gives rows."""
+        return self.small_image(table, version) is not None
+
+    def forget(self, table: VersionedTable) -> None:
+        """Reads the table anew: rows have been added at a version that it had already."""
+        with self._lock:
+            self._arenas.pop(table.id, None)
+            for key in [key for key in self._images if key[0] == table.id]:
+                del self._images[key]
+            for frame in [frame for frame in self._frames if frame[0] == table.id]:
+                del self._frames[frame]
+
+    def _restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
+        layout = self.catalog.layout(table.id, version)
+        sets = [s for s in layout.changes if s.low <= version]
+        changes = self.rows_of(table, sets, layout.base, version)
+        base = self.base_arrow(table, layout, restrict) if changes is not None else None
+        if changes is None or base is None:
+            return None
+        changes = concerning(table, changes, base, restrict)
+        arena = Arena(table.physical_columns, table.identity)
+        arena.load(base, layout.base)
+        arena.advance(changes, version)
+        return arena.rows()
+
+    def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
+        identity = [c for c in table.physical_columns if c.name in table.identity]
+        wanted = self.frame(keys.select([c.name for c in identity]).combine_chunks(), identity)
+        wanted = wanted.select(*(_column(c.name).alias(f"_k{n}") for n, c in enumerate(identity))).distinct()
+        on = [_column(c.name).eqNullSafe(f.col(f"_k{n}")) for n, c in enumerate(identity)]
+        rows = self.image(table, version, restrict).join(wanted, on, "left_semi")
+        return conform(to_arrow(rows), table.physical_columns)
+
+    def _arena(self, table: VersionedTable, version: int) -> Arena | None:
+        """The arena of a small table at exactly `version`; the newest one seen is kept and moved forward."""
+        columns = table.physical_columns
+        kept = self._arenas.get(table.id)
+        if kept is not None and kept.columns == columns:
+            if kept.version == version:
+                self._arenas.move_to_end(table.id)
+                return kept
+            if kept.version < version and self._advance(table, kept, version):
+                return kept
+        arena = self._build(table, version)
+        if arena is not None and (kept is None or kept.version < version or kept.columns != columns):
+            self._arenas[table.id] = arena
+            self._arenas.move_to_end(table.id)
+            while len(self._arenas) > 1 and sum(a.nbytes for a in self._arenas.values()) > SMALL_BYTES // 2:
+                self._arenas.popitem(last=False)
+        return arena
+
+    def _advance(self, table: VersionedTable, arena: Arena, version: int) -> bool:
+        try:
+            changes = self.changes_arrow(table, arena.version, version, SMALL_ROWS)
+        except StorageError:
+            if arena.version >= self.catalog.floor(table.id):
+                raise
+            changes = None  # the changes since were forgotten
+        if changes is None or len(arena) + changes.num_rows > 2 * SMALL_ROWS:
+            del self._arenas[table.id]
+            return False
+        arena.advance(changes, version)
+        if len(arena) > SMALL_ROWS or arena.nbytes > SMALL_BYTES // 4:
+            del self._arenas[table.id]
+            return False
+        self._arenas.move_to_end(table.id)
+        return True
+
+    def _build(self, table: VersionedTable, version: int) -> Arena | None:
+        layout = self.catalog.layout(table.id, version)
+        sets = [s for s in layout.changes if s.low <= version]
+        inserts = sum(s.rows if s.kinds <= {INSERT} else -s.rows for s in sets if s.high <= version)
+        least = sum(file.rows for file in layout.snapshot) + inserts
+        if least > SMALL_ROWS or len(layout.snapshot) > RESTRICT_FILES:
+            return None
+        changes = self.rows_of(table, sets, layout.base, version)
+        if changes is None:
+            return None
+        arena = Arena(table.physical_columns, table.identity)
+        if layout.snapshot:
+            arena.load(
+                open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base
+            )
+        arena.advance(changes, version)
+        return arena if len(arena) <= SMALL_ROWS and arena.nbytes <= SMALL_BYTES // 4 else None
+
+    def _small_frame(self, table: VersionedTable, version: int, rows: pa.Table) -> DataFrame:
+        spark = self.spark()
+        key = (table.id, version, table.physical_columns, id(spark))
+        with self._lock:
+            if key not in self._frames:
+                self._frames[key] = self.frame(rows, table.physical_columns)
+                while len(self._frames) > FRAMES:
+                    self._frames.popitem(last=False)
+            self._frames.move_to_end(key)
+            return self._frames[key]
+
+
+def _no_constants(table: VersionedTable) -> pa.Table:
+    return empty(table.physical_columns)
+
+
+def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inserts: bool) -> DataFrame:
+    """`base` with the change rows of `tail` applied: one Spark expression."""
+    columns = [_column(c.name) for c in table.physical_columns]
+    if only_inserts:
+        return base.unionAll(tail.select(*columns))
+    last = Window.partitionBy(*(_column(name) for name in table.identity)).orderBy(
+        f.col(COMMIT_VERSION).desc()
+    )
+    newest = (
+        tail.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
+        .withColumn("_newest", f.row_number().over(last))
+        .where(f.col("_newest") == 1)
+    )
+    after = newest.where(f.col(CHANGE_TYPE) != DELETE).select(*columns)
+    if not table.identity:
+        return base.join(newest.select(f.lit(1).alias("_k")), how="left_anti").unionAll(after)
+    touched = newest.select(*(_column(name).alias(f"_k{n}") for n, name in enumerate(table.identity)))
+    on = [_column(name).eqNullSafe(f.col(f"_k{n}")) for n, name in enumerate(table.identity)]
+    return base.join(touched, on, "left_anti").unionAll(after)
+
+
+def concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict) -> pa.Table:
+    """The change rows of identities that have a row in `base`, or a change row with wanted values.
+
+    Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
+    """
+    identity = identity_columns(table)
+    if changes.num_rows <= NARROWED or not set(restriction(changes.slice(0, 0), identity)).issuperset(
+        c.name for c in identity
+    ):
+        return changes
+    wanted = changes
+    for name, values in restrict.items():
+        if not pa.types.is_floating(values.type) and not pa.types.is_nested(values.type):
+            kind = changes.schema.field(name).type
+            wanted = wanted.filter(pc.is_in(wanted.column(name), value_set=values.cast(kind)))
+    names = [c.name for c in identity]
+    for name, values in restriction(
+        pa.concat_tables([base.select(names), wanted.select(names)]), identity
+    ).items():
+        if not pa.types.is_floating(values.type):
+            changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
+    return changes
+
+
+def _column(name: str) -> SparkColumn:
+    return f.col(quote(name))

@@ -1,0 +1,259 @@
+"""Rows in Arrow on the driver: identities as Python keys, schemas, files, and the image of a small table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    SEQUENCE,
+    UPDATE_PREIMAGE,
+    Column,
+    VersionedTable,
+)
+from cq_engine.core.errors import AnalysisError
+from cq_engine.core.types import FOLDED_COLLATIONS, arrow_schema, collations, spark_type
+from cq_engine.core.values import is_variant, variant
+
+__all__ = [
+    "Arena",
+    "change_columns",
+    "conform",
+    "empty",
+    "identity_columns",
+    "identity_keys",
+    "open_dataset",
+    "row_values",
+]
+
+_NAN = ("NaN",)
+_REFRESH_TIME = "_refresh_time"
+
+
+def change_columns(table: VersionedTable) -> tuple[Column, ...]:
+    """The columns of change rows: the physical ones, `_change_type`, `_commit_version`; of a delta log also
+    `_sequence` and `_refresh_time`."""
+    more = [Column(CHANGE_TYPE, "string", False), Column(COMMIT_VERSION, "bigint", False)]
+    if table.kind == "delta":
+        more += [Column(SEQUENCE, "bigint", False), Column(_REFRESH_TIME, "timestamp", True)]
+    physical = table.physical_columns
+    taken = {c.name for c in physical}
+    return (*physical, *(c for c in more if c.name not in taken))
+
+
+def conform(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """`table` with exactly these columns, in this order and in Arrow's types for them; columns it lacks are NULL."""
+    schema = arrow_schema(columns)
+    if table.schema.equals(schema):
+        return table
+    present = set(table.column_names)
+    arrays = []
+    for field in schema:
+        if field.name not in present:
+            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+            continue
+        column = table.column(field.name)
+        arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def empty(columns: Sequence[Column]) -> pa.Table:
+    """No rows of these columns."""
+    return arrow_schema(columns).empty_table()
+
+
+def identity_columns(table: VersionedTable) -> tuple[Column, ...]:
+    """The columns that identify a row of `table`."""
+    by_name = {c.name: c for c in table.physical_columns}
+    return tuple(by_name[name] for name in table.identity)
+
+
+def identity_keys(table: pa.Table, identity: Sequence[Column]) -> list[Hashable]:
+    """The identity of each row as a hashable value: NULL = NULL, NaN = NaN, −0.0 = 0.0, text by its collation.
+
+    Times are their numbers, so that every instant that Spark has is representable.
+    Raises AnalysisError for a collation that only Spark can compare.
+    """
+    if not identity:
+        return [()] * table.num_rows
+    lists = [_hashable(table.column(c.name), _folding(c)) for c in identity]
+    return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+
+def row_values(table: pa.Table) -> list[Hashable]:
+    """Every row of `table` as one hashable value, equal exactly where the rows are the same row image.
+
+    Text counts as it is written, whatever its collation; the order of a map's entries does not.
+    """
+    if not table.num_columns:
+        return [()] * table.num_rows
+    lists = [_hashable(column, None) for column in table.columns]
+    return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+
+_Fold = Callable[[str], str]
+
+
+def _folding(column: Column) -> _Fold | None:
+    """What makes text of the column's collation equal where Spark takes it for equal; None for plain comparison."""
+    found = collations(spark_type(column.type))
+    if not found:
+        return None
+    if len(found) > 1 or not found <= FOLDED_COLLATIONS:
+        raise AnalysisError(
+            f"column {column.name} of type {column.type} cannot identify rows",
+            detail=f"only Spark can compare text of collation {', '.join(sorted(found))}",
+            hint="compare by another one, such as UTF8_LCASE",
+        )
+    (collation,) = found
+    return lambda text: _folded(text, collation)
+
+
+def _folded(text: str, collation: str) -> str:
+    if collation.endswith("_RTRIM"):
+        text = text.rstrip(" ")
+    if collation.startswith("UTF8_LCASE"):  # code point by code point, both small sigmas as one
+        return text.lower() if text.isascii() else "".join(map(str.lower, text)).replace("ς", "σ")
+    return text
+
+
+def _hashable(column: pa.ChunkedArray, fold: _Fold | None) -> list[Hashable]:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return [_NAN if v is not None and math.isnan(v) else v for v in pc.add(column, 0.0).to_pylist()]
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind):
+        return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_date32(kind):
+        return column.cast(pa.int32()).to_pylist()  # type: ignore[no-any-return]
+    values = column.to_pylist()
+    if pa.types.is_nested(kind) or fold is not None:
+        return [_freeze(v, kind, fold) for v in values]
+    return values  # type: ignore[no-any-return]
+
+
+def _freeze(value: Any, kind: pa.DataType, fold: _Fold | None) -> Hashable:
+    if value is None:
+        return None
+    if is_variant(kind):
+        return _tagged(variant(value))
+    if pa.types.is_struct(kind):
+        return tuple(_freeze(value[field.name], field.type, fold) for field in kind)
+    if pa.types.is_map(kind):
+        return frozenset(
+            (_freeze(k, kind.key_type, fold), _freeze(v, kind.item_type, fold)) for k, v in value
+        )
+    if pa.types.is_list(kind):
+        return tuple(_freeze(v, kind.value_type, fold) for v in value)
+    if isinstance(value, float):
+        return _NAN if math.isnan(value) else value + 0.0
+    return fold(value) if fold is not None and isinstance(value, str) else value
+
+
+def _tagged(value: Any) -> Hashable:
+    """A value inside a variant with its type: there, 1 is not 1.0 and not true."""
+    if isinstance(value, dict):
+        return frozenset((key, _tagged(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(_tagged(item) for item in value)
+    if isinstance(value, float):
+        return "float", (_NAN if math.isnan(value) else value + 0.0)
+    return type(value).__name__, value
+
+
+def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
+    """Parquet files (absolute paths or URIs of one file system) as a dataset of `columns`."""
+    schema = arrow_schema(columns)
+    if "://" in paths[0]:
+        filesystem, _ = pafs.FileSystem.from_uri(paths[0])
+        names = [pafs.FileSystem.from_uri(path)[1] for path in paths]
+        return ds.dataset(names, schema=schema, format="parquet", filesystem=filesystem)
+    return ds.dataset(list(paths), schema=schema, format="parquet")
+
+
+class Arena:
+    """The rows of one small table at one version; change rows move it to later versions.
+
+    Rows live in an append-only list of Arrow chunks, `positions` says which of them are alive, by identity.
+    """
+
+    def __init__(self, columns: Sequence[Column], identity: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        by_name = {c.name: c for c in columns}
+        self.identity = tuple(by_name[name] for name in identity)
+        self.version = 0
+        self.positions: dict[Hashable, int] = {}
+        self._chunks: list[pa.Table] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def load(self, rows: pa.Table, version: int) -> None:
+        """Adds rows of the image at `version`."""
+        self.version = version
+        if rows.num_rows:
+            start = self._append(conform(rows, self.columns))
+            keys = identity_keys(rows, self.identity)
+            self.positions.update(zip(keys, range(start, start + len(keys))))
+
+    def advance(self, changes: pa.Table, version: int) -> None:
+        """Applies the change rows of (self.version, version], at most one net change per identity and version."""
+        self.version = version
+        if changes.num_rows == 0:
+            return
+        changes = changes.sort_by(COMMIT_VERSION) if changes.num_rows > 1 else changes
+        start = self._append(conform(changes, self.columns))
+        keys = identity_keys(changes, self.identity)
+        for offset, (key, kind) in enumerate(zip(keys, changes.column(CHANGE_TYPE).to_pylist())):
+            if kind == DELETE:
+                self.positions.pop(key, None)
+            elif kind != UPDATE_PREIMAGE:
+                self.positions[key] = start + offset
+        if self._size > 2 * len(self.positions) + 1000:
+            self._compact()
+
+    def rows(self) -> pa.Table:
+        """The rows that are alive."""
+        return self._take(self.positions.values())
+
+    def find(self, keys: Iterable[Hashable]) -> pa.Table:
+        """The rows with these identities."""
+        return self._take([self.positions[k] for k in keys if k in self.positions])
+
+    def _take(self, positions: Iterable[int]) -> pa.Table:
+        wanted = list(positions)
+        if not wanted:
+            return empty(self.columns)
+        whole = self._whole()
+        if len(wanted) == self._size and wanted == list(range(self._size)):
+            return whole
+        return whole.take(pa.array(wanted, pa.int64())).combine_chunks()
+
+    def _whole(self) -> pa.Table:
+        if len(self._chunks) > 1:
+            self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
+        return self._chunks[0]
+
+    def _append(self, rows: pa.Table) -> int:
+        start = self._size
+        self._chunks.append(rows)
+        self._size += rows.num_rows
+        return start
+
+    def _compact(self) -> None:
+        live = self.rows()
+        self.positions = {key: n for n, key in enumerate(self.positions)}
+        self._chunks, self._size = [live], live.num_rows

@@ -1,0 +1,175 @@
+"""The change rows of one table over an interval, few enough for the driver: net changes and row versions in Arrow.
+
+What `delta.images` says in SQL, without a Spark plan. Both are tested against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
+from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
+from cq_engine.storage.identities import Identities, KeySet, Numbers
+from cq_engine.storage.rows import identity_columns
+
+__all__ = ["Tail", "begins"]
+
+_NEW = pa.array(["insert", "update_postimage"])
+
+
+@dataclass(frozen=True)
+class Tail:
+    """`rows` are the change rows of (base, b] of `table`; `changes` and `versions` are about (a, b]."""
+
+    table: VersionedTable
+    rows: pa.Table
+    identities: Identities
+    net: pa.Table
+    """`rows` netted: physical columns, `_v`, `_w`; with `net_numbers` the identity of each."""
+    net_numbers: Numbers
+    a: int
+    _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> Tail:
+        identities = Identities(rows, identity_columns(table))
+        weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
+        signed = rows.select([c.name for c in table.physical_columns])
+        signed = signed.append_column(VERSION, rows.column(COMMIT_VERSION)).append_column(WEIGHT, weights)
+        numbers = identities.numbers
+        if not compressed:
+            return cls(table, rows, identities, signed, numbers, a)
+        kept, versions = _netted(numbers, signed, a, b)
+        net = signed.take(pa.array(kept))
+        position = net.column_names.index(VERSION)
+        net = net.set_column(position, VERSION, pa.array(versions))
+        return cls(table, rows, identities, net, numbers[kept], a)
+
+    @cached_property
+    def changes(self) -> pa.Table:
+        """The signed rows of the interval."""
+        return self.net.filter(pc.greater(self.net.column(VERSION), self.a))
+
+    @cached_property
+    def touched(self) -> KeySet:
+        """The keys with a change row."""
+        return KeySet(self.identities, self.identities.numbers)
+
+    @cached_property
+    def without_image(self) -> KeySet:
+        """The keys with a change row of which nothing of the base is shown even where before-images are read there:
+        those that begin with an insert, and those that changed up to `a` already."""
+        versions = _numbers(self.rows, COMMIT_VERSION)
+        old = np.asarray(pc.not_equal(self.rows.column(CHANGE_TYPE), INSERT))
+        order = np.lexsort((old, versions, self.identities.numbers))
+        keys = self.identities.numbers[order]
+        first = order[begins(keys)]
+        return KeySet(
+            self.identities, self.identities.numbers[first][(versions[first] <= self.a) | ~old[first]]
+        )
+
+    def absent(self, after: int) -> KeySet:
+        """The keys that some version from `after` on does not have: those inserted or deleted later than it."""
+        moved = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=pa.array([INSERT, DELETE]))
+        later = pc.greater(self.rows.column(COMMIT_VERSION), after)
+        return KeySet(self.identities, self.identities.numbers[np.asarray(pc.and_(moved, later))])
+
+    def versions(self, undo: bool = True) -> pa.Table:
+        """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;
+        without `undo` but those that only a before-image shows."""
+        if undo not in self._versions:
+            self._versions[undo] = self._find_versions(undo)
+        return self._versions[undo]
+
+    @property
+    def moving(self) -> pa.Table:
+        """The row versions that begin or end in the interval."""
+        rows = self.versions()
+        starts = pc.not_equal(rows.column(FROM), BEFORE)
+        return rows.filter(pc.or_(starts, pc.not_equal(rows.column(TO), FOREVER)))
+
+    def _find_versions(self, undo: bool) -> pa.Table:
+        if self.net.num_rows == 0:
+            return self._valid(self.net.slice(0, 0), [], [])
+        versions, weights = _numbers(self.net, VERSION), _numbers(self.net, WEIGHT)
+        order = np.lexsort((weights, versions, self.net_numbers))
+        keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
+        new_key = begins(keys)
+        first = versions[new_key][np.cumsum(new_key) - 1]
+        following = _following(keys, versions)
+        new = (weights > 0) & (following > self.a)
+        old = (weights < 0) & (versions == first) & (versions > self.a) & undo
+        starts = np.where(new & (versions > self.a), versions, BEFORE)
+        ends = np.where(new, following, versions)
+        shown = new | old
+        return self._valid(self.net.take(pa.array(order[shown])), starts[shown], ends[shown])
+
+    def _valid(self, rows: pa.Table, starts: object, ends: object) -> pa.Table:
+        rows = rows.select([c.name for c in self.table.physical_columns])
+        rows = rows.append_column(FROM, pa.array(starts, pa.int64()))
+        return rows.append_column(TO, pa.array(ends, pa.int64()))
+
+    def before_images(self, base: pa.Table) -> pa.Table:
+        """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
+        versions = _numbers(self.net, VERSION)
+        order = np.lexsort((versions, self.net_numbers))
+        order = order[begins(self.net_numbers[order])]
+        order = order[versions[order] > self.a]
+        keys = self.net_numbers[order]
+        wanted = self.identities.find(base)
+        places = np.searchsorted(keys, wanted)
+        found = np.zeros(len(wanted), np.bool_)
+        inside = places < len(keys)
+        found[inside] = keys[places[inside]] == wanted[inside]
+        ends = versions[order][places[found]]
+        return self._valid(base.filter(pa.array(found)), np.full(len(ends), BEFORE), ends)
+
+    def untouched(self, base: pa.Table) -> pa.Table:
+        """The rows of `base` whose identity has no change."""
+        touched = np.isin(self.identities.find(base), self.net_numbers)
+        return base.filter(pa.array(~touched)) if touched.any() else base
+
+
+def _numbers(rows: pa.Table, name: str) -> Numbers:
+    return np.asarray(rows.column(name), dtype=np.int64)
+
+
+def begins(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
+    """Of sorted keys of one or several columns: where the first row of each is."""
+    found = np.ones(len(keys), np.bool_)
+    found[1:] = keys[1:] != keys[:-1]
+    for column in more:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
+def _following(keys: Numbers, versions: Numbers) -> Numbers:
+    """Of rows sorted by key and version: the key's next later version, or FOREVER."""
+    starts = begins(keys, versions)
+    places = np.flatnonzero(starts)
+    later = np.full(len(places), FOREVER, np.int64)
+    same = keys[places[1:]] == keys[places[:-1]]
+    later[:-1][same] = versions[places[1:]][same]
+    everywhere: Numbers = later[np.cumsum(starts) - 1]
+    return everywhere
+
+
+def _netted(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
+    """Which rows remain, and at which version: up to `a` all, of (a, b] the first before- and last after-image."""
+    versions, weights = _numbers(signed, VERSION), _numbers(signed, WEIGHT)
+    early = versions <= a
+    recent = np.flatnonzero(~early)
+    order = recent[np.lexsort((versions[recent], keys[recent]))]
+    new_key = begins(keys[order])
+    group = np.cumsum(new_key) - 1
+    ends = np.append(new_key[1:], True)[: len(order)]
+    low, high = versions[order][new_key][group], versions[order][ends][group]
+    outer = np.where(weights[order] < 0, low, high) == versions[order]
+    kept = np.sort(np.concatenate([np.flatnonzero(early), order[outer]]))
+    return kept, np.where(versions[kept] <= a, versions[kept], b)

@@ -1,0 +1,1 @@
+"""Transactions, DML and streams of changes."""

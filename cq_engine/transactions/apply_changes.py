@@ -1,0 +1,214 @@
+"""A stream of changes from elsewhere: many source transactions become as many commits, in one catalog transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    Table,
+)
+from cq_engine.context import staging
+from cq_engine.context.services import Services
+from cq_engine.core import faults
+from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
+from cq_engine.transactions.batch_references import check_within
+from cq_engine.transactions.change_batches import Batch, Form, Rows, prepare, ranked, timestamps
+from cq_engine.transactions.commit import INLINE_BYTES
+from cq_engine.transactions.constraints import Change, check, check_not_null
+from cq_engine.transactions.replay import Log, replay
+from cq_engine.transactions.write_set import SmallPending
+
+__all__ = ["Applied", "Rows", "apply_all"]
+
+OPERATIONS: Mapping[str, str] = {"I": "insert", "U": "update", "D": "delete"}
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The commit versions in order, and per version the tables with which of INSERT, DELETE, UPDATE they had."""
+
+    versions: list[int]
+    changed: dict[int, dict[str, frozenset[str]]]
+
+    @property
+    def tables(self) -> dict[str, frozenset[str]]:
+        """The tables and their kinds of change, of all versions together."""
+        found: dict[str, frozenset[str]] = {}
+        for tables in self.changed.values():
+            for name, kinds in tables.items():
+                found[name] = found.get(name, frozenset()) | kinds
+        return found
+
+
+def apply_all(
+    services: Services,
+    batches: Mapping[str, Rows],
+    *,
+    op: str = "op",
+    operations: Mapping[str, str] | None = None,
+    transaction: str | None = None,
+    order: str | None = None,
+    commit_time: str | datetime | None = None,
+) -> Applied:
+    """Applies changes of several tables and source transactions, atomically.
+
+    Args:
+        services: the engine's parts.
+        batches: per table an Arrow table or a DataFrame: the table's columns, `op`, and the columns named below.
+            An update may change the key where a column `old_<key>` tells the key before. Other `old_` columns are
+            accepted; pre-images are always those that the table has.
+        op: the column with the operation.
+        operations: its values → insert, update, delete or upsert.
+        transaction: the column whose distinct values become one commit each, ordered by their least `order`, else by
+            value; None: everything is one commit.
+        order: the column that orders changes inside a transaction and transactions; None: the rows' own order.
+        commit_time: a column (its greatest value in a transaction counts), or one value, or None for the clock.
+
+    Returns:
+        One version for every source transaction, in order, also where its net change is empty.
+
+    Raises:
+        AnalysisError: a table or column is unknown, an operation is unknown.
+        ConstraintError: a key that is to be inserted exists, or one to be updated or deleted does not; NOT NULL.
+        TransactionError: a commit time goes back.
+    """
+    words = {**OPERATIONS, **(operations or {})}
+    form = Form(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
+    prepared = [prepare(services, name, rows, form) for name, rows in batches.items()]
+    ranks, times = ranked(prepared, order is not None)
+    if not ranks:
+        return Applied([], {})
+    with services.catalog.lock:
+        first = services.catalog.newest_version + 1
+        stamps = timestamps(services, times, commit_time)
+        logs = [replay(services, batch, ranks, first) for batch in prepared]
+        _check(services, prepared, logs, first)
+        return _write(services, prepared, logs, first, stamps)
+
+
+def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
+    """NOT NULL on every row that comes, foreign keys after every commit."""
+    changes: dict[str, Change] = {}
+    for batch, log in zip(batches, logs):
+        came = [n for n in log.events.after if n >= 0]
+        check_not_null(batch.table, log.arena.take(pa.array(came, pa.int64())))
+        ends: dict[Hashable, tuple[int, int]] = {}
+        keys = identity_keys(log.arena, identity_columns(batch.table.storage))
+        for before, after in zip(log.events.before, log.events.after):
+            key = keys[before if before >= 0 else after]
+            ends[key] = (ends[key][0] if key in ends else before, after)
+        pending = SmallPending(batch.table)
+        gone = pa.array([before for before, _ in ends.values() if before >= 0], pa.int64())
+        new = pa.array([after for _, after in ends.values() if after >= 0], pa.int64())
+        pending.apply(log.arena.take(gone), log.arena.take(new))
+        net = pending.net()
+        if net.rows:
+            changes[batch.table.name] = Change(batch.table, pending, net=net, duplicates=pending.duplicates())
+    state = services.catalog.state
+    if any(key.enforced for table in state.tables.values() for key in table.foreign_keys):
+        check(services, state, changes)
+        check_within(services, state, {batch.table.name: log for batch, log in zip(batches, logs)}, first)
+
+
+def _write(
+    services: Services,
+    batches: Sequence[Batch],
+    logs: Sequence[Log],
+    first: int,
+    stamps: Sequence[datetime],
+) -> Applied:
+    catalog = services.catalog
+    faults.point("commit.begin")
+    parts = [
+        (batch.table, _change_rows(batch.table, log))
+        for batch, log in zip(batches, logs)
+        if log.events.version
+    ]
+    attempt = catalog.attempt("apply") if any(rows.nbytes > INLINE_BYTES for _, rows in parts) else None
+    try:
+        files = [
+            _stage(services, attempt, table, rows, first=first, stamps=stamps)
+            if attempt is not None and rows.nbytes > INLINE_BYTES
+            else []
+            for table, rows in parts
+        ]
+    except BaseException:
+        if attempt is not None:
+            attempt.abandon()
+        raise
+    faults.point("commit.staged")
+    with catalog.write(attempt) as unit:  # a write that fails may be durable: only recovery removes its files
+        for n, stamp in enumerate(stamps):
+            unit.add_commit(first + n, stamp)
+        for (table, rows), staged in zip(parts, files):
+            low, high = (pc.min_max(rows.column(COMMIT_VERSION))[k].as_py() for k in ("min", "max"))
+            if staged:
+                unit.add_change_files(table.storage, low, high, staged, _kinds(rows))
+            else:
+                unit.add_changes(table.storage, low, high, rows)
+        faults.point("commit.before_catalog")
+    faults.point("commit.after_catalog")
+    return Applied([first + n for n in range(len(stamps))], _changed(parts))
+
+
+def _change_rows(table: Table, log: Log) -> pa.Table:
+    """The net changes as change rows in version order."""
+    events = log.events
+    positions: list[int] = []
+    kinds: list[str] = []
+    versions: list[int] = []
+    for before, after, version in zip(events.before, events.after, events.version):
+        update = before >= 0 and after >= 0
+        if before >= 0:
+            positions.append(before)
+            kinds.append(UPDATE_PREIMAGE if update else DELETE)
+            versions.append(version)
+        if after >= 0:
+            positions.append(after)
+            kinds.append(UPDATE_POSTIMAGE if update else INSERT)
+            versions.append(version)
+    rows = log.arena.take(pa.array(positions, pa.int64())).combine_chunks()
+    rows = rows.append_column(CHANGE_TYPE, pa.array(kinds, pa.string()))
+    rows = rows.append_column(COMMIT_VERSION, pa.array(versions, pa.int64()))
+    return conform(rows, change_columns(table.storage))
+
+
+def _stage(
+    services: Services, attempt: Any, table: Table, rows: pa.Table, *, first: int, stamps: Sequence[datetime]
+) -> list[Any]:
+    moments = pa.array(stamps, pa.timestamp("us", tz="UTC"))
+    places = pc.subtract(rows.column(COMMIT_VERSION), first)
+    timed = rows.append_column(COMMIT_TIMESTAMP, moments.take(places.combine_chunks()))
+    return staging.stage_arrow(services, attempt, table, timed, "log")
+
+
+_WORDS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE_PREIMAGE: "UPDATE", UPDATE_POSTIMAGE: "UPDATE"}
+
+
+def _kinds(rows: pa.Table) -> frozenset[str]:
+    return frozenset(_WORDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
+
+
+def _changed(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict[str, frozenset[str]]]:
+    found: dict[int, dict[str, set[str]]] = {}
+    for table, rows in parts:
+        for version, kind in set(_pairs(rows)):
+            found.setdefault(version, {}).setdefault(table.name, set()).add(_WORDS[kind])
+    return {v: {name: frozenset(kinds) for name, kinds in by.items()} for v, by in sorted(found.items())}
+
+
+def _pairs(rows: pa.Table) -> Iterator[tuple[int, str]]:
+    return zip(rows.column(COMMIT_VERSION).to_pylist(), rows.column(CHANGE_TYPE).to_pylist())

@@ -1,0 +1,222 @@
+"""The commit of a transaction: conflicts, constraints, files, one catalog transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, DataFile, Table
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context import staging
+from cq_engine.context.services import Services
+from cq_engine.core import faults
+from cq_engine.core.errors import ConflictError, TransactionError
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
+from cq_engine.transactions import bulk
+from cq_engine.transactions.constraints import Change, check
+from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
+
+if TYPE_CHECKING:
+    from cq_engine.transactions.transaction import Transaction
+
+__all__ = ["Committed", "commit", "next_timestamp", "with_version"]
+
+INLINE_BYTES = 1_000_000
+"""Change rows up to this size live in the catalog transaction itself, larger ones in files."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit did: table name → which of INSERT, DELETE, UPDATE."""
+
+    version: int
+    timestamp: datetime
+    changed: dict[str, frozenset[str]]
+
+
+@dataclass
+class _Write:
+    """How one table's change goes into the unit of work."""
+
+    table: Table
+    kinds: frozenset[str]
+    rows: pa.Table | None = None
+    files: list[DataFile] = field(default_factory=list)
+    insert_only: bool = False
+
+    def add_to(self, unit: UnitOfWork, version: int) -> None:
+        storage = self.table.storage
+        if self.rows is not None:
+            unit.add_changes(storage, version, version, self.rows)
+        else:
+            unit.add_change_files(
+                storage, version, version, self.files, self.kinds, insert_only=self.insert_only
+            )
+
+
+def commit(transaction: Transaction, commit_time: datetime | None) -> Committed | None:
+    """Commits the net changes, under the commit lock; None where there are none."""
+    faults.point("commit.begin")
+    services = transaction.services
+    nets = {name: p.net() for name, p in transaction.pending.items() if isinstance(p, SmallPending)}
+    bulks = {name: p for name, p in transaction.pending.items() if isinstance(p, BulkPending)}
+    changes = _changes(transaction, nets, bulks)
+    if not changes:
+        return None
+    with services.catalog.lock:
+        _check_definitions(transaction, changes)
+        _check_conflicts(transaction, changes)
+        version = services.catalog.newest_version + 1
+        timestamp = next_timestamp(services, commit_time)
+        check(services, services.catalog.state, changes)
+        writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
+        faults.point("commit.staged")
+        with services.catalog.write(transaction.hand_over()) as unit:
+            unit.add_commit(version, timestamp)
+            for write in writes:
+                write.add_to(unit, version)
+            faults.point("commit.before_catalog")
+        faults.point("commit.after_catalog")
+    return Committed(version, timestamp, {write.table.name: write.kinds for write in writes})
+
+
+def next_timestamp(services: Services, commit_time: datetime | None) -> datetime:
+    """The time of the next commit. Raises TransactionError where `commit_time` lies before the newest commit."""
+    newest = services.catalog.newest_timestamp
+    if commit_time is None:
+        now = services.now()
+        return now if newest is None or now >= newest else newest
+    moment = commit_time.replace(tzinfo=timezone.utc) if commit_time.tzinfo is None else commit_time
+    moment = moment.astimezone(timezone.utc)
+    if newest is not None and moment < newest:
+        raise TransactionError(
+            f"the commit time {moment.isoformat()} lies before the newest commit's, {newest.isoformat()}",
+            detail="commit timestamps never decrease",
+            hint="to replay history, open the engine with a clock of your own from the start: connect(..., clock=...)",
+        )
+    return moment
+
+
+def with_version(rows: pa.Table, version: int) -> pa.Table:
+    """Change rows with their commit version."""
+    return rows.append_column(COMMIT_VERSION, pa.array([version] * rows.num_rows, pa.int64()))
+
+
+def _changes(
+    transaction: Transaction, nets: Mapping[str, Net], bulks: Mapping[str, BulkPending]
+) -> dict[str, Change]:
+    reader = transaction.services.reader
+    changes: dict[str, Change] = {}
+    for name, net in nets.items():
+        pending = transaction.pending[name]
+        if isinstance(pending, SmallPending) and net.rows:
+            changes[name] = Change(pending.table, pending, net=net, duplicates=pending.duplicates())
+    for name, staged in bulks.items():
+        if staged.plain or staged.signed:
+            changes[name] = Change(staged.table, staged, signed=bulk.signed(reader, staged))
+    return changes
+
+
+def _check_definitions(transaction: Transaction, changes: Mapping[str, Change]) -> None:
+    state = transaction.services.catalog.state
+    for change in changes.values():
+        now = state.tables.get(change.table.name.lower())
+        if now is None or now.storage.id != change.table.storage.id or now.columns != change.table.columns:
+            raise ConflictError(
+                f"table {change.table.name} was altered or dropped since the transaction began",
+                hint="retry it",
+            )
+
+
+def _check_conflicts(transaction: Transaction, changes: Mapping[str, Change]) -> None:
+    """A table that was read, or a row that was written, must not have changed since the snapshot."""
+    catalog = transaction.services.catalog
+    newest = catalog.newest_version
+    if newest == transaction.snapshot:
+        return
+    for name in sorted(transaction.read):
+        table = transaction.state.tables[name.lower()]
+        if catalog.changes(table.storage.id, transaction.snapshot + 1, newest):
+            raise ConflictError(
+                f"table {name} was changed by another transaction since this one read it",
+                detail=f"this transaction began at version {transaction.snapshot}, the newest is {newest}",
+                hint="retry the transaction",
+            )
+    for change in changes.values():
+        if catalog.changes(change.table.storage.id, transaction.snapshot + 1, newest):
+            _check_rows(transaction, change, newest)
+
+
+def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
+    reader, storage = transaction.services.reader, change.table.storage
+    identity = identity_columns(storage)
+    clash: list[object] = []
+    others = reader.changes_arrow(storage, transaction.snapshot, newest)
+    if change.net is not None and others is not None:
+        theirs = set(identity_keys(others, identity))
+        mine = pa.concat_tables([change.net.removed(), change.net.added()])
+        clash = [key for key in identity_keys(mine, identity) if key in theirs][:1]
+    else:
+        keys = [quote(name) for name in storage.identity]
+        rows = change.frame(reader).alias("m")
+        other = reader.changes(storage, transaction.snapshot, newest).select(*keys).alias("t")
+        on = [f.col(f"m.{key}").eqNullSafe(f.col(f"t.{key}")) for key in keys]
+        found = to_arrow(rows.join(other, on, "left_semi").select(*keys).limit(1)).to_pylist()
+        clash = [tuple(row.values()) for row in found]
+    if clash:
+        raise ConflictError(
+            f"a row of table {change.table.name} was changed by another transaction since this one began",
+            detail=f"its identity ({', '.join(storage.identity)}) is {clash[0]}",
+            hint="retry the transaction",
+        )
+
+
+def _write(transaction: Transaction, change: Change, version: int, timestamp: datetime) -> _Write:
+    services, table = transaction.services, change.table
+    if change.net is not None:
+        return _write_small(transaction, table, change.net, version, timestamp)
+    pending = change.pending
+    if not isinstance(pending, BulkPending):
+        raise TypeError("a change on the driver has its net")
+    if not pending.signed:
+        return _Write(table, frozenset({"INSERT"}), files=list(pending.plain), insert_only=True)
+    rows = bulk.change_rows(table, bulk.signed(services.reader, pending), version, timestamp)
+    files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
+    stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()
+    kinds = {row[0] for row in stored.collect()}
+    words = {
+        "insert": "INSERT",
+        "delete": "DELETE",
+        "update_preimage": "UPDATE",
+        "update_postimage": "UPDATE",
+    }
+    return _Write(table, frozenset(words[kind] for kind in kinds), files=files)
+
+
+def _write_small(
+    transaction: Transaction, table: Table, net: Net, version: int, timestamp: datetime
+) -> _Write:
+    services = transaction.services
+    if net.changes().nbytes <= INLINE_BYTES:
+        rows = conform(with_version(net.changes(), version), change_columns(table.storage))
+        return _Write(table, net.kinds, rows=rows)
+    if net.kinds == {"INSERT"}:
+        rows = net.inserted
+        with suppress(pa.ArrowException):  # a clustering column whose type Arrow does not sort
+            rows = rows.sort_by([(name, "ascending") for name in staging.clustering(table)])
+        files = staging.stage_arrow(services, transaction.attempt(), table, rows, "snapshot")
+        return _Write(table, net.kinds, files=files, insert_only=True)
+    rows = conform(with_version(net.changes(), version), change_columns(table.storage))
+    moments = pa.array([timestamp] * rows.num_rows, pa.timestamp("us", tz="UTC"))
+    rows = rows.append_column(COMMIT_TIMESTAMP, moments)
+    return _Write(
+        table, net.kinds, files=staging.stage_arrow(services, transaction.attempt(), table, rows, "log")
+    )

@@ -1,0 +1,255 @@
+"""PRIMARY KEY, NOT NULL and ENFORCED FOREIGN KEY, checked on the net change of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.model import CatalogState, Column, ForeignKey, Table
+from cq_engine.context.services import Services
+from cq_engine.context.staging import SIGN
+from cq_engine.core.errors import ConstraintError
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
+from cq_engine.storage.file_look_ups import restriction
+from cq_engine.storage.reader import Reader
+from cq_engine.storage.rows import conform, empty, identity_keys
+from cq_engine.transactions import bulk
+from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
+
+__all__ = ["Change", "check", "check_not_null"]
+
+SHOWN = 3
+"""Offending rows that a message names."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The net change of one table: `net` on the driver, or `signed` rows in Spark."""
+
+    table: Table
+    pending: SmallPending | BulkPending
+    net: Net | None = None
+    signed: DataFrame | None = None
+    duplicates: pa.Table | None = None
+
+    def frame(self, reader: Reader) -> DataFrame:
+        """The signed rows as a DataFrame."""
+        return self.signed if self.signed is not None else bulk.signed(reader, self.pending)
+
+    def added(self, reader: Reader) -> DataFrame:
+        return self.frame(reader).where(f.col(SIGN) > 0)
+
+    def removed(self, reader: Reader) -> DataFrame:
+        return self.frame(reader).where(f.col(SIGN) < 0)
+
+
+def check(services: Services, state: CatalogState, changes: Mapping[str, Change]) -> None:
+    """Checks every constraint that the changes touch, against the newest commit. Raises ConstraintError."""
+    for change in changes.values():
+        table = state.tables[change.table.name.lower()]
+        _check_nulls(services, table, change)
+        if table.primary_key is not None and table.primary_key_enforced:
+            _check_unique(services, table, change)
+    for child in state.tables.values():
+        for key in child.foreign_keys:
+            parent = state.tables.get(key.references.lower())
+            if key.enforced and parent is not None:
+                _check_foreign_key(services, child, parent, key, changes)
+
+
+def check_not_null(table: Table, rows: pa.Table) -> None:
+    """Raises ConstraintError where a NOT NULL or key column of `rows` is NULL."""
+    for name in _required(table):
+        column = rows.column(name)
+        if column.null_count:
+            at = pc.index(column.is_null(), pa.scalar(True)).as_py()
+            raise _null_error(table, name, rows.slice(at, 1).to_pylist()[0])
+
+
+def _required(table: Table) -> list[str]:
+    keys = table.primary_key if table.primary_key is not None and table.primary_key_enforced else ()
+    lower = {name.lower() for name in keys or ()}
+    return [c.name for c in table.columns if not c.nullable or c.name.lower() in lower]
+
+
+def _null_error(table: Table, name: str, row: Mapping[str, object]) -> ConstraintError:
+    shown = ", ".join(f"{k} = {v!r}" for k, v in row.items() if not k.startswith("_"))
+    part = "PRIMARY KEY" if table.primary_key and name in table.primary_key else "NOT NULL"
+    return ConstraintError(
+        f"column {table.name}.{name} must not be NULL ({part})",
+        detail=f"the row is ({shown})",
+        hint=f"give a value for {name}",
+    )
+
+
+def _check_nulls(services: Services, table: Table, change: Change) -> None:
+    if change.net is not None:
+        check_not_null(table, change.net.added())
+        return
+    required = _required(table)
+    if not required:
+        return
+    missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
+    found = to_arrow(change.added(services.reader).where(missing).limit(1).drop(SIGN))
+    if found.num_rows:
+        check_not_null(table, found)
+
+
+# ---------------------------------------------------------------- PRIMARY KEY
+
+
+def _check_unique(services: Services, table: Table, change: Change) -> None:
+    if change.net is None:
+        _check_unique_bulk(services, table, change)
+        return
+    if change.duplicates is not None and change.duplicates.num_rows:
+        raise _duplicate(table, change.duplicates, "the transaction gives several rows with this key")
+    inserted = change.net.inserted
+    if inserted.num_rows:
+        newest = services.catalog.newest_version
+        found = services.reader.lookup(table.storage, newest, inserted.select(list(table.storage.identity)))
+        if found.num_rows:
+            raise _duplicate(table, found, "a row with this key exists already")
+
+
+def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
+    keys = [quote(name) for name in table.storage.identity]
+    added = change.added(services.reader).select(*keys)
+    twice = to_arrow(added.groupBy(*keys).count().where("count > 1").limit(SHOWN).drop("count"))
+    if twice.num_rows:
+        raise _duplicate(table, twice, "the rows hold this key several times")
+    newest = services.catalog.newest_version
+    layout = services.catalog.layout(table.storage.id, newest)
+    if not layout.snapshot and not layout.changes:
+        return
+    fresh = added
+    if isinstance(change.pending, SmallPending) or change.pending.signed:
+        fresh = bulk.hide(table, added, change.removed(services.reader))
+    image = services.reader.image(table.storage, newest).select(*keys).alias("i")
+    on = [f.col(f"n.{key}").eqNullSafe(f.col(f"i.{key}")) for key in keys]
+    found = to_arrow(fresh.alias("n").join(image, on, "left_semi").limit(SHOWN))
+    if found.num_rows:
+        raise _duplicate(table, found, "a row with this key exists already")
+
+
+def _duplicate(table: Table, rows: pa.Table, why: str) -> ConstraintError:
+    keys = list(table.storage.identity)
+    values = "; ".join(_shown(row, keys) for row in rows.select(keys).slice(0, SHOWN).to_pylist())
+    return ConstraintError(
+        f"PRIMARY KEY of table {table.name} would be violated by {values}",
+        detail=why,
+        hint="UPDATE or MERGE changes a row that is there; DELETE it first to replace it",
+    )
+
+
+def _shown(row: Mapping[str, object], names: Sequence[str]) -> str:
+    return "(" + ", ".join(f"{name} = {row[name]!r}" for name in names) + ")"
+
+
+# ---------------------------------------------------------------- FOREIGN KEY
+
+
+def _check_foreign_key(
+    services: Services, child: Table, parent: Table, key: ForeignKey, changes: Mapping[str, Change]
+) -> None:
+    reader = services.reader
+    theirs = key.ref_columns or parent.primary_key or ()
+    if child.name in changes:
+        wanted = _values(reader, changes[child.name], key.columns, added=True)
+        missing = _missing(services, parent, theirs, wanted, changes.get(parent.name))
+        if missing is not None:
+            raise ConstraintError(
+                f"FOREIGN KEY {key.name} of table {child.name} has no row in {parent.name}"
+                f" for {_shown(dict(zip(key.columns, missing)), key.columns)}",
+                hint=f"insert the row into {parent.name} in the same transaction or before",
+            )
+    if parent.name in changes:
+        gone = _values(reader, changes[parent.name], theirs, added=False)
+        lost = _absent(services, parent, theirs, gone, changes.get(parent.name))
+        used = _present(services, child, key.columns, lost, changes.get(child.name))
+        if used:
+            row = dict(zip(theirs, used[0]))
+            raise ConstraintError(
+                f"rows of {child.name} still refer to the row {_shown(row, theirs)} of {parent.name}"
+                f" (FOREIGN KEY {key.name})",
+                hint=f"delete or change the rows of {child.name} first",
+            )
+
+
+def _values(reader: Reader, change: Change, columns: Sequence[str], *, added: bool) -> pa.Table:
+    """The distinct values of `columns`, without NULL, in rows that came or left."""
+    if change.net is not None:
+        rows = change.net.added() if added else change.net.removed()
+        rows = rows.select(list(columns)).drop_null()
+    else:
+        frame = change.added(reader) if added else change.removed(reader)
+        picked = frame.select(*(quote(name) for name in columns)).dropna().distinct()
+        rows = to_arrow(picked)
+    return conform(rows, [c for c in change.table.columns if c.name in columns]).select(list(columns))
+
+
+def _missing(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> tuple[object, ...] | None:
+    """One of the wanted values that no row of the table will have, or None."""
+    absent = _absent(services, table, columns, wanted.rename_columns(list(columns)), change)
+    return tuple(absent.slice(0, 1).to_pylist()[0].values()) if absent.num_rows else None
+
+
+def _absent(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> pa.Table:
+    if not wanted.num_rows:
+        return wanted
+    kinds = _kinds(table, columns)
+    there = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
+    keys = identity_keys(wanted, kinds)
+    return wanted.filter(pa.array([key not in there for key in keys], pa.bool_()))
+
+
+def _present(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> list[tuple[object, ...]]:
+    """Those of the wanted values that some row of the table will have."""
+    if not wanted.num_rows:
+        return []
+    wanted = wanted.rename_columns(list(columns))
+    kinds = _kinds(table, columns)
+    there: set[Hashable] = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
+    keys = identity_keys(wanted, kinds)
+    rows = wanted.to_pylist()
+    return [tuple(row.values()) for row, key in zip(rows, keys) if key in there]
+
+
+def _kinds(table: Table, names: Sequence[str]) -> list[Column]:
+    return [next(c for c in table.columns if c.name == name) for name in names]
+
+
+def _after(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> pa.Table:
+    """At least the rows after the commit that have one of the wanted values."""
+    reader, newest = services.reader, services.catalog.newest_version
+    physical = table.storage.physical_columns
+    restrict = restriction(wanted, _kinds(table, columns))
+    pending = change.pending if change is not None else None
+    if not isinstance(pending, BulkPending):
+        rows = reader.restricted_image(table.storage, newest, restrict)
+        if rows is not None:
+            return rows if pending is None else pending.overlay(rows)
+    image = reader.image(table.storage, newest)
+    if pending is not None:
+        image = bulk.overlay(reader, image, pending)
+    kept = [c for c in physical if c.name in columns]
+    renamed = {c.name: f"_w{n}" for n, c in enumerate(kept)}
+    keys = reader.frame(wanted, kept).withColumnsRenamed(renamed)
+    on = [f.col(quote(name)) == f.col(other) for name, other in renamed.items()]
+    found = to_arrow(image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct())
+    return conform(found, kept) if found.num_rows else empty(kept)

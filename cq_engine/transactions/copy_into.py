@@ -1,0 +1,139 @@
+"""COPY INTO: files of the outside world as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from cq_engine.catalog.model import Column, Table
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError
+from cq_engine.core.types import spark_schema
+from cq_engine.grammar.statements import CopyInto
+from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.store_assignment import select
+from cq_engine.transactions.dml import find_column
+
+__all__ = ["FORMATS", "copy_frame", "format_of"]
+
+FORMATS: dict[str, str] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tbl": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+"""What a file name's ending says where COPY INTO has no FORMAT."""
+_BYTES_PER_ROW = {"csv": 40, "json": 80, "parquet": 12}
+
+
+def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[DataFrame, int | None]:
+    """The files' rows as the table's columns, and a guess at their number (None where the size is not known).
+
+    Options go to Spark's reader. Defaults of ours: CSV has a `header`, whose names say which column goes where in
+    any order (with `header` false, columns go by position); `mode` is FAILFAST, so that a malformed value is an
+    error and not NULL. Columns that the files lack become NULL. CSV and Parquet columns that the table lacks are an
+    error; JSON fields that it lacks are left out.
+
+    Raises AnalysisError, CQError (the files cannot be read).
+    """
+    kind = format_of(statement)
+    wanted = [find_column(table, name) for name in statement.columns] or list(range(len(table.columns)))
+    options = {"mode": "FAILFAST"} if kind != "parquet" else {}
+    if kind == "csv":
+        options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
+    options |= dict(statement.options)
+    try:
+        frame = _read(
+            services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
+        )
+        return _assigned(table, frame), _estimate(statement.path, kind)
+    except SPARK_ERRORS as error:
+        raise translate_spark_error(error) from error
+
+
+def format_of(statement: CopyInto) -> str:
+    """csv, json or parquet. Raises AnalysisError."""
+    if statement.format is not None:
+        kind = statement.format.lower()
+    else:
+        path = Path(statement.path.rstrip("/*"))
+        endings = [e.lower() for e in path.suffixes] or _endings_inside(path)
+        kind = next((FORMATS[e] for e in endings if e in FORMATS), "")
+    if kind not in FORMATS.values():
+        raise AnalysisError(
+            f"COPY INTO {statement.table} does not know the format of {statement.path}",
+            hint="write FORMAT csv, FORMAT json or FORMAT parquet",
+        )
+    return kind
+
+
+def _endings_inside(path: Path) -> list[str]:
+    return sorted({e.lower() for p in path.glob("*") for e in p.suffixes}) if path.is_dir() else []
+
+
+def _read(
+    services: Services,
+    table: Table,
+    path: str,
+    kind: str,
+    *,
+    options: dict[str, str],
+    columns: Sequence[Column],
+) -> DataFrame:
+    reader = services.spark().read.options(**options)
+    if kind == "json":
+        return reader.schema(spark_schema(columns)).json(path)
+    if kind == "parquet":
+        return _named(table, reader.parquet(path), columns)
+    if options.get("header", "true").lower() != "true":
+        return reader.schema(spark_schema(columns)).csv(path)
+    names = services.spark().read.options(**{**options, "inferSchema": "false"}).csv(path).columns
+    allowed = {c.name.lower(): c for c in columns}
+    unknown = [name for name in names if name.strip().lower() not in allowed]
+    if unknown:
+        raise _unknown(table, unknown[0], path, columns)
+    fields = [allowed[name.strip().lower()] for name in names]
+    if len(set(fields)) < len(fields):
+        raise AnalysisError(f"the header of {path} names a column twice")
+    return reader.schema(spark_schema(fields)).csv(path)
+
+
+def _named(table: Table, frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    allowed = {c.name.lower() for c in columns}
+    unknown = [name for name in frame.columns if name.lower() not in allowed]
+    if unknown:
+        raise _unknown(table, unknown[0], "the file", columns)
+    return frame
+
+
+def _unknown(table: Table, name: str, path: str, columns: Sequence[Column]) -> AnalysisError:
+    known = ", ".join(c.name for c in columns)
+    return AnalysisError(
+        f"{path} has a column {name!r}, which COPY INTO {table.name} does not load",
+        detail=f"the columns are {known}",
+        hint="a CSV file without a header line needs OPTIONS (header = false)",
+    )
+
+
+def _assigned(table: Table, frame: DataFrame) -> DataFrame:
+    positions = {name.lower(): n for n, name in enumerate(frame.columns)}
+    plain = frame.toDF(*(f"_s{n}" for n in range(len(frame.columns))))
+    sources = [
+        f"_s{positions[c.name.lower()]}" if c.name.lower() in positions else None for c in table.columns
+    ]
+    return plain.select(*select(table, table.columns, sources, plain.schema))
+
+
+def _estimate(path: str, kind: str) -> int | None:
+    """Rows by the size of local files; more than there are, rather than fewer."""
+    if "://" in path and not path.startswith("file://"):
+        return None
+    local = Path(path.removeprefix("file://"))
+    files = list(local.rglob("*")) if local.is_dir() else list(local.parent.glob(local.name))
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return size // _BYTES_PER_ROW[kind] if size else None

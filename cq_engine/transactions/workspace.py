@@ -1,0 +1,296 @@
+"""A snapshot and the changes pending over it: what a transaction sees, and how effects of statements come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import ROW_ID, Table
+from cq_engine.context import staging
+from cq_engine.context.services import Services
+from cq_engine.core.errors import CQError
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys
+from cq_engine.transactions import bulk, dml
+from cq_engine.transactions.merge import MergeEffect
+from cq_engine.transactions.write_set import BulkPending, SmallPending
+
+__all__ = ["Workspace"]
+
+
+class Workspace:
+    """Effects of up to `driver_rows` rows are taken by the driver, larger ones are staged by executors."""
+
+    def __init__(self, services: Services, snapshot: int, driver_rows: int) -> None:
+        self.services = services
+        self.snapshot = snapshot
+        self.read: set[str] = set()
+        """Names of the tables that DML has read."""
+        self.pending: dict[str, SmallPending | BulkPending] = {}
+        self._driver_rows = driver_rows
+        self._attempt: Attempt | None = None
+        self._scratch: Attempt | None = None
+
+    # ------------------------------------------------------------ what the transaction sees
+
+    def view(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
+        """The physical rows as this transaction sees them; with `restrict` at least those with wanted values."""
+        reader = self.services.reader
+        pending = self.pending.get(table.name)
+        if restrict and not isinstance(pending, BulkPending):
+            rows = reader.restricted_image(table.storage, self.snapshot, restrict)
+            if rows is not None:
+                rows = rows if pending is None else pending.overlay(rows)
+                return reader.frame(_kept(rows, restrict), table.storage.physical_columns)
+        if pending is None:
+            return reader.image(table.storage, self.snapshot)
+        small = self.small_view(table)
+        if small is not None:
+            return reader.frame(small, table.storage.physical_columns)
+        return bulk.overlay(reader, reader.image(table.storage, self.snapshot), pending)
+
+    def small_view(self, table: Table) -> pa.Table | None:
+        """The same as Arrow, where the table and what is pending are small."""
+        pending = self.pending.get(table.name)
+        if isinstance(pending, BulkPending):
+            return None
+        small = self.services.reader.small_image(table.storage, self.snapshot)
+        return small if small is None or pending is None else pending.overlay(small)
+
+    # ------------------------------------------------------------ files
+
+    def attempt(self) -> Attempt:
+        """The attempt whose files the commit will own."""
+        if self._attempt is None:
+            self._attempt = self.services.catalog.attempt("transaction")
+        return self._attempt
+
+    def scratch(self) -> Attempt:
+        """The attempt of files that end with the transaction."""
+        if self._scratch is None:
+            self._scratch = self.services.catalog.attempt("staging")
+        return self._scratch
+
+    def hand_over(self) -> Attempt | None:
+        """The attempt of `attempt()`, if there was need of one. From now on its files are the catalog's: a write that
+        fails may still have become durable, so only recovery may remove them."""
+        attempt, self._attempt = self._attempt, None
+        return attempt
+
+    def _forget(self) -> None:
+        """Drops what is pending, with its files."""
+        for attempt in (self._scratch, self._attempt):
+            if attempt is not None:
+                with suppress(CQError):  # recovery removes what stays
+                    attempt.abandon()
+        self._scratch = self._attempt = None
+        self.pending = {}
+
+    # ------------------------------------------------------------ effects
+
+    def _absorb(self, effect: dml.Effect) -> int:
+        """Takes an effect in; the number of rows that it inserted, updated or deleted."""
+        table = effect.table
+        if effect.rows is not None:
+            return self._insert_arrow(table, conform(effect.rows, table.columns), effect.overwrite)
+        if effect.inserts is not None:
+            return self._insert_frame(table, effect.inserts, effect.overwrite)
+        if effect.pairs is not None:
+            return self._change(table, effect)
+        return self._insert_arrow(table, empty(table.columns), overwrite=True)
+
+    def _insert_frame(self, table: Table, frame: DataFrame, overwrite: bool) -> int:
+        pending = self.pending.get(table.name)
+        if not isinstance(pending, BulkPending):
+            rows = _collect(frame, self._driver_rows)
+            if rows is not None:
+                return self._insert_arrow(table, conform(rows, table.columns), overwrite)
+        if overwrite:
+            self._remove_all(table, frame)
+            return -1
+        return self._stage_insert(table, frame, None)
+
+    def _insert_arrow(self, table: Table, rows: pa.Table, overwrite: bool) -> int:
+        pending = self.pending.get(table.name)
+        if table.storage.has_row_id:
+            rows = self._with_row_ids(table, rows)
+        removed = self.small_view(table) if overwrite else empty(table.storage.physical_columns)
+        if removed is None or isinstance(pending, BulkPending):
+            columns = table.storage.physical_columns
+            added = self.services.reader.frame(rows, columns).withColumn(staging.SIGN, f.lit(1))
+            parts = [added, self._all_removed(table)] if overwrite else [added]
+            self._stage_signed(table, parts)
+            return int(rows.num_rows)
+        if overwrite:
+            self.read.add(table.name)
+        self._apply(table, removed, rows)
+        return int(rows.num_rows or removed.num_rows)
+
+    def _change(self, table: Table, effect: dml.Effect) -> int:
+        if effect.pairs is None:
+            raise ValueError("an effect without pairs is an insert")
+        check = isinstance(effect, MergeEffect)
+        if not isinstance(self.pending.get(table.name), BulkPending):
+            rows = _collect(effect.pairs, self._driver_rows)
+            if rows is not None:
+                return self._change_small(
+                    table, rows, check, not check or getattr(effect, "check_cardinality", True)
+                )
+        pairs = effect.pairs
+        if check:
+            pairs = self._checked_merge(table, pairs, getattr(effect, "check_cardinality", True))
+        if table.storage.has_row_id:
+            position = len(table.columns)
+            first = self.services.catalog.reserve_row_ids(table.storage.id, 1 << 48)
+            fresh = f.lit(first).cast("bigint") + f.monotonically_increasing_id()
+            pairs = pairs.withColumn(f"_n{position}", f.coalesce(f.col(f"_n{position}"), fresh))
+        return self._stage_signed(table, [bulk.signed_pairs(table, pairs)])
+
+    def _change_small(self, table: Table, rows: pa.Table, merging: bool, check: bool) -> int:
+        columns = table.storage.physical_columns
+        kinds = rows.column("_kind").to_pylist()
+        gone = [n for n, kind in enumerate(kinds) if kind != "I"]
+        removed = _side(rows.take(pa.array(gone, pa.int64())), "_o", columns)
+        if merging:
+            gone, removed, rows = self._distinct_targets(table, gone, removed, rows, check=check)
+            kinds = rows.column("_kind").to_pylist()
+        came = [n for n, kind in enumerate(kinds) if kind != "D"]
+        added = _side(rows.take(pa.array(came, pa.int64())), "_n", columns)
+        if table.storage.has_row_id and "I" in kinds:
+            ids = added.column(ROW_ID).to_pylist()
+            first = self.services.catalog.reserve_row_ids(table.storage.id, ids.count(None))
+            fresh = iter(range(first, first + ids.count(None)))
+            known = pa.array([next(fresh) if i is None else i for i in ids], pa.int64())
+            added = added.set_column(added.column_names.index(ROW_ID), ROW_ID, known)
+        self._apply(table, removed, added)
+        return len(kinds)
+
+    def _distinct_targets(
+        self,
+        table: Table,
+        gone: list[int],
+        removed: pa.Table,
+        rows: pa.Table,
+        *,
+        check: bool,
+    ) -> tuple[list[int], pa.Table, pa.Table]:
+        """A target row may stand in one pair only, or in several that all delete it."""
+        keys = identity_keys(removed, identity_columns(table.storage))
+        if len(set(keys)) == len(keys):
+            return gone, removed, rows
+        first: dict[Any, int] = {}
+        for n, key in enumerate(keys):
+            if first.setdefault(key, n) != n and check:
+                raise _cardinality(table, removed.slice(n, 1))
+        inserts = [n for n, kind in enumerate(rows.column("_kind").to_pylist()) if kind == "I"]
+        kept = sorted(inserts + [gone[n] for n in first.values()])
+        return (
+            gone,
+            removed.take(pa.array(list(first.values()), pa.int64())),
+            rows.take(pa.array(kept, pa.int64())),
+        )
+
+    def _checked_merge(self, table: Table, pairs: DataFrame, check: bool) -> DataFrame:
+        keys = [
+            f"_o{n}" for n, c in enumerate(table.storage.physical_columns) if c.name in table.storage.identity
+        ]
+        acting = pairs.where(f.col("_kind") != "I")
+        if not check:
+            return pairs.where(f.col("_kind") == "I").unionAll(acting.dropDuplicates(keys))
+        twice = _rows(acting.groupBy(*keys).count().where("count > 1").limit(1))
+        if twice.num_rows:
+            raise _cardinality(table, twice.drop_columns(["count"]))
+        return pairs
+
+    # ------------------------------------------------------------ pending
+
+    def _apply(self, table: Table, removed: pa.Table, added: pa.Table) -> None:
+        pending = self.pending.get(table.name)
+        if pending is None:
+            pending = self.pending[table.name] = SmallPending(table)
+        if isinstance(pending, BulkPending):
+            raise TypeError("small effects on a bulk table are staged")
+        pending.apply(removed, added)
+        if pending.rows > 4 * self._driver_rows:
+            self._stage_signed(table, [])
+
+    def _with_row_ids(self, table: Table, rows: pa.Table) -> pa.Table:
+        first = self.services.catalog.reserve_row_ids(table.storage.id, rows.num_rows) if rows.num_rows else 0
+        return rows.append_column(ROW_ID, pa.array(range(first, first + rows.num_rows), pa.int64()))
+
+    def _stage_insert(self, table: Table, frame: DataFrame, estimate: int | None) -> int:
+        pending = self.pending.get(table.name)
+        files = staging.stage_plain(self.services, self.attempt(), table, frame, estimate)
+        count = sum(file.rows for file in files)
+        if isinstance(pending, BulkPending) and not pending.signed:
+            self.pending[table.name] = BulkPending(table, plain=(*pending.plain, *files))
+        elif pending is None:
+            self.pending[table.name] = BulkPending(table, plain=tuple(files))
+        else:
+            added = bulk.signed(self.services.reader, BulkPending(table, plain=tuple(files)))
+            self._stage_signed(table, [added])
+            staging.discard(self.services, files)
+        return count
+
+    def _all_removed(self, table: Table) -> DataFrame:
+        self.read.add(table.name)
+        return self.view(table).withColumn(staging.SIGN, f.lit(-1))
+
+    def _remove_all(self, table: Table, frame: DataFrame) -> None:
+        """INSERT OVERWRITE with many rows."""
+        files = staging.stage_plain(self.services, self.scratch(), table, frame)
+        added = bulk.signed(self.services.reader, BulkPending(table, plain=tuple(files)))
+        self._stage_signed(table, [added, self._all_removed(table)])
+
+    def _stage_signed(self, table: Table, parts: Sequence[DataFrame]) -> int:
+        """Adds signed rows to what is pending, in files; -1, because rows are not counted on the way."""
+        pending = self.pending.get(table.name)
+        before = [] if pending is None else [bulk.signed(self.services.reader, pending)]
+        frame = bulk.net(table, [*before, *parts])
+        files = staging.stage_rows(self.services, self.scratch(), table, frame, "log")
+        self.pending[table.name] = BulkPending(table, signed=tuple(files))
+        if isinstance(pending, BulkPending):
+            staging.discard(self.services, (*pending.plain, *pending.signed))
+        return -1
+
+
+def _kept(rows: pa.Table, restrict: Restrict) -> pa.Table:
+    for name, values in restrict.items():
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+    return rows
+
+
+def _collect(frame: DataFrame, limit: int) -> pa.Table | None:
+    """The rows as Arrow if they are at most `limit`, else None."""
+    rows = _rows(frame.limit(limit + 1))
+    return rows if rows.num_rows <= limit else None
+
+
+def _rows(frame: DataFrame) -> pa.Table:
+    try:
+        return to_arrow(frame)
+    except SPARK_ERRORS as error:
+        raise translate_spark_error(error) from error
+
+
+def _side(rows: pa.Table, prefix: str, columns: Sequence[Any]) -> pa.Table:
+    picked = rows.select([f"{prefix}{n}" for n in range(len(columns))])
+    return conform(picked.rename_columns([c.name for c in columns]), columns)
+
+
+def _cardinality(table: Table, row: pa.Table) -> CQError:
+    values = ", ".join(str(v) for v in row.to_pylist()[0].values())
+    return CQError(
+        f"MERGE INTO {table.name} would change one row several times",
+        detail=f"more than one source row matches the target row ({values})",
+        hint="make the source unique by the columns of the ON condition",
+    )

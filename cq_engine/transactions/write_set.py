@@ -1,0 +1,182 @@
+"""What a transaction has changed in one table so far, as a signed difference to its snapshot.
+
+A row that is gone from the snapshot weighs −1, a row that is new weighs +1. A removal takes away an equal new row if
+there is one, else a row of the snapshot. So statements may pass through states that break a key; only the net counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    DataFile,
+    Table,
+)
+from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys, row_values
+
+__all__ = ["BulkPending", "Net", "SmallPending"]
+
+
+@dataclass(frozen=True)
+class Net:
+    """The net change of one table: three sets of rows with disjoint identities; `old[i]` became `new[i]`."""
+
+    inserted: pa.Table
+    deleted: pa.Table
+    old: pa.Table
+    new: pa.Table
+
+    @property
+    def rows(self) -> int:
+        return self.inserted.num_rows + self.deleted.num_rows + self.old.num_rows  # type: ignore[no-any-return]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of INSERT, DELETE, UPDATE occur."""
+        sizes = {"INSERT": self.inserted, "DELETE": self.deleted, "UPDATE": self.old}
+        return frozenset(kind for kind, rows in sizes.items() if rows.num_rows)
+
+    def removed(self) -> pa.Table:
+        """Rows that left: deleted ones and pre-images."""
+        return pa.concat_tables([self.deleted, self.old])
+
+    def added(self) -> pa.Table:
+        """Rows that came: inserted ones and post-images."""
+        return pa.concat_tables([self.inserted, self.new])
+
+    def changes(self) -> pa.Table:
+        """As change rows, without a commit version."""
+        parts = (
+            (self.inserted, INSERT),
+            (self.deleted, DELETE),
+            (self.old, UPDATE_PREIMAGE),
+            (self.new, UPDATE_POSTIMAGE),
+        )
+        return pa.concat_tables(
+            [
+                rows.append_column(CHANGE_TYPE, pa.array([kind] * rows.num_rows, pa.string()))
+                for rows, kind in parts
+            ]
+        ).combine_chunks()
+
+
+@dataclass
+class _Entry:
+    before: int = -1
+    after: list[int] = field(default_factory=list)
+
+
+class SmallPending:
+    """On the driver: Arrow rows, and for every touched identity which of them are before and after."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._columns = table.storage.physical_columns
+        self._identity = identity_columns(table.storage)
+        self._chunks: list[pa.Table] = [empty(self._columns)]
+        self._size = 0
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def rows(self) -> int:
+        """Rows that this holds, dead ones included: what bounds its memory."""
+        return self._size
+
+    def apply(self, removed: pa.Table, added: pa.Table) -> None:
+        """Takes in the effect of one statement: rows that it saw and removed, and rows that it added."""
+        if removed.num_rows:
+            self._remove(conform(removed, self._columns))
+        if added.num_rows:
+            start = self._append(conform(added, self._columns))
+            for n, key in enumerate(identity_keys(added, self._identity)):
+                self._entries.setdefault(key, _Entry()).after.append(start + n)
+
+    def _remove(self, rows: pa.Table) -> None:
+        start = self._append(rows)
+        values: list[Hashable] | None = None
+        for n, key in enumerate(identity_keys(rows, self._identity)):
+            entry = self._entries.setdefault(key, _Entry())
+            if not entry.after:
+                entry.before = start + n
+                continue
+            values = row_values(rows) if values is None else values
+            mine = row_values(self._take(entry.after))
+            if values[n] in mine:
+                del entry.after[mine.index(values[n])]
+            else:
+                entry.before = start + n
+
+    def hidden(self) -> list[Hashable]:
+        """Identities whose snapshot row is gone."""
+        return [key for key, entry in self._entries.items() if entry.before >= 0]
+
+    def hidden_rows(self) -> pa.Table:
+        """The snapshot rows that are gone."""
+        return self._take(entry.before for entry in self._entries.values() if entry.before >= 0)
+
+    def added(self) -> pa.Table:
+        """The rows that are new, in the order of their identities' first change."""
+        return self._take(position for entry in self._entries.values() for position in entry.after)
+
+    def overlay(self, image: pa.Table) -> pa.Table:
+        """The snapshot `image` with this difference applied."""
+        hidden = set(self.hidden())
+        if hidden:
+            keys = identity_keys(image, self._identity)
+            image = image.filter(pa.array([key not in hidden for key in keys], pa.bool_()))
+        return pa.concat_tables([image, self.added()])
+
+    def duplicates(self) -> pa.Table:
+        """New rows that share their identity with another new row: at most a few."""
+        several = [entry.after for entry in self._entries.values() if len(entry.after) > 1]
+        return self._take(position for after in several[:5] for position in after[:1])
+
+    def net(self) -> Net:
+        """The net change. Rows that are equal before and after are left out."""
+        single = [e for e in self._entries.values() if e.before >= 0 and e.after]
+        old = self._take(e.before for e in single)
+        new = self._take(e.after[0] for e in single)
+        differs = [n for n, (a, b) in enumerate(zip(row_values(old), row_values(new))) if a != b]
+        more = [position for e in single for position in e.after[1:]]
+        picked = pa.array(differs, pa.int64())
+        return Net(
+            self._take([p for e in self._entries.values() if e.before < 0 for p in e.after] + more),
+            self._take(e.before for e in self._entries.values() if e.before >= 0 and not e.after),
+            old.take(picked),
+            new.take(picked),
+        )
+
+    def _append(self, rows: pa.Table) -> int:
+        start = self._size
+        self._chunks.append(rows)
+        self._size += rows.num_rows
+        return start
+
+    def _take(self, positions: Iterable[int]) -> pa.Table:
+        if len(self._chunks) > 1:
+            self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
+        wanted = pa.array(list(positions), pa.int64())
+        return self._chunks[0].take(wanted).combine_chunks()
+
+
+@dataclass(frozen=True)
+class BulkPending:
+    """Staged by executors. `plain` files hold new rows only; `signed` files hold physical columns and `_sign`.
+
+    Exactly one of the two is not empty (both are where nothing is pending).
+    """
+
+    table: Table
+    plain: tuple[DataFile, ...] = ()
+    signed: tuple[DataFile, ...] = ()
