@@ -20,12 +20,12 @@ from cq_engine.catalog.model import (
     ROW_ID,
     SEQUENCE,
     CatalogState,
-    Column,
     ContinuousQuery,
     ForeignKey,
     Table,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import canonical_type, key_problem
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec

@@ -24,12 +24,12 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     INSERT,
     ChangeSet,
-    Column,
     DataFile,
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import CODEC, data_file, make_durable
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, StorageError
 from cq_engine.core.types import arrow_schema
 

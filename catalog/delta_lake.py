@@ -27,10 +27,11 @@ from deltalake.transaction import AddAction, RemoveAction
 from cq_engine.catalog.attempts import root_of
 from cq_engine.catalog.delta_files import add_action, copy_inserts, delta_schema, relative, remove_action
 from cq_engine.catalog.flush import flush, log_columns
-from cq_engine.catalog.model import ChangeSet, Column, DataFile, Layout, VersionedTable
+from cq_engine.catalog.model import ChangeSet, DataFile, Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.view import Facts, Published, versioned_tables
 from cq_engine.core import faults
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 
 __all__ = ["APPLICATION", "Publisher"]

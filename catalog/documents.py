@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cq_engine.catalog.model import (
-    Column,
     ContinuousQuery,
     DataFile,
     ForeignKey,
@@ -18,6 +17,7 @@ from cq_engine.catalog.model import (
     Template,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
     Cron,

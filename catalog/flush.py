@@ -18,13 +18,13 @@ from cq_engine.catalog.model import (
     REFRESH_TIME,
     SEQUENCE,
     ChangeSet,
-    Column,
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import Facts, Replaced, versioned_tables
 from cq_engine.core import faults
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 
 __all__ = ["flush", "log_columns", "with_timestamps"]

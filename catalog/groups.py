@@ -9,12 +9,12 @@ from cq_engine.catalog.model import (
     MEMBER,
     SEQUENCE,
     CatalogState,
-    Column,
     ContinuousQuery,
     Table,
     Template,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 
 __all__ = [
     "carried_on",

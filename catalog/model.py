@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from cq_engine.core.columns import Column
 from cq_engine.grammar.statements import DestinationRef, OnCommit, When
 
 ROW_ID = "_row_id"
@@ -34,16 +35,6 @@ DELETE = "delete"
 UPDATE_PREIMAGE = "update_preimage"
 UPDATE_POSTIMAGE = "update_postimage"
 """The four change types of the Delta Lake change data feed."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """`type` is Spark's simple string, lower case: `decimal(10,2)`, `array<int>`, `timestamp_ntz`."""
-
-    name: str
-    type: str
-    nullable: bool = True
-    comment: str | None = None
 
 
 @dataclass(frozen=True)

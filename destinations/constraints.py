@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, Table
+from cq_engine.catalog.model import ContinuousQuery, DataFile, Table
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote

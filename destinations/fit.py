@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import Column, ContinuousQuery, OutputColumn, Table
+from cq_engine.catalog.model import ContinuousQuery, OutputColumn, Table
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import spark_type
 

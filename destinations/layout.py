@@ -24,11 +24,11 @@ from cq_engine.catalog.model import (
     SEQUENCE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Column,
     ContinuousQuery,
     OutputColumn,
 )
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.destinations.pairs import REFRESH_TIME, new_column, old_column
 from cq_engine.spark.sql import quote

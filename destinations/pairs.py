@@ -29,8 +29,8 @@ from cq_engine.catalog.model import (
     SEQUENCE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Column,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 
 __all__ = ["CHANGE_TYPES", "MARKERS", "REFRESH_TIME", "new_column", "old_column", "pair", "select_markers"]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cq_engine.catalog.model import Column, ContinuousQuery, Cursor, QueryStatus
+from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus
+from cq_engine.core.columns import Column
 from cq_engine.grammar import When
 from cq_engine.query.result import Result
 from cq_engine.transactions.transaction import Rows, Transaction

@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlglot
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 
 __all__ = [

@@ -18,13 +18,13 @@ from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
     SEQUENCE,
     CatalogState,
-    Column,
     ContinuousQuery,
     OutputColumn,
     Table,
     VersionedTable,
 )
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.grammar import CreateContinuousQuery, format_statement

@@ -19,7 +19,6 @@ from cq_engine.catalog.model import (
     DELETE,
     INSERT,
     UPDATE_POSTIMAGE,
-    Column,
     ContinuousQuery,
     DataFile,
     VersionedTable,
@@ -27,6 +26,7 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import ResultKeyError
 from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate

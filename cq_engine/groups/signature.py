@@ -12,16 +12,9 @@ from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import PlanError
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.groups import PREFIX, constants_table
-from cq_engine.catalog.model import (
-    MEMBER,
-    SEQUENCE,
-    CatalogState,
-    Column,
-    ContinuousQuery,
-    Template,
-    VersionedTable,
-)
+from cq_engine.catalog.model import MEMBER, SEQUENCE, CatalogState, ContinuousQuery, Template, VersionedTable
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.definition.analysis import Shape, shape_of, types_over
 from cq_engine.destinations.pairs import MARKERS

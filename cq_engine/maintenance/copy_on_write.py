@@ -28,12 +28,12 @@ from cq_engine.catalog.model import (
     DELETE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Column,
     DataFile,
     Layout,
     VersionedTable,
 )
 from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import pruned, restriction
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform, identity_columns, identity_keys, open_dataset

@@ -22,7 +22,8 @@ from cq_engine.algebra.nodes import (
 from cq_engine.algebra.rewrite.deterministic_ordering import untied
 from cq_engine.algebra.rewrite.normal import normal
 from cq_engine.algebra.rewrite.pruning import pruned, scans
-from cq_engine.catalog.model import Column, Table
+from cq_engine.catalog.model import Table
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import contains, key_problem, spark_type
 from cq_engine.delta.context import aggregates

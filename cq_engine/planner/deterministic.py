@@ -16,7 +16,7 @@ from cq_engine.algebra.lowering.lowered import Lowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, PlanError, Scan
 from cq_engine.algebra.rewrite.deterministic_ordering import break_ties
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.planner.comparable import comparable
 
 __all__ = ["query_text", "total"]

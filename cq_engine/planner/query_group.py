@@ -32,7 +32,8 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     column,
 )
-from cq_engine.catalog.model import MEMBER, Column, Table
+from cq_engine.catalog.model import MEMBER, Table
+from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
 from cq_engine.planner.deterministic import query_text
 from cq_engine.planner.words import Constant

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -16,12 +16,12 @@ from cq_engine.catalog.model import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     CatalogState,
-    Column,
     ContinuousQuery,
     Table,
     VersionedTable,
 )
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, substitute
 from cq_engine.query.result import Result
@@ -29,14 +29,25 @@ from cq_engine.spark.sql import SPARK_ERRORS, Composed, fresh_name, quote, run_s
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import change_columns
 
-if TYPE_CHECKING:
-    from cq_engine.transactions.transaction import Transaction
+__all__ = ["Resolver", "SourceResolver", "View", "query_frame", "run_query", "unknown_table"]
 
-__all__ = ["Resolver", "SourceResolver", "query_frame", "run_query", "unknown_table"]
+
+class View(Protocol):
+    """What an open transaction shows of the warehouse: its snapshot and its own changes."""
+
+    snapshot: int
+    """The version that it began at."""
+
+    @property
+    def state(self) -> CatalogState:
+        """The definitions that it sees."""
+
+    def view(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
+        """The table's rows with the hidden row identity; with `restrict` at least those with wanted values."""
 
 
 def run_query(
-    services: Services, text: str, snapshot_version: int | None = None, transaction: Transaction | None = None
+    services: Services, text: str, snapshot_version: int | None = None, transaction: View | None = None
 ) -> Result:
     """The rows of a SELECT over tables and change logs; see `query_frame`."""
     return _QueryResult(frame=query_frame(services, text, snapshot_version, transaction))
@@ -53,7 +64,7 @@ class _QueryResult(Result):
 
 
 def query_frame(
-    services: Services, text: str, snapshot_version: int | None = None, transaction: Transaction | None = None
+    services: Services, text: str, snapshot_version: int | None = None, transaction: View | None = None
 ) -> DataFrame:
     """The query as a DataFrame, not yet evaluated.
 
@@ -74,7 +85,7 @@ class Resolver:
     """Gives relations for names. `read` collects the tables that were read at the current state."""
 
     def __init__(
-        self, services: Services, version: int | None = None, transaction: Transaction | None = None
+        self, services: Services, version: int | None = None, transaction: View | None = None
     ) -> None:
         self.services = services
         self.transaction = transaction

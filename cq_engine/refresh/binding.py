@@ -20,7 +20,8 @@ from cq_engine.algebra.nodes import (
     Scan,
     StateRows,
 )
-from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
 from cq_engine.refresh.key_values import KeyValues, Restrict, contents

@@ -14,9 +14,10 @@ from pyspark.sql import functions as f
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import Column, ContinuousQuery, DataFile, VersionedTable
+from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.core.columns import Column
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.refresh.result_keys import duplicate_key, two_rows

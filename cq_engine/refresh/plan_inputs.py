@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.types import collations, contains, spark_schema, spark_type
 from cq_engine.storage.rows import conform
 from cq_engine.storage.scratch import scratch_directory

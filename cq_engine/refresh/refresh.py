@@ -11,16 +11,10 @@ import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import FROM, TO
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
-    Column,
-    ContinuousQuery,
-    DataFile,
-    QueryStatus,
-    RefreshRecord,
-    VersionedTable,
-)
+from cq_engine.catalog.model import ContinuousQuery, DataFile, QueryStatus, RefreshRecord, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CQError, RefreshError
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import Compiled

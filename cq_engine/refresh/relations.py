@@ -27,12 +27,12 @@ from cq_engine.catalog.model import (
     INSERT,
     ROW_ID,
     SEQUENCE,
-    Column,
     DataFile,
     VersionedTable,
 )
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import RefreshError
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.arrow_io import to_arrow

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
-from cq_engine.catalog.model import COMMIT_VERSION, Column, VersionedTable
+from cq_engine.catalog.model import COMMIT_VERSION, VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.refresh.key_values import Restrict
 from cq_engine.storage import reader
 from cq_engine.storage.identities import Identities

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cq_engine.catalog.model import Column, ContinuousQuery, Cursor, QueryStatus, Table
+from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus, Table
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
     Cron,

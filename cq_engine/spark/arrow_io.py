@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.types import contains, rebuilt, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
 

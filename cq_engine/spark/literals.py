@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
 
 __all__ = ["literal_rows"]

@@ -8,7 +8,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import Column, Table
+from cq_engine.catalog.model import Table
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import spark_type
 from cq_engine.spark.sql import quote

@@ -19,11 +19,11 @@ from cq_engine.catalog.model import (
     INSERT,
     MEMBER,
     ChangeSet,
-    Column,
     DataFile,
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.types import spark_schema
 from cq_engine.spark.arrow_io import from_arrow

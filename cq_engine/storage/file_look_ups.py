@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog import tables
-from cq_engine.catalog.model import Column, DataFile
+from cq_engine.catalog.model import DataFile
+from cq_engine.core.columns import Column
 from cq_engine.core.types import collations, spark_type
 from cq_engine.storage.indexed_columns import MappedColumns, is_compared
 from cq_engine.storage.row_groups import RowGroups

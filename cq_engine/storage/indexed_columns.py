@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory

@@ -22,11 +22,11 @@ from cq_engine.catalog.model import (
     DELETE,
     INSERT,
     UPDATE_PREIMAGE,
-    Column,
     Layout,
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote

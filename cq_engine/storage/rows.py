@@ -17,9 +17,9 @@ from cq_engine.catalog.model import (
     DELETE,
     SEQUENCE,
     UPDATE_PREIMAGE,
-    Column,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import FOLDED_COLLATIONS, arrow_schema, collations, spark_type
 from cq_engine.core.values import is_variant, variant

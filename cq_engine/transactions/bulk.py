@@ -18,10 +18,10 @@ from cq_engine.catalog.model import (
     INSERT,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Column,
     Table,
 )
 from cq_engine.context.staging import SIGN
+from cq_engine.core.columns import Column
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.sql import quote
 from cq_engine.storage.reader import Reader

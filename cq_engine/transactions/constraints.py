@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import CatalogState, Column, ForeignKey, Table
+from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.context.services import Services
 from cq_engine.context.staging import SIGN
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConstraintError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote

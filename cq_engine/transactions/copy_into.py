@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from cq_engine.catalog.model import Column, Table
+from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import CopyInto

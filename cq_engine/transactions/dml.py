@@ -17,7 +17,8 @@ from pyspark.sql import functions as f
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from cq_engine.catalog.model import CatalogState, Column, Table
+from cq_engine.catalog.model import CatalogState, Table
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.core.types import arrow_type
 from cq_engine.query.query import Resolver, unknown_table

@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, Table, VersionedTable
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Table, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
+from cq_engine.core.columns import Column
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ from cq_engine.catalog.apply import (
     find_table,
     replace_query,
 )
-from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, ForeignKey, VersionedTable
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, ForeignKey, VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CatalogError
 from cq_engine.grammar.statements import (
     AlterTable,

@@ -9,7 +9,6 @@ import pytest
 
 from cq_engine.catalog import documents
 from cq_engine.catalog.model import (
-    Column,
     ContinuousQuery,
     DataFile,
     ForeignKey,
@@ -19,6 +18,7 @@ from cq_engine.catalog.model import (
     Template,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
     Cron,

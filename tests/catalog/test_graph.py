@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cq_engine.catalog.apply import add_query, create_table, dependents, drop_query
 from cq_engine.catalog.graph import ancestors, descendants, reached, readers, upstreams
-from cq_engine.catalog.model import CatalogState, Column, ContinuousQuery, VersionedTable
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.grammar.statements import ColumnSpec, CreateTable, DestinationRef
 
 

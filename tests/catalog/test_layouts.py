@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cq_engine.catalog.flush import flush
-from cq_engine.catalog.model import CatalogState, ChangeSet, Column, DataFile, Layout, Table, VersionedTable
+from cq_engine.catalog.model import CatalogState, ChangeSet, DataFile, Layout, Table, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.clock import SystemClock
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from tests.catalog.conftest import vacuum
 

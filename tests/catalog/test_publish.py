@@ -18,9 +18,10 @@ from deltalake import DeltaTable
 
 from cq_engine.catalog.delta_files import delta_schema
 from cq_engine.catalog.delta_lake import APPLICATION, Publisher
-from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from tests.catalog.conftest import vacuum
 

@@ -15,7 +15,6 @@ import pytest
 from cq_engine.catalog.model import (
     ROW_ID,
     CatalogState,
-    Column,
     ContinuousQuery,
     Cursor,
     OutputColumn,
@@ -27,6 +26,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.clock import ManualClock
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations import CallbackDestination, Delivered, Destination, Retry, TableDestination
 from cq_engine.storage.reader import Reader

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage import identities
 from cq_engine.storage.identities import Identities, KeySet

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage import indexed_columns as mapped_columns

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.refresh import plan_cache as prepared
 from cq_engine.refresh import plan_inputs as slots
 from cq_engine.refresh import refresh

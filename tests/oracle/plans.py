@@ -30,7 +30,8 @@ from cq_engine.algebra.nodes import (
     Scan,
     StateRows,
 )
-from cq_engine.catalog.model import ROW_ID, Column, Table, VersionedTable
+from cq_engine.catalog.model import ROW_ID, Table, VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import Compiled, StoredAggregate, compile_query

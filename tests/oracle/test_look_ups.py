@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 
-from cq_engine.catalog.model import Column, VersionedTable
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.planner.forms import Decision, LookUp, Reference
 from cq_engine.refresh.look_ups import LookUps

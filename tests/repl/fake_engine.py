@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import (
     CatalogState,
-    Column,
     ContinuousQuery,
     Cursor,
     ForeignKey,
@@ -28,6 +27,7 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError, CQError, CQSyntaxError, LeaseError, Location, TransactionError
 from cq_engine.grammar.statements import DestinationRef
 from cq_engine.query.result import Result

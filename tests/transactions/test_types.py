@@ -8,7 +8,7 @@ import sqlglot
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from cq_engine.catalog.model import Column
+from cq_engine.core.columns import Column
 from cq_engine.spark.literals import literal_rows
 from cq_engine.storage import reader
 from cq_engine.storage.rows import conform
