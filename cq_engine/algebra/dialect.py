@@ -20,9 +20,9 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
-from cq_engine.algebra.lowering.calls import FUNCTIONS, call, field_name
-from cq_engine.algebra.lowering.pipes import piped
-from cq_engine.algebra.lowering.variant_paths import variant_path
+from cq_engine.algebra.calls import FUNCTIONS, call, field_name
+from cq_engine.algebra.pipes import piped
+from cq_engine.algebra.variant_paths import variant_path
 
 __all__ = ["CQSpark", "parse_expression", "write"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from cq_engine.algebra.lowering.calls import SPARK_NAMES
+from cq_engine.algebra.calls import SPARK_NAMES
 
 __all__ = ["aggregate_calls", "call_name", "conjuncts", "is_aggregate", "nondeterministic_call", "only_where"]
 

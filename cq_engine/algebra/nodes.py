@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from cq_engine.algebra.lowering.leaves import (
+from cq_engine.algebra.leaves import (
     BEFORE,
     FOREVER,
     FROM,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -22,10 +21,8 @@ from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.transactions import bulk
 from cq_engine.transactions.constraints import Change, check
+from cq_engine.transactions.workspace import Workspace
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
-
-if TYPE_CHECKING:
-    from cq_engine.transactions.transaction import Transaction
 
 __all__ = ["Committed", "commit", "next_timestamp", "with_version"]
 
@@ -62,7 +59,7 @@ class _Write:
             )
 
 
-def commit(transaction: Transaction, commit_time: datetime | None) -> Committed | None:
+def commit(transaction: Workspace, commit_time: datetime | None) -> Committed | None:
     """Commits the net changes, under the commit lock; None where there are none."""
     faults.point("commit.begin")
     services = transaction.services
@@ -111,7 +108,7 @@ def with_version(rows: pa.Table, version: int) -> pa.Table:
 
 
 def _changes(
-    transaction: Transaction, nets: Mapping[str, Net], bulks: Mapping[str, BulkPending]
+    transaction: Workspace, nets: Mapping[str, Net], bulks: Mapping[str, BulkPending]
 ) -> dict[str, Change]:
     reader = transaction.services.reader
     changes: dict[str, Change] = {}
@@ -125,7 +122,7 @@ def _changes(
     return changes
 
 
-def _check_definitions(transaction: Transaction, changes: Mapping[str, Change]) -> None:
+def _check_definitions(transaction: Workspace, changes: Mapping[str, Change]) -> None:
     state = transaction.services.catalog.state
     for change in changes.values():
         now = state.tables.get(change.table.name.lower())
@@ -136,7 +133,7 @@ def _check_definitions(transaction: Transaction, changes: Mapping[str, Change]) 
             )
 
 
-def _check_conflicts(transaction: Transaction, changes: Mapping[str, Change]) -> None:
+def _check_conflicts(transaction: Workspace, changes: Mapping[str, Change]) -> None:
     """A table that was read, or a row that was written, must not have changed since the snapshot."""
     catalog = transaction.services.catalog
     newest = catalog.newest_version
@@ -155,7 +152,7 @@ def _check_conflicts(transaction: Transaction, changes: Mapping[str, Change]) ->
             _check_rows(transaction, change, newest)
 
 
-def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
+def _check_rows(transaction: Workspace, change: Change, newest: int) -> None:
     reader, storage = transaction.services.reader, change.table.storage
     identity = identity_columns(storage)
     clash: list[object] = []
@@ -179,7 +176,7 @@ def _check_rows(transaction: Transaction, change: Change, newest: int) -> None:
         )
 
 
-def _write(transaction: Transaction, change: Change, version: int, timestamp: datetime) -> _Write:
+def _write(transaction: Workspace, change: Change, version: int, timestamp: datetime) -> _Write:
     services, table = transaction.services, change.table
     if change.net is not None:
         return _write_small(transaction, table, change.net, version, timestamp)
@@ -201,9 +198,7 @@ def _write(transaction: Transaction, change: Change, version: int, timestamp: da
     return _Write(table, frozenset(words[kind] for kind in kinds), files=files)
 
 
-def _write_small(
-    transaction: Transaction, table: Table, net: Net, version: int, timestamp: datetime
-) -> _Write:
+def _write_small(transaction: Workspace, table: Table, net: Net, version: int, timestamp: datetime) -> _Write:
     services = transaction.services
     if net.changes().nbytes <= INLINE_BYTES:
         rows = conform(with_version(net.changes(), version), change_columns(table.storage))

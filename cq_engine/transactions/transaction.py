@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame
 
-from cq_engine.catalog.model import CatalogState, Table
+from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, TransactionError
 from cq_engine.grammar.statements import CopyInto, Dml, Query, Statement
@@ -52,7 +52,6 @@ class Transaction(Workspace):
     def __init__(self, services: Services) -> None:
         with services.catalog.lock:
             super().__init__(services, services.catalog.newest_version, PENDING_ROWS)
-            self.state: CatalogState = services.catalog.state
             services.pins.hold(self, self.snapshot)
         self.commit_version: int | None = None
         self.commit_timestamp: datetime | None = None

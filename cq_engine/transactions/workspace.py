@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import ROW_ID, Table
+from cq_engine.catalog.model import ROW_ID, CatalogState, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
@@ -33,6 +33,7 @@ class Workspace:
     def __init__(self, services: Services, snapshot: int, driver_rows: int) -> None:
         self.services = services
         self.snapshot = snapshot
+        self.state: CatalogState = services.catalog.state
         self.read: set[str] = set()
         """Names of the tables that DML has read."""
         self.pending: dict[str, SmallPending | BulkPending] = {}

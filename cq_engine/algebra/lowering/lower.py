@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.ordering import cut, is_limited, order_keys
 from cq_engine.algebra.functions import aggregate_calls, conjuncts, is_aggregate
 from cq_engine.algebra.lowering.generators import TypesOf
 from cq_engine.algebra.lowering.grouping import Grouping, GroupingSets, grouping_sets
 from cq_engine.algebra.lowering.lower_from import FromClause
 from cq_engine.algebra.lowering.lowered import Closure, Ctes, Environment, From, Lowered
+from cq_engine.algebra.lowering.ordering import cut, is_limited, order_keys
 from cq_engine.algebra.lowering.scope import NotLowered, Scope, parts_of
 from cq_engine.algebra.lowering.select_items import Parts, SelectItems, with_windows
 from cq_engine.algebra.lowering.subqueries import Pending, reads

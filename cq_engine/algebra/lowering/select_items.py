@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.ordering import is_limited, order_keys
 from cq_engine.algebra.functions import aggregate_calls
 from cq_engine.algebra.lowering.generators import Generators, is_generator
 from cq_engine.algebra.lowering.grouping import grouping_sets
 from cq_engine.algebra.lowering.lowered import Environment, From
+from cq_engine.algebra.lowering.ordering import is_limited, order_keys
 from cq_engine.algebra.lowering.scope import NotLowered, Scope
 from cq_engine.algebra.nodes import Node, column
 
