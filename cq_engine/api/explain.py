@@ -21,7 +21,7 @@ from cq_engine.planner.terms import terms
 from cq_engine.query.query import query_frame
 from cq_engine.query.result import Result
 from cq_engine.refresh.forms import decide, statistics
-from cq_engine.refresh.frontier import horizon
+from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import SMALL_CHANGES
 from cq_engine.refresh.report import Report
 
@@ -94,7 +94,7 @@ def explain_query(queries: Queries, name: str) -> Result:
 
 def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> list[str]:
     """What the next refresh would do."""
-    end = horizon(queries.services.catalog, query.sources)
+    end = frontier(queries.services.catalog, query.sources)
     interval = queries.refresher.interval(query, compiled, end)
     if compiled.node is None or not interval.kinds:
         lines = plan_text(compiled).splitlines()

@@ -20,7 +20,7 @@ from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
 from cq_engine.maintenance.retention import KEPT, OPTION, parse_retention
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import FORMS, PRE_IMAGES
-from cq_engine.refresh.frontier import horizon, waiting_for
+from cq_engine.refresh.frontier import frontier, waiting_for
 
 __all__ = [
     "check_current",
@@ -80,7 +80,7 @@ def _one_of(options: Mapping[str, str], name: str, values: Sequence[str]) -> str
 def start_version(services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled) -> int:
     """The version the query starts from; 1 more than there is where its first state needs a commit to stand at."""
     newest = services.catalog.newest_version
-    end = horizon(services.catalog, query.sources)
+    end = frontier(services.catalog, query.sources)
     if start.point == "VERSION":
         assert start.version is not None
         if start.version > end:
@@ -90,7 +90,7 @@ def start_version(services: Services, start: StartFrom, query: ContinuousQuery, 
                 + (f"; what {query.name} reads has got to {end}" if end < newest else ""),
             )
         version = start.version
-        if horizon(services.catalog, query.sources, version) < version:
+        if frontier(services.catalog, query.sources, version) < version:
             raise AnalysisError(
                 f"START FROM VERSION {version} lies inside a refresh of a compressed query that {query.name} reads"
             )
@@ -132,7 +132,7 @@ def with_destinations(
 def check_current(services: Services, query: ContinuousQuery) -> None:
     """Raises AnalysisError where something that `query` reads is behind: a version of its own would pass it over."""
     catalog = services.catalog
-    if horizon(catalog, query.sources) == catalog.newest_version:
+    if frontier(catalog, query.sources) == catalog.newest_version:
         return
     raise AnalysisError(
         f"{query.name} cannot go on at a new version: what it reads is not up to date",

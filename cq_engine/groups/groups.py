@@ -29,7 +29,7 @@ from cq_engine.groups.detach import own_start
 from cq_engine.groups.progress import MemberNews
 from cq_engine.groups.signature import compiled_template
 from cq_engine.planner.compiled import Compiled
-from cq_engine.refresh.frontier import horizon
+from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.spark.settings import meaning
 
@@ -158,7 +158,7 @@ class Templates:
                 hint="ALTER CONTINUOUS QUERY one of them RESUME tries again",
             )  # fmt: skip
         self.services.functions.require(query.name, query.functions, catalog.state)
-        end = horizon(catalog, query.sources, upto)
+        end = frontier(catalog, query.sources, upto)
         with meaning(self.services.spark(), dict(query.session)):
             try:
                 return self._refreshed(template, end)

@@ -11,7 +11,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import RefreshError
 from cq_engine.grammar import OnCommit, OnDml
 from cq_engine.lifecycle.registry import Queries
-from cq_engine.refresh.frontier import horizon
+from cq_engine.refresh.frontier import frontier
 from cq_engine.schedule.scheduler import Scheduler
 
 __all__ = ["drain", "has_news"]
@@ -27,7 +27,7 @@ def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
         return False
     events = frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
     watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
-    low, high = catalog.status(query.name).position + 1, horizon(catalog, query.sources)
+    low, high = catalog.status(query.name).position + 1, frontier(catalog, query.sources)
     above = [source_query(state, name) for name in watched]
     found = [state.tables.get(n) if q is None else q.relation for n, q in zip(watched, above)]
     stored = [table.storage.id for table in found if table is not None]

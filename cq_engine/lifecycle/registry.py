@@ -20,7 +20,7 @@ from cq_engine.grammar import AlterContinuousQuery, CreateContinuousQuery, DropC
 from cq_engine.groups.groups import Templates
 from cq_engine.lifecycle.definitions import Definitions
 from cq_engine.planner.compiled import Compiled
-from cq_engine.refresh.frontier import horizon
+from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import Refresh, Refresher
 from cq_engine.spark.settings import meaning
 
@@ -171,7 +171,7 @@ class Queries:
     def _run(self, query: ContinuousQuery, upto: int | None) -> Refresh:
         status = self._check_active(query)
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
-        end = horizon(self.services.catalog, query.sources, upto)
+        end = frontier(self.services.catalog, query.sources, upto)
         try:
             with meaning(self.services.spark(), dict(query.session)):
                 return self.refresher.refresh(query, self.compiled(query), end)

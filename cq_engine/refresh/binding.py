@@ -29,13 +29,13 @@ from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
 from cq_engine.refresh.report import Read, Report
 from cq_engine.refresh.source_rows import (
-    LeafRows,
-    by_position,
-    having,
-    narrowed,
+    SourceRows,
+    filter_rows,
+    narrow,
+    number_columns,
     row_versions,
-    shown,
-    together,
+    select_rows,
+    unite,
 )
 from cq_engine.spark.sql import fresh_name
 from cq_engine.storage.file_look_ups import pruned
@@ -120,8 +120,8 @@ class IntervalBinder:
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
-        self._given_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
-        self._found: dict[tuple[object, ...], pa.Table | None] = {}
+        self._input_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
+        self._known_rows: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
@@ -135,7 +135,7 @@ class IntervalBinder:
         if isinstance(leaf, History):
             return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
         if isinstance(leaf, Given):
-            return self._given_name(leaf)
+            return self._input_name(leaf)
         assert isinstance(leaf, StateRows)
         return _select(
             tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
@@ -146,41 +146,41 @@ class IntervalBinder:
         self.emitter = emitter
         emitter.ctes.update(self._ctes)
 
-    def rows(self, leaf: Node) -> LeafRows | None:
+    def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""
         if isinstance(leaf, Changes):
             tail = self._tail(leaf.scan.table)
             rows = None if tail is None else tail.changes
-            return shown(
+            return select_rows(
                 rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
             )
         if isinstance(leaf, History):
             table = self.tables[leaf.scan.table]
-            return shown(self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], FROM, TO)
+            return select_rows(self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], FROM, TO)
         if isinstance(leaf, Given):
-            if leaf.name not in self._given_rows:
+            if leaf.name not in self._input_rows:
                 return None
-            rows, columns = self._given_rows[leaf.name]
-            return by_position(rows, columns)
+            rows, columns = self._input_rows[leaf.name]
+            return number_columns(rows, columns)
         assert isinstance(leaf, StateRows)
         table = self.states[leaf.label]
-        return shown(self._wanted_state(leaf), table, [c.name for c in table.columns])
+        return select_rows(self._wanted_state(leaf), table, [c.name for c in table.columns])
 
-    def give(self, leaf: Given, rows: DataFrame) -> None:
+    def bind_frame(self, leaf: Given, rows: DataFrame) -> None:
         """Binds rows that were computed before; `rows` have the leaf's columns by position."""
         name = self._names["given", leaf.name] = fresh_name(leaf.name)
         self.relations[name] = rows.toDF(*leaf.columns)
 
-    def give_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+    def bind_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
         """Likewise; `columns` are those of `rows`."""
         self._keys.give(leaf.name, rows)
-        self._given_rows[leaf.name] = (rows, tuple(columns))
+        self._input_rows[leaf.name] = (rows, tuple(columns))
         self._names.pop(("given", leaf.name), None)
 
-    def _given_name(self, leaf: Given) -> str:
+    def _input_name(self, leaf: Given) -> str:
         if ("given", leaf.name) not in self._names:
-            rows, columns = self._given_rows[leaf.name]
-            self.give(leaf, self.reader.frame(rows, columns).coalesce(1))
+            rows, columns = self._input_rows[leaf.name]
+            self.bind_frame(leaf, self.reader.frame(rows, columns).coalesce(1))
         return self._names["given", leaf.name]
 
     # ------------------------------------------------------------ changes
@@ -233,7 +233,7 @@ class IntervalBinder:
         self._ctes[name] = self.emitter.ctes[name] = sql
         return name
 
-    def _given(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:
+    def _name_rows(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:
         """Rows of the driver as a relation of one partition."""
         name = self._names[key] = fresh_name(str(key[0]))
         self.relations[name] = self.reader.frame(rows, columns).coalesce(1)
@@ -246,10 +246,10 @@ class IntervalBinder:
         tail = self._tail(name)
         columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
         if tail is not None:
-            return self._given(("changes", name), tail.changes, columns)
+            return self._name_rows(("changes", name), tail.changes, columns)
         net, _ = self._net(name)
         if net is None:
-            return self._given(("changes", name), empty(columns), columns)
+            return self._name_rows(("changes", name), empty(columns), columns)
         return self._cte("changes", name, changes_sql(net, [c.name for c in table.physical_columns], self.a))
 
     # ------------------------------------------------------------ histories
@@ -263,16 +263,16 @@ class IntervalBinder:
         restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
         wanted = self._keys.wanted(table, leaf.hints, leaf.scan.fields)
         key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
-        if key not in self._found:
+        if key not in self._known_rows:
             tail = self._tail(leaf.scan.table)
             base = self._base_rows(table, restrict) if tail is not None else None
             if tail is None or base is None:
-                self._found[key] = None
+                self._known_rows[key] = None
             else:
                 if self.undo:
-                    tail = narrowed(tail, base, wanted, self.b, self.compressed)
-                self._found[key] = having(row_versions(tail, base, self.undo), wanted)
-        return key, self._found[key]
+                    tail = narrow(tail, base, wanted, self.b, self.compressed)
+                self._known_rows[key] = filter_rows(row_versions(tail, base, self.undo), wanted)
+        return key, self._known_rows[key]
 
     def _history_rows(self, leaf: History) -> pa.Table | None:
         return self._gathered_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
@@ -280,13 +280,13 @@ class IntervalBinder:
     def _gathered_rows(self, leaf: History) -> pa.Table | None:
         """The versions of rows that change and of rows that a group of hints wants, each once."""
         key = ("gathered", id(leaf))
-        if key not in self._found:
+        if key not in self._known_rows:
             tail = self._tail(leaf.scan.table)
             groups = [self._version_rows(History(leaf.scan, hints))[1] for hints in leaf.among]
             found = [rows for rows in groups if rows is not None]
             known = tail is not None and self.undo and len(found) == len(groups)
-            self._found[key] = together([tail.moving, *found], tail.table) if known and tail else None
-        return self._found[key]
+            self._known_rows[key] = unite([tail.moving, *found], tail.table) if known and tail else None
+        return self._known_rows[key]
 
     def _history(self, leaf: History) -> str:
         assert not leaf.among, "a plan for rows that the driver has"
@@ -296,7 +296,7 @@ class IntervalBinder:
             return self._names[key]
         if versions is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            return self._given(key, versions, columns)
+            return self._name_rows(key, versions, columns)
         restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
@@ -319,7 +319,7 @@ class IntervalBinder:
             return empty(table.physical_columns)
         rows = self.reader.small_image(table, self.a)
         if rows is not None:
-            rows = having(rows, restrict)
+            rows = filter_rows(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
             layout = self.reader.catalog.layout(table.id, self.a)
@@ -351,14 +351,14 @@ class IntervalBinder:
     def _wanted_state(self, leaf: StateRows) -> pa.Table | None:
         """The rows of a state that a leaf wants, where the driver can have them."""
         key = ("state", id(leaf))
-        if key not in self._found:
+        if key not in self._known_rows:
             rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
             if rows is None or rows.num_rows > DRIVER_ROWS:
-                self._found[key] = None
+                self._known_rows[key] = None
             else:
                 self._note(self.states[leaf.label], "state", rows.num_rows)
-                self._found[key] = rows
-        return self._found[key]
+                self._known_rows[key] = rows
+        return self._known_rows[key]
 
     def _state(self, leaf: StateRows) -> str:
         name = self._names.get(("state", leaf.label, id(leaf)))
@@ -367,7 +367,7 @@ class IntervalBinder:
         table = self.states[leaf.label]
         rows = self._wanted_state(leaf)
         if rows is not None:
-            return self._given(("state", leaf.label, id(leaf)), rows, table.columns)
+            return self._name_rows(("state", leaf.label, id(leaf)), rows, table.columns)
         name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
         self.relations[name] = self.reader.image(table, self.a, self._state_restrict(leaf) or None)
         return name
@@ -376,7 +376,7 @@ class IntervalBinder:
         """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
         small = self.reader.small_image(table, self.a)
         if small is not None:
-            return having(small, restrict)
+            return filter_rows(small, restrict)
         if not restrict:
             return None
         layout = self.reader.catalog.layout(table.id, self.a)
@@ -384,7 +384,7 @@ class IntervalBinder:
         rows = self.reader.changes_arrow(table, layout.base, self.a, STATE_CHANGES)
         if base is None or rows is None:
             return None
-        rows = having(rows, restrict)
+        rows = filter_rows(rows, restrict)
         present = Tail.of(table, rows, self.a, self.a, compressed=False)
         return pa.concat_tables(
             [present.untouched(base), present.versions().select([c.name for c in table.columns])]

@@ -47,7 +47,7 @@ def write_outputs(
         written: list[tuple[VersionedTable, list[DataFile]]] = []
         for stage in plan.stages:
             versions = _versions(services, stage, binder, kept)
-            binder.give(stage.node, versions)
+            binder.bind_frame(stage.node, versions)
             if is_key_count(stage):
                 _check_keys(query, stage, versions)
             table = tables_of[stage.stored.state.label]
@@ -102,7 +102,7 @@ def _versions(services: Services, stage: Stage, binder: IntervalBinder, kept: li
     if wrong.isEmpty():
         return right
     if stage.stored.keys:
-        binder.give(stage.hit, wrong.select(*stage.stored.keys).distinct())
+        binder.bind_frame(stage.hit, wrong.select(*stage.stored.keys).distinct())
     again = run_sql(spark, stage.repair_sql(binder, binder.attach), binder.relations)
     whole = right.unionByName(again).persist(_LEVEL)
     kept.append(whole)

@@ -15,7 +15,7 @@ from cq_engine.catalog.graph import ancestors, source_query, upstreams
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.store import Catalog
 
-__all__ = ["JUMPS", "REDEFINED", "SKIPPED", "horizon", "waiting_for"]
+__all__ = ["JUMPS", "REDEFINED", "SKIPPED", "frontier", "waiting_for"]
 
 SKIPPED = "SKIPPED"
 REDEFINED = "REDEFINED"
@@ -23,21 +23,23 @@ JUMPS = frozenset({SKIPPED, REDEFINED})
 """What stands for the plan in a refresh record where the result went from one version to another in one step."""
 
 
-def horizon(catalog: Catalog, sources: Iterable[str], upto: int | None = None) -> int:
+def frontier(catalog: Catalog, sources: Iterable[str], upto: int | None = None) -> int:
     """The newest version, at most `upto`, to which a query over `sources` can be refreshed."""
     names = list(sources)
     state = catalog.state
     newest = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
-    end = min([newest, *(_known(catalog, q, newest) for q in upstreams(state, names))])
+    end = min([newest, *(_known_version(catalog, q, newest) for q in upstreams(state, names))])
     above = ancestors(state, names)
     while True:
-        lower = min([end, *(_whole(catalog, q, end) for q in above if catalog.status(q.name).position > end)])
+        lower = min(
+            [end, *(_whole_version(catalog, q, end) for q in above if catalog.status(q.name).position > end)]
+        )
         if lower == end:
             return end
         end = lower
 
 
-def _known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
+def _known_version(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
     """The version up to which the query's result is known: its position, or later where nothing that it reads has
     changed since."""
     position = catalog.status(query.name).position
@@ -47,7 +49,7 @@ def _known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
             return position
         above = source_query(state, name)
         if above is not None:
-            end = min(end, _known(catalog, above, newest))
+            end = min(end, _known_version(catalog, above, newest))
         table = state.tables[name] if above is None else above.relation
         if table is not None:
             sets = catalog.changes(table.storage.id, position + 1, end)
@@ -55,7 +57,7 @@ def _known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
     return max(position, end)
 
 
-def _whole(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
+def _whole_version(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
     """The newest version up to `version` at which the query's result is that of its sources."""
     limit = 100
     while True:
@@ -74,11 +76,11 @@ def _whole(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
 def waiting_for(catalog: Catalog, query: ContinuousQuery) -> str:
     """Which of the queries that it reads keep `query` from going on, for a person; empty where none does."""
     newest = catalog.newest_version
-    if horizon(catalog, query.sources) >= newest:
+    if frontier(catalog, query.sources) >= newest:
         return ""
     held = []
     for each in ancestors(catalog.state, query.sources):
         status = catalog.status(each.name)
-        if status.state != "ACTIVE" and _known(catalog, each, newest) < newest:
+        if status.state != "ACTIVE" and _known_version(catalog, each, newest) < newest:
             held.append(f"{each.name}, which is {status.state} at version {status.position}")
     return f"waits for {'; '.join(held)}" if held else ""

@@ -2,7 +2,7 @@
 
 A refresh of a few rows spends most of its time on Spark's analysis, optimisation and planning. Its statements are the
 same every time but for the rows at their leaves. So from the second refresh on, the statements
-are planned over slots (`runtime.slots`), and a refresh puts its rows into the slots and runs what is there.
+are planned over plan inputs (`plan_inputs`), and a refresh puts its rows into them and runs what is there.
 
 Spark keeps the output of shuffles, broadcasts and subqueries of a plan that runs again, and they would be those of
 other rows: a plan with any of them is not kept, and its statement is planned anew each time. Every leaf has one
@@ -28,13 +28,13 @@ from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.refresh.binding import IntervalBinder
-from cq_engine.refresh.plan_inputs import Slot, SlotFullError, fits_slot
-from cq_engine.refresh.source_rows import LeafRows
+from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
+from cq_engine.refresh.source_rows import SourceRows
 from cq_engine.spark.arrow_io import is_plain
-from cq_engine.spark.settings import slot_settings
+from cq_engine.spark.settings import plan_input_settings
 from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
 
-__all__ = ["KeptPlan", "KeptPlans", "UnpreparedError"]
+__all__ = ["CachedPlan", "PlanCache", "UnpreparedError"]
 
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
@@ -54,7 +54,7 @@ class UnpreparedError(Exception):
     anew it might read a table for changes that are not there."""
 
 
-class KeptPlans:
+class PlanCache:
     """The delta plans of an engine's queries. Thread-safe.
 
     The first refresh of a query is planned as ever: it may be the only one. The second prepares a plan for changes of
@@ -63,7 +63,7 @@ class KeptPlans:
     """
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[_Key, KeptPlan] = OrderedDict()
+        self._plans: OrderedDict[_Key, CachedPlan] = OrderedDict()
         self._served: Counter[_Key] = Counter()
         self._seen: set[_Key] = set()
         self._guard = threading.Lock()
@@ -76,7 +76,7 @@ class KeptPlans:
         session: Hashable = (),
         *,
         at_once: bool = True,
-    ) -> KeptPlan | None:
+    ) -> CachedPlan | None:
         """A plan that gives the rows of `plan_delta`; `session` are the settings that its statements run under, and
         `at_once` says whether the plan for all changes may be one for rows that the driver has.
 
@@ -84,14 +84,14 @@ class KeptPlans:
         """
         tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
         key = _Key(id(compiled), changed, insert_only, session)
-        own = self._made(key, compiled)
+        own = self._plan_for(key, compiled)
         whole = _Key(key.compiled, tables, False, session, at_once)
-        general = self._made(whole, compiled)
+        general = self._plan_for(whole, compiled)
         if own is None or general is None:
             return None
         smaller = own.plan.leaves < general.plan.leaves
         with self._guard:
-            found = self._ready(key, smaller)
+            found = self._ready_plan(key, smaller)
             if found is not None:
                 return found
             again = whole in self._seen
@@ -103,13 +103,13 @@ class KeptPlans:
         own.prepare = again
         return own
 
-    def exact(
+    def exact_plan(
         self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
-    ) -> KeptPlan | None:
+    ) -> CachedPlan | None:
         """The plan that is no more than `plan_delta`."""
-        return self._made(_Key(id(compiled), changed, insert_only, session), compiled)
+        return self._plan_for(_Key(id(compiled), changed, insert_only, session), compiled)
 
-    def _made(self, key: _Key, compiled: Compiled) -> KeptPlan | None:
+    def _plan_for(self, key: _Key, compiled: Compiled) -> CachedPlan | None:
         with self._guard:
             if key in self._plans:
                 self._plans.move_to_end(key)
@@ -117,7 +117,7 @@ class KeptPlans:
         plan = plan_delta(compiled, key.changed, key.insert_only, at_once=key.at_once)
         if plan is None:
             return None
-        made = KeptPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
+        made = CachedPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
         with self._guard:
             kept = self._plans.setdefault(key, made)
             gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
@@ -125,7 +125,7 @@ class KeptPlans:
             each.clear()
         return kept
 
-    def _ready(self, key: _Key, smaller: bool) -> KeptPlan | None:
+    def _ready_plan(self, key: _Key, smaller: bool) -> CachedPlan | None:
         """A prepared plan that serves the interval; `smaller`: one of its own would read less than the general one."""
         ready = [k for k, kept in self._plans.items() if k.covers(key) and kept.is_ready(exact=k == key)]
         if smaller and key not in ready and self._served[key] >= OWN_PLAN:
@@ -166,11 +166,11 @@ class _Key(NamedTuple):
 
 
 @dataclass
-class _Statement:
+class _PreparedStatement:
     """A planned statement; None where it cannot be run again."""
 
     frame: DataFrame
-    slots: list[tuple[Node, Slot]]
+    inputs: list[tuple[Node, PlanInput]]
     unchecked: Callable[[], str] | None
     """Gives Spark's plan of it, as long as nobody has looked whether that may run again."""
 
@@ -183,7 +183,7 @@ class _Statement:
 
 
 @dataclass
-class KeptPlan:
+class CachedPlan:
     """A delta plan, and its statements by name as far as they are prepared."""
 
     plan: DeltaPlan
@@ -197,7 +197,7 @@ class KeptPlan:
     """Are its statements prepared when they run?"""
     misses: int = 0
     """How many intervals of fewer changes it could not serve."""
-    _statements: dict[str, _Statement | None] = field(default_factory=dict)
+    _statements: dict[str, _PreparedStatement | None] = field(default_factory=dict)
     _spark: SparkSession | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -231,7 +231,7 @@ class KeptPlan:
     def _clear(self) -> None:
         for statement in self._statements.values():
             if statement is not None:
-                _remove(statement.slots)
+                _remove(statement.inputs)
         self._statements = {}
 
     def _run(
@@ -241,54 +241,56 @@ class KeptPlan:
             self._clear()
             self._spark = spark
         if name not in self._statements:
-            return self._first(spark, name, text, binder, limit)
+            return self._prepare_and_run(spark, name, text, binder, limit)
         statement = self._statements[name]
         if statement is None:
             return None
         if statement.unchecked is not None:
-            with slot_settings(spark):
+            with plan_input_settings(spark):
                 if not statement.may_run_again():
-                    _remove(statement.slots)
+                    _remove(statement.inputs)
                     self._statements[name] = None
                     return None
         try:
-            for leaf, slot in statement.slots:
-                found = binder.rows(leaf)
+            for leaf, source in statement.inputs:
+                found = binder.source_rows(leaf)
                 if found is None:
                     return None
-                slot.put(found.rows)
-        except (SlotFullError, OSError):
+                source.put(found.rows)
+        except (PlanInputFullError, OSError):
             del self._statements[name]
-            _remove(statement.slots)
-            return self._first(spark, name, text, binder, limit)
+            _remove(statement.inputs)
+            return self._prepare_and_run(spark, name, text, binder, limit)
         return statement.frame.toArrow()
 
-    def _first(
+    def _prepare_and_run(
         self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
     ) -> pa.Table | None:
         """Prepares the statement and runs it; Spark plans it only when it runs."""
-        with slot_settings(spark):
+        with plan_input_settings(spark):
             try:
-                statement = self._statements[name] = _prepared(spark, text, binder, limit)
-            except (_NotDrivenError, SlotFullError, OSError):
+                statement = self._statements[name] = _prepare(spark, text, binder, limit)
+            except (_NotDrivenError, PlanInputFullError, OSError):
                 return None
             return None if statement is None else statement.frame.toArrow()
 
 
-def _remove(slots: Sequence[tuple[Node, Slot]]) -> None:
-    for _, slot in slots:
+def _remove(inputs: Sequence[tuple[Node, PlanInput]]) -> None:
+    for _, source in inputs:
         with suppress(OSError):
-            slot.remove()
+            source.remove()
 
 
-def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: int) -> _Statement | None:
-    """The statement over slots; None where it can never be run again.
+def _prepare(
+    spark: SparkSession, text: Text, binder: IntervalBinder, limit: int
+) -> _PreparedStatement | None:
+    """The statement over plan inputs; None where it can never be run again.
 
-    Raises _NotDrivenError, SlotFullError or OSError where the present rows cannot be put into slots.
+    Raises _NotDrivenError, PlanInputFullError or OSError where the present rows cannot be put into inputs.
     """
     if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
         return None
-    leaves = _SlotLeaves(spark, binder)
+    leaves = _PlanInputs(spark, binder)
     try:
         limited = f"SELECT * FROM (\n{text(leaves, leaves.attach)}\n) LIMIT {limit}"
         frame = run_sql(spark, limited, leaves.relations)
@@ -300,7 +302,7 @@ def _prepared(spark: SparkSession, text: Text, binder: IntervalBinder, limit: in
     if not is_plain(frame.schema):
         leaves.remove()
         return None
-    return _Statement(frame, leaves.slots, partial(explained_sql, spark, limited, leaves.relations))
+    return _PreparedStatement(frame, leaves.inputs, partial(explained_sql, spark, limited, leaves.relations))
 
 
 class _NotDrivenError(Exception):
@@ -308,15 +310,15 @@ class _NotDrivenError(Exception):
 
 
 class _NeverFitsError(Exception):
-    """A leaf's rows are of a type that a slot cannot hold."""
+    """A leaf's rows are of a type that a plan input cannot hold."""
 
 
-class _SlotLeaves:
-    """Binds every leaf to a slot with its present rows; leaves that are the same share one."""
+class _PlanInputs:
+    """Binds every leaf to a plan input with its present rows; leaves that are the same share one."""
 
     def __init__(self, spark: SparkSession, binder: IntervalBinder) -> None:
         self.relations: dict[str, DataFrame] = {}
-        self.slots: list[tuple[Node, Slot]] = []
+        self.inputs: list[tuple[Node, PlanInput]] = []
         self._spark = spark
         self._binder = binder
         self._names: dict[Hashable, str] = {}
@@ -325,26 +327,26 @@ class _SlotLeaves:
         emitter.one_partition = True
 
     def remove(self) -> None:
-        """Takes the slots away."""
-        _remove(self.slots)
+        """Takes the inputs away."""
+        _remove(self.inputs)
 
     def __call__(self, leaf: Node) -> str:
-        key = _same(leaf)
+        key = _leaf_key(leaf)
         if key not in self._names:
-            found: LeafRows | None = self._binder.rows(leaf)
+            found: SourceRows | None = self._binder.source_rows(leaf)
             if found is None:
                 raise _NotDrivenError
-            if not fits_slot(found.columns):
+            if not fits_plan_input(found.columns):
                 raise _NeverFitsError
-            slot = Slot(found.columns, found.rows)
-            self.slots.append((leaf, slot))
-            name = self._names[key] = fresh_name("slot")
-            self.relations[name] = slot.frame(self._spark)
+            source = PlanInput(found.columns, found.rows)
+            self.inputs.append((leaf, source))
+            name = self._names[key] = fresh_name("input")
+            self.relations[name] = source.frame(self._spark)
         shown = ", ".join(f"{quote(f'c{n}')} AS {quote(each)}" for n, each in enumerate(leaf.columns))
         return f"(SELECT {shown} FROM {self._names[key]})"
 
 
-def _same(leaf: Node) -> Hashable:
+def _leaf_key(leaf: Node) -> Hashable:
     """Equal for leaves that always have the same rows, by position."""
     if isinstance(leaf, Changes):
         return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))

@@ -24,14 +24,14 @@ from cq_engine.core.types import collations, contains, spark_schema, spark_type
 from cq_engine.storage.rows import conform
 from cq_engine.storage.scratch import scratch_directory
 
-__all__ = ["Slot", "SlotFullError", "fits_slot"]
+__all__ = ["PlanInput", "PlanInputFullError", "fits_plan_input"]
 
 LEAST_BYTES = 1 << 20
 SPARE = 8
-"""A slot has room for so many times what it gets first, up to MOST_BYTES. The room is a hole in the file and costs
+"""A plan input has room for so many times what it gets first, up to MOST_BYTES. The room is a hole in the file and costs
 nothing."""
 MOST_BYTES = 1 << 27
-"""Larger contents are not worth a slot: there the fixed cost of a query counts for little."""
+"""Larger contents are not worth a plan input: there the fixed cost of a query counts for little."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic number
 _ODD = (
@@ -46,20 +46,20 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
 _numbers = count(1)
 
 
-class SlotFullError(Exception):
-    """The rows do not fit into the slot."""
+class PlanInputFullError(Exception):
+    """The rows do not fit into the plan input."""
 
 
-def fits_slot(columns: Sequence[Column]) -> bool:
+def fits_plan_input(columns: Sequence[Column]) -> bool:
     """True where Arrow's Parquet files give Spark these types as they are."""
     kinds = [spark_type(c.type) for c in columns]
     return not any(contains(kind, _ODD) or collations(kind) for kind in kinds)
 
 
-class Slot:
+class PlanInput:
     """A file that holds rows of `columns`, at first `rows`. Not thread-safe.
 
-    Raises SlotFullError for rows of more than MOST_BYTES, OSError.
+    Raises PlanInputFullError for rows of more than MOST_BYTES, OSError.
     """
 
     def __init__(self, columns: Sequence[Column], rows: pa.Table) -> None:
@@ -69,19 +69,19 @@ class Slot:
         while self._size < min(SPARE * len(content), MOST_BYTES):
             self._size *= 2
         if len(content) > MOST_BYTES:
-            raise SlotFullError
+            raise PlanInputFullError
         self._path = _fresh_path()
         self._replace(content)
 
     def put(self, rows: pa.Table) -> None:
-        """Replaces the rows. Raises SlotFullError, OSError; the slot is then as it was."""
+        """Replaces the rows. Raises PlanInputFullError, OSError; the plan input is then as it was."""
         content = _parquet(rows, self.columns)
         if len(content) > self._size:
-            raise SlotFullError
+            raise PlanInputFullError
         self._replace(content)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The rows that the slot has when the DataFrame runs, in one partition."""
+        """The rows that the plan input has when the DataFrame runs, in one partition."""
         return spark.read.schema(spark_schema(self.columns)).parquet(self._path.as_uri()).coalesce(1)
 
     def remove(self) -> None:
@@ -114,4 +114,4 @@ def _parquet(rows: pa.Table, columns: Sequence[Column]) -> memoryview:
 
 def _fresh_path() -> Path:
     place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    return scratch_directory(place, "cq-engine-slots-") / f"{next(_numbers)}.parquet"
+    return scratch_directory(place, "cq-engine-inputs-") / f"{next(_numbers)}.parquet"

@@ -24,7 +24,7 @@ from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.bulk_delta import write_outputs
 from cq_engine.refresh.delta_rows import bounds_of, counts_of, log_rows_in_order, state_rows
 from cq_engine.refresh.forms import decide, relied_on
-from cq_engine.refresh.plan_cache import KeptPlan, KeptPlans, Text, UnpreparedError
+from cq_engine.refresh.plan_cache import CachedPlan, PlanCache, Text, UnpreparedError
 from cq_engine.refresh.recompute import recompute
 from cq_engine.refresh.recomputed import recomputed_outcome
 from cq_engine.refresh.relations import change_files, change_rows, write_changes
@@ -101,7 +101,13 @@ class _Statements:
     """
 
     def __init__(
-        self, services: Services, kept: KeptPlan, binder: IntervalBinder, interval: Interval, *, lasting: bool
+        self,
+        services: Services,
+        kept: CachedPlan,
+        binder: IntervalBinder,
+        interval: Interval,
+        *,
+        lasting: bool,
     ) -> None:
         self.services = services
         self.kept = kept
@@ -138,7 +144,7 @@ class Refresher:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.plans = KeptPlans()
+        self.plans = PlanCache()
         self.reports: dict[str, Report] = {}
         """By query what its last refresh did."""
 
@@ -214,7 +220,7 @@ class Refresher:
         small = interval.rows <= SMALL_CHANGES
         decision = decide(self.services, query, compiled, interval)
         prepared = small and not query.functions
-        kept = self.plans.plan(*what, at_once=decision.undo) if prepared else self.plans.exact(*what)
+        kept = self.plans.plan(*what, at_once=decision.undo) if prepared else self.plans.exact_plan(*what)
         if kept is None:
             return None
         if decision.form == "recompute":
@@ -225,13 +231,13 @@ class Refresher:
                 try:
                     outcome = self._small(query, compiled, kept, interval, decision)
                 except UnpreparedError:
-                    kept = self.plans.exact(*what)
+                    kept = self.plans.exact_plan(*what)
                     if kept is None:
                         return None
                     outcome = self._small(query, compiled, kept, interval, decision)
             if outcome is not None:
                 return outcome
-        exact = self.plans.exact(*what)
+        exact = self.plans.exact_plan(*what)
         if exact is None:
             return None
         binder = self.binder(query, compiled, interval, self._report(query, decision))
@@ -262,7 +268,7 @@ class Refresher:
         self,
         query: ContinuousQuery,
         compiled: Compiled,
-        kept: KeptPlan,
+        kept: CachedPlan,
         interval: Interval,
         decision: Decision,
     ) -> Outcome | None:
@@ -278,7 +284,7 @@ class Refresher:
             if rows is None:
                 return None
             columns = (*stage.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            binder.give_rows(stage.node, rows, columns)
+            binder.bind_rows(stage.node, rows, columns)
             if is_key_count(stage):
                 twice += doubled(rows, stage.stored)
             states.append((tables[stage.stored.state.label], state_rows(rows, stage.stored, interval.b)))
@@ -303,7 +309,7 @@ class Refresher:
         if stage.stored.keys:
             keys = stage.stored.columns[: len(stage.stored.keys)]
             groups = hit.select(stage.stored.keys).group_by(list(stage.stored.keys)).aggregate([])
-            run.binder.give_rows(stage.hit, groups, keys)
+            run.binder.bind_rows(stage.hit, groups, keys)
         again = run(f"repair {label}", stage.repair_sql)
         return None if again is None else pa.concat_tables([rows, again.cast(rows.schema)])
 

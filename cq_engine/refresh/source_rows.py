@@ -18,11 +18,11 @@ from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import identity_columns
 from cq_engine.storage.uncompacted_log import Tail, begins
 
-__all__ = ["LeafRows", "by_position", "having", "narrowed", "row_versions", "shown", "together"]
+__all__ = ["SourceRows", "filter_rows", "narrow", "number_columns", "row_versions", "select_rows", "unite"]
 
 
 @dataclass(frozen=True)
-class LeafRows:
+class SourceRows:
     """The rows of a leaf, its columns by position as `c0`, `c1`, ..."""
 
     rows: pa.Table
@@ -37,7 +37,7 @@ _FIELDS = {
 }
 
 
-def narrowed(tail: Tail, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> Tail:
+def narrow(tail: Tail, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> Tail:
     """The tail of (base, b] without what changed only before the interval and is neither in `base` nor wanted."""
     recent = pc.less_equal(tail.rows.column(COMMIT_VERSION), tail.a)
     before = tail.rows.filter(recent)
@@ -47,30 +47,30 @@ def narrowed(tail: Tail, base: pa.Table, wanted: Restrict, b: int, compressed: b
     return Tail.of(tail.table, pa.concat_tables(kept), tail.a, b, compressed)
 
 
-def having(rows: pa.Table, restrict: Restrict) -> pa.Table:
+def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
     """The rows that have a wanted value in every column of `restrict`."""
     for name, values in restrict.items():
         rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
     return rows
 
 
-def shown(
+def select_rows(
     rows: pa.Table | None, table: VersionedTable, sources: Sequence[str], *extra: str
-) -> LeafRows | None:
+) -> SourceRows | None:
     """The columns `sources` of a table's rows, and `extra`."""
     if rows is None:
         return None
     known = {c.name: c for c in table.physical_columns} | _FIELDS
     names = [*sources, *extra]
-    return by_position(rows.select(names), [known[name] for name in names])
+    return number_columns(rows.select(names), [known[name] for name in names])
 
 
-def by_position(rows: pa.Table, columns: Sequence[Column]) -> LeafRows:
+def number_columns(rows: pa.Table, columns: Sequence[Column]) -> SourceRows:
     named = tuple(replace(c, name=f"c{n}") for n, c in enumerate(columns))
-    return LeafRows(rows.rename_columns([c.name for c in named]), named)
+    return SourceRows(rows.rename_columns([c.name for c in named]), named)
 
 
-def together(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
+def unite(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
     """Row versions from several look-ups, each once."""
     rows = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
     numbers = Identities(rows, identity_columns(table)).numbers

@@ -13,13 +13,13 @@ from pyspark.sql import types as t
 from cq_engine.core.errors import CQError
 from cq_engine.core.types import contains
 
-__all__ = ["SMALL_SETTINGS", "meaning", "slot_settings", "small_settings", "writer"]
+__all__ = ["SMALL_SETTINGS", "meaning", "plan_input_settings", "small_settings", "writer"]
 
 SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
-_SLOT_SETTINGS = {
+_PLAN_INPUT_SETTINGS = {
     # A broadcast keeps its rows, and is a job of its own.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     # A small file is not cut into one piece per core.
@@ -71,12 +71,12 @@ def small_settings(spark: SparkSession) -> AbstractContextManager[None]:
     return _scope(spark, "small", SMALL_SETTINGS)
 
 
-def slot_settings(spark: SparkSession) -> AbstractContextManager[None]:
-    """Runs the block, inside of `small_settings`, so that plans over slots (`runtime.prepared`) need no shuffle."""
+def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block, inside of `small_settings`, so that plans over plan inputs (`refresh.plan_inputs`) need no shuffle."""
     given = spark.conf.get(_EXCLUDED, None)
-    rules = _SLOT_SETTINGS[_EXCLUDED]
+    rules = _PLAN_INPUT_SETTINGS[_EXCLUDED]
     excluded = given if given and rules in given else f"{given},{rules}" if given else rules
-    return _scope(spark, "slot", {**_SLOT_SETTINGS, _EXCLUDED: excluded})
+    return _scope(spark, "plan inputs", {**_PLAN_INPUT_SETTINGS, _EXCLUDED: excluded})
 
 
 @contextmanager

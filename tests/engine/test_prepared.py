@@ -1,4 +1,4 @@
-"""Statements that are planned once and run again over other rows: slots, which plans may be kept, and their results."""
+"""Statements that are planned once and run again over other rows: plan inputs, which plans may be kept, and their results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.columns import Column
-from cq_engine.refresh import plan_cache as prepared
-from cq_engine.refresh import plan_inputs as slots
-from cq_engine.refresh import refresh
-from cq_engine.refresh.plan_cache import KeptPlan
-from cq_engine.refresh.plan_inputs import Slot, SlotFullError, fits_slot
+from cq_engine.refresh import plan_cache, plan_inputs, refresh
+from cq_engine.refresh.plan_cache import CachedPlan
+from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 
 COLUMNS = (
     Column("a", "bigint"),
@@ -60,25 +58,25 @@ def _rows(count: int) -> pa.Table:
     return pa.Table.from_pylist([row(n) for n in range(count)], schema=schema)
 
 
-def test_a_dataframe_gives_what_the_slot_has_now(spark: SparkSession) -> None:
-    assert fits_slot(COLUMNS)
-    slot = Slot(COLUMNS, _rows(3))
-    frame = slot.frame(spark)
+def test_a_dataframe_gives_what_the_plan_input_has_now(spark: SparkSession) -> None:
+    assert fits_plan_input(COLUMNS)
+    source = PlanInput(COLUMNS, _rows(3))
+    frame = source.frame(spark)
     for count in (3, 250, 0, 1, 40):
-        slot.put(_rows(count))
+        source.put(_rows(count))
         assert frame.toArrow().to_pylist() == _rows(count).to_pylist()
-    with pytest.raises(SlotFullError):
-        slot.put(_rows(20_000))
-    assert frame.count() == 40, "a slot stays as it was"
-    slot.remove()
+    with pytest.raises(PlanInputFullError):
+        source.put(_rows(20_000))
+    assert frame.count() == 40, "a plan input stays as it was"
+    source.remove()
 
 
 @pytest.mark.parametrize(
     "kind",
     ["variant", "interval year to month", "array<interval day to second>", "string collate UTF8_LCASE"],
 )
-def test_types_that_no_slot_holds(kind: str) -> None:
-    assert not fits_slot([Column("a", "int"), Column("b", kind)])
+def test_types_that_no_plan_input_holds(kind: str) -> None:
+    assert not fits_plan_input([Column("a", "int"), Column("b", kind)])
 
 
 class _Runs:
@@ -87,15 +85,15 @@ class _Runs:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.prepared = 0
         self.asked = 0
-        run = KeptPlan.run
+        run = CachedPlan.run
 
-        def counted(kept: KeptPlan, *arguments: Any) -> pa.Table | None:
+        def counted(kept: CachedPlan, *arguments: Any) -> pa.Table | None:
             rows = run(kept, *arguments)
             self.asked += 1
             self.prepared += rows is not None
             return rows
 
-        patch.setattr(KeptPlan, "run", counted)
+        patch.setattr(CachedPlan, "run", counted)
 
 
 @pytest.fixture
@@ -207,7 +205,7 @@ def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _R
 def test_a_kind_of_interval_that_comes_often_gets_a_plan(
     engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "OWN_PLAN", 2)
+    monkeypatch.setattr(plan_cache, "OWN_PLAN", 2)
     engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (o) ON DEMAND AS {QUERIES['without']}")
     plans = engine.queries.refresher.plans
     found = []
@@ -235,7 +233,7 @@ def test_a_general_plan_that_cannot_be_prepared_does_not_run(engine: cq_engine.E
         assert sum(read.rows for read in reads if read.how in ("scan", "look-up")) == 0
 
 
-def test_more_rows_than_the_slot_holds(
+def test_more_rows_than_the_plan_input_holds(
     engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
@@ -244,15 +242,15 @@ def test_more_rows_than_the_slot_holds(
         engine.execute(f"INSERT INTO o SELECT {total} + id, 1, 1.00 FROM range({rows})")
         assert engine.refresh("q").inserted == rows
         total += rows
-    assert runs.prepared == 5, "the third makes the slot larger"
+    assert runs.prepared == 5, "the third makes the plan input larger"
 
 
-def test_an_interval_that_no_slot_holds_comes_between(
+def test_an_interval_that_no_plan_input_holds_comes_between(
     engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
-    monkeypatch.setattr(slots, "LEAST_BYTES", 65_536)
-    monkeypatch.setattr(slots, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(plan_inputs, "LEAST_BYTES", 65_536)
+    monkeypatch.setattr(plan_inputs, "MOST_BYTES", 200_000)
     total = 0
     for rows in (1, 9_000, 1, 9_000, 3):
         engine.execute(f"INSERT INTO o SELECT {total} + id, 1, 1.00 FROM range({rows})")
@@ -285,12 +283,12 @@ def test_a_changed_function_is_seen(engine: cq_engine.Engine) -> None:
 
 
 def test_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "PLANS", 2)
-    monkeypatch.setattr(prepared, "plan_delta", lambda *_, **__: object())
-    plans = prepared.KeptPlans()
+    monkeypatch.setattr(plan_cache, "PLANS", 2)
+    monkeypatch.setattr(plan_cache, "plan_delta", lambda *_, **__: object())
+    plans = plan_cache.PlanCache()
     compiled: Any = object()
-    a, b = (plans.exact(compiled, frozenset(t), insert_only=True) for t in "ab")
-    assert plans.exact(compiled, frozenset("a"), insert_only=True) is a
-    plans.exact(compiled, frozenset("c"), insert_only=True)
-    assert plans.exact(compiled, frozenset("b"), insert_only=True) is not b
+    a, b = (plans.exact_plan(compiled, frozenset(t), insert_only=True) for t in "ab")
+    assert plans.exact_plan(compiled, frozenset("a"), insert_only=True) is a
+    plans.exact_plan(compiled, frozenset("c"), insert_only=True)
+    assert plans.exact_plan(compiled, frozenset("b"), insert_only=True) is not b
     assert refresh.SMALL_RESULT > refresh.SMALL_CHANGES
