@@ -29,7 +29,7 @@ from cq_engine.catalog.delta_files import add_action, copy_inserts, delta_schema
 from cq_engine.catalog.flush import flush, log_columns
 from cq_engine.catalog.model import ChangeSet, DataFile, Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
-from cq_engine.catalog.view import Facts, Published, versioned_tables
+from cq_engine.catalog.view import Published, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
@@ -113,7 +113,7 @@ class Publisher:
             faults.point("publish.committed")
         done = max(high, handle.transaction_version(APPLICATION) or 0)
         if done > storage.published_log:
-            catalog.write_facts(Facts(published=[Published(table.id, "log", done)]))
+            catalog.write_set(WriteSet(published=[Published(table.id, "log", done)]))
         return 1 if actions else 0
 
     def _flushed(self, table_id: int, after: int) -> list[ChangeSet]:
@@ -154,7 +154,7 @@ class Publisher:
         if found is None:
             return 0
         commits = self._commit_snapshot(found[0], layout, root, table.columns)
-        catalog.write_facts(Facts(published=[Published(table.id, "table", layout.base)]))
+        catalog.write_set(WriteSet(published=[Published(table.id, "table", layout.base)]))
         return commits
 
     def _commit_snapshot(

@@ -22,7 +22,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
-from cq_engine.catalog.view import Facts, Replaced, versioned_tables
+from cq_engine.catalog.view import Replaced, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
@@ -80,7 +80,7 @@ def flush(catalog: Catalog) -> int:
         attempt.abandon()
         raise
     faults.point("publish.staged")
-    catalog.write_facts(Facts(replaced=replaced), attempt)
+    catalog.write_set(WriteSet(replaced=replaced), attempt)
     return sum(len(run) for _, run in runs)
 
 

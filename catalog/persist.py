@@ -1,4 +1,4 @@
-"""Facts to database rows, and the whole database to a View."""
+"""Write sets to database rows, and the whole database to a View."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from cq_engine.catalog.model import (
     Table,
     Template,
 )
-from cq_engine.catalog.view import Facts, Storage, View
+from cq_engine.catalog.view import Storage, View, WriteSet
 
 __all__ = ["generation", "load", "read_inline", "read_refreshes", "write"]
 
 
-def write(connection: Connection, facts: Facts, now: int) -> None:
-    """Writes `facts` in the transaction of `connection`, at `now` by the database's clock (microseconds)."""
-    if facts.state is not None:
-        _write_state(connection, facts, facts.state)
-    _write_storage(connection, facts)
-    _write_tables(connection, facts)
-    doomed = ({"path": path, "since": now} for retired in facts.retired for path in retired.files)
+def write(connection: Connection, writes: WriteSet, now: int) -> None:
+    """Writes `writes` in the transaction of `connection`, at `now` by the database's clock (microseconds)."""
+    if writes.state is not None:
+        _write_state(connection, writes, writes.state)
+    _write_storage(connection, writes)
+    _write_tables(connection, writes)
+    doomed = ({"path": path, "since": now} for retired in writes.retired for path in retired.files)
     _insert(connection, schema.doomed, doomed)
-    for query, status in facts.statuses.items():
+    for query, status in writes.statuses.items():
         _upsert(
             connection,
             schema.statuses,
@@ -48,16 +48,16 @@ def write(connection: Connection, facts: Facts, now: int) -> None:
                 "last_refresh": _micros(status.last_refresh),
             },
         )
-    for (query, destination), cursor in facts.cursors.items():
+    for (query, destination), cursor in writes.cursors.items():
         _write_cursor(connection, {"query": query, "destination": destination}, cursor)
-    _insert(connection, schema.refreshes, (_refresh_row(record) for record in facts.refreshes))
-    _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in facts.commits))
+    _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
+    _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits))
 
 
-def _write_state(connection: Connection, facts: Facts, state: CatalogState) -> None:
-    diff = facts.diff
+def _write_state(connection: Connection, writes: WriteSet, state: CatalogState) -> None:
+    diff = writes.diff
     if diff is None:
-        raise AssertionError("facts with a state are resolved before they are written")
+        raise AssertionError("writes with a state are resolved before they are written")
     _upsert(connection, schema.meta, {"key": "next_id"}, {"value": str(state.next_id)})
     for table in diff.put_tables:
         _put_definition(connection, "table", table.name, documents.table_to_text(table))
@@ -91,8 +91,8 @@ def _put_definition(connection: Connection, kind: str, name: str, document: str)
     _upsert(connection, schema.definitions, {"kind": kind, "name": name.lower()}, {"document": document})
 
 
-def _write_storage(connection: Connection, facts: Facts) -> None:
-    for storage in facts.storage:
+def _write_storage(connection: Connection, writes: WriteSet) -> None:
+    for storage in writes.storage:
         _upsert(
             connection,
             schema.storage,
@@ -108,26 +108,26 @@ def _write_storage(connection: Connection, facts: Facts) -> None:
             },
         )
     where = schema.storage.c.table_id
-    for published in facts.published:
+    for published in writes.published:
         changed = {f"published_{published.face}": published.version}
         connection.execute(schema.storage.update().where(where == published.table_id).values(**changed))
-    for retired in facts.retired:
+    for retired in writes.retired:
         connection.execute(
             schema.storage.update().where(where == retired.table_id).values(floor=retired.floor)
         )
 
 
-def _write_tables(connection: Connection, facts: Facts) -> None:
-    _insert(connection, schema.change_sets, (_change_row(s.changes) for s in facts.staged))
+def _write_tables(connection: Connection, writes: WriteSet) -> None:
+    _insert(connection, schema.change_sets, (_change_row(s.changes) for s in writes.staged))
     _insert(
         connection,
         schema.inline,
-        ({"id": s.changes.id, "data": s.data} for s in facts.staged if s.data is not None),
+        ({"id": s.changes.id, "data": s.data} for s in writes.staged if s.data is not None),
     )
-    for replaced in facts.replaced:
+    for replaced in writes.replaced:
         _delete_in(connection, schema.change_sets.c.id, [c.id for c in replaced.old])
         _insert(connection, schema.change_sets, [_change_row(replaced.new)])
-    for advance in facts.advances:
+    for advance in writes.advances:
         removed = schema.files.update().where(schema.files.c.path == sa.bindparam("gone"))
         if advance.remove:
             connection.execute(
@@ -148,7 +148,7 @@ def _write_tables(connection: Connection, facts: Facts) -> None:
                 for file in advance.add
             ),
         )
-    for retired in facts.retired:
+    for retired in writes.retired:
         _delete_in(connection, schema.files.c.path, list(retired.files))
         _delete_in(connection, schema.change_sets.c.id, list(retired.changes))
         connection.execute(

@@ -10,11 +10,11 @@ from cq_engine.catalog.view import Retired, Storage, View
 __all__ = ["retire"]
 
 
-def retire(view: View, pins: Mapping[int, int], *, logs: bool) -> list[Retired]:
-    """What can be let go of the tables in `pins` (by id), where nobody reads a table below its version there.
+def retire(view: View, holds: Mapping[int, int], *, logs: bool) -> list[Retired]:
+    """What can be let go of the tables in `holds` (by id), where nobody reads a table below its version there.
 
-    The floor of a table becomes its largest snapshot version at or below the pin; of a delta log, which has no
-    images, the pin. Files that left the snapshot at or below the floor go, unless a change set still reads them or the
+    The floor of a table becomes its largest snapshot version at or below the hold; of a delta log, which has no
+    images, the hold. Files that left the snapshot at or below the floor go, unless a change set still reads them or the
     published Delta table may still name them. Change sets at or below the floor go too: those of states always, nobody
     asks for the history of a state; others with `logs`. Files of published logs stay where they are: they belong to
     the Delta table then.
@@ -22,18 +22,18 @@ def retire(view: View, pins: Mapping[int, int], *, logs: bool) -> list[Retired]:
     kinds = {number: table.kind for number, table in view.tables().items()}
     with view.lock:
         found = [
-            _retire(layout, kinds[number], pins[number], view.storage.get(number), logs)
+            _retire(layout, kinds[number], holds[number], view.storage.get(number), logs)
             for number, layout in view.layouts.items()
-            if number in kinds and number in pins
+            if number in kinds and number in holds
         ]
     return [entry for entry in found if entry is not None]
 
 
-def _retire(layout: TableLayout, kind: str, pin: int, storage: Storage | None, logs: bool) -> Retired | None:
-    kept = [s for s in layout.snapshots if s <= pin]
+def _retire(layout: TableLayout, kind: str, hold: int, storage: Storage | None, logs: bool) -> Retired | None:
+    kept = [s for s in layout.snapshots if s <= hold]
     if not kept:
         return None
-    floor = max(pin, layout.floor) if kind == "delta" and logs else kept[-1]
+    floor = max(hold, layout.floor) if kind == "delta" and logs else kept[-1]
     gone = [c for c in layout.changes if c.high <= floor] if logs or kind == "state" else []
     gone_ids = {c.id for c in gone}
     read = {f.path for c in layout.changes if c.id not in gone_ids for f in c.files}

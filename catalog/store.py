@@ -34,7 +34,7 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.retention import retire
 from cq_engine.catalog.schema import Database, cause, local_path
 from cq_engine.catalog.unit import UnitOfWork, resolve
-from cq_engine.catalog.view import Facts, Storage, View, versioned_tables
+from cq_engine.catalog.view import Storage, View, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, StorageError
@@ -227,25 +227,25 @@ class Catalog:
                 with suppress(CQError):
                     self._abandon(attempt)
             raise
-        self.write_facts(unit.facts, attempt)
+        self.write_set(unit.writes, attempt)
 
-    def write_facts(self, facts: Facts, attempt: Attempt | None = None) -> None:
-        """The end of `write`, also for this package's own facts."""
+    def write_set(self, writes: WriteSet, attempt: Attempt | None = None) -> None:
+        """The end of `write`, also for this package's own writes."""
         with self.lock:
-            resolve(self._view, facts)
+            resolve(self._view, writes)
             try:
                 with self._transaction() as connection:
-                    persist.write(connection, facts, self._database.now(connection))
+                    persist.write(connection, writes, self._database.now(connection))
                     if attempt is not None:
                         self._end_attempt(connection, attempt.id)
             except StorageError:
                 self._look_again()  # the commit itself may have failed after it was done
                 raise
-            self._view.apply(facts)
-            for staged in facts.staged:
+            self._view.apply(writes)
+            for staged in writes.staged:
                 if staged.rows is not None:
                     self.cache.put(staged.changes, staged.rows)
-            for replaced in facts.replaced:
+            for replaced in writes.replaced:
                 for old in replaced.old:
                     self.cache.discard(old)
                 self.cache.put(replaced.new, replaced.rows)
@@ -275,7 +275,7 @@ class Catalog:
                     raise CatalogError(f"versioned table {table_id} is not in the catalog")
                 first = storage.next_row_id
                 limit = first + max(count, _ROW_ID_BLOCK)
-                self.write_facts(Facts(storage=[replace(storage, next_row_id=limit)]))
+                self.write_set(WriteSet(storage=[replace(storage, next_row_id=limit)]))
             self._row_ids[table_id] = (first + count, limit)
             return first
 
@@ -297,7 +297,7 @@ class Catalog:
                 found = self._view.storage.get(table.id)
                 if found is None:
                     found = Storage(table.id, table.kind, self._view.directory_name(table))
-                    self.write_facts(Facts(storage=[found]))
+                    self.write_set(WriteSet(storage=[found]))
         return found
 
     def recover(self) -> None:
@@ -314,12 +314,12 @@ class Catalog:
         self._remove_storage(gone, ended)
         self.sweep()
 
-    def forget(self, pins: Callable[[], Mapping[int, int]], *, logs: bool = False) -> int:
-        """Forgets the images below the pins (by table id, the oldest version that somebody still reads; asked for with
+    def forget(self, holds: Callable[[], Mapping[int, int]], *, logs: bool = False) -> int:
+        """Forgets the images below the holds (by table id, the oldest version that somebody still reads; asked for with
         the commit lock held), with `logs` the change rows, too. The number of files that `sweep` is to remove."""
         with self.lock:
-            retired = retire(self._view, pins(), logs=logs)
-            self.write_facts(Facts(retired=retired))
+            retired = retire(self._view, holds(), logs=logs)
+            self.write_set(WriteSet(retired=retired))
         return sum(len(entry.files) for entry in retired)
 
     def sweep(self, seconds: float = 0.0) -> int:

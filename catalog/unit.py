@@ -21,13 +21,13 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.view import (
     Advance,
-    Facts,
     Published,
     Replaced,
     Retired,
     Staged,
     Storage,
     View,
+    WriteSet,
 )
 from cq_engine.core.errors import CatalogError, StorageError
 
@@ -38,12 +38,12 @@ class UnitOfWork:
     """Collects what one write transaction says; `Catalog.write` writes it at the end, all of it or nothing."""
 
     def __init__(self, new_id: Callable[[], int]) -> None:
-        self.facts = Facts()
+        self.writes = WriteSet()
         self._new_id = new_id
 
     def add_commit(self, version: int, timestamp: datetime) -> None:
         """The commit `version`; TransactionError at the end unless both it and its time follow the newest."""
-        self.facts.commits.append((version, to_micros(timestamp)))
+        self.writes.commits.append((version, to_micros(timestamp)))
 
     def add_changes(self, table: VersionedTable, low: int, high: int, rows: pa.Table) -> None:
         """Inline change rows of the versions [low, high]; nothing where there are no rows.
@@ -55,7 +55,7 @@ class UnitOfWork:
             return
         number = self._new_id()
         changes = ChangeSet(table.id, low, high, rows.num_rows, kinds_of(rows), inline_id=number, id=number)
-        self.facts.staged.append(Staged(table, changes, encode(rows), rows))
+        self.writes.staged.append(Staged(table, changes, encode(rows), rows))
 
     def add_change_files(
         self,
@@ -87,77 +87,77 @@ class UnitOfWork:
                 insert_only=insert_only,
                 id=self._new_id(),
             )
-            self.facts.staged.append(Staged(table, changes))
+            self.writes.staged.append(Staged(table, changes))
 
     def advance_snapshot(
         self, table: VersionedTable, version: int, add: Sequence[DataFile], remove: Sequence[str]
     ) -> None:
         """A snapshot of the table at `version`: the newest one's files, without `remove`, with `add`."""
-        self.facts.advances.append(Advance(table.id, version, tuple(add), tuple(remove)))
+        self.writes.advances.append(Advance(table.id, version, tuple(add), tuple(remove)))
 
     def set_floor(self, table: VersionedTable, floor: int) -> None:
         """Of a new delta log: the version below which it has no rows because nobody keeps them any more."""
-        self.facts.retired.append(Retired(table.id, floor, (), ()))
+        self.writes.retired.append(Retired(table.id, floor, (), ()))
 
     def set_state(self, state: CatalogState) -> None:
         """All definitions. What is stored and not in `state` is dropped with its data."""
-        self.facts.state = state
+        self.writes.state = state
 
     def set_status(self, query: str, status: QueryStatus) -> None:
-        self.facts.statuses[query.lower()] = status
+        self.writes.statuses[query.lower()] = status
 
     def set_cursor(self, cursor: Cursor) -> None:
-        self.facts.cursors[(cursor.query.lower(), cursor.destination)] = cursor
+        self.writes.cursors[(cursor.query.lower(), cursor.destination)] = cursor
 
     def drop_cursor(self, query: str, destination: str) -> None:
-        self.facts.cursors[(query.lower(), destination)] = None
+        self.writes.cursors[(query.lower(), destination)] = None
 
     def add_refresh(self, record: RefreshRecord) -> None:
-        self.facts.refreshes.append(record)
+        self.writes.refreshes.append(record)
 
 
-def resolve(view: View, facts: Facts) -> None:
-    """Completes `facts` against the current view, or raises where they cannot follow it. Call it with the commit
+def resolve(view: View, writes: WriteSet) -> None:
+    """Completes `writes` against the current view, or raises where they cannot follow it. Call it with the commit
     lock held.
 
     Raises TransactionError (commits out of order), CatalogError (a table that the catalog does not have) and
     StorageError (changes at or below a snapshot, a file that is not there to be removed).
     """
     newest = view.commits
-    for place, (version, micros) in enumerate(facts.commits):
+    for place, (version, micros) in enumerate(writes.commits):
         newest.check_next(version, micros)
-        if place and facts.commits[place - 1][0] >= version:
+        if place and writes.commits[place - 1][0] >= version:
             raise StorageError("commit versions of one transaction must increase")
-    if facts.state is not None:
-        facts.state = carried_on(view.state, facts.state)
-        facts.diff = view.diff(facts.state)
-    put = facts.diff.put_storage if facts.diff is not None else ()
-    gone = facts.diff.gone if facts.diff is not None else frozenset()
+    if writes.state is not None:
+        writes.state = carried_on(view.state, writes.state)
+        writes.diff = view.diff(writes.state)
+    put = writes.diff.put_storage if writes.diff is not None else ()
+    gone = writes.diff.gone if writes.diff is not None else frozenset()
     new = {table.id for table in put}
     known = view.tables()
-    named = {s.table.id: s.table.name for s in facts.staged}
-    named.update({a.table_id: f"table {a.table_id}" for a in facts.advances})
+    named = {s.table.id: s.table.name for s in writes.staged}
+    named.update({a.table_id: f"table {a.table_id}" for a in writes.advances})
     for table_id, name in named.items():
         if table_id not in new and (table_id not in known or table_id in gone):
             raise CatalogError(f"{name} (versioned table {table_id}) is not in the catalog")
-    if facts.state is not None:
+    if writes.state is not None:
         for table in put:
             if table.id not in view.storage:
-                name = view.directory_name(table, facts.storage)
-                facts.storage.append(Storage(table.id, table.kind, name))
+                name = view.directory_name(table, writes.storage)
+                writes.storage.append(Storage(table.id, table.kind, name))
     with view.lock:
-        _promote(view, facts)
-        _check_advances(view, facts)
-        _republish(view, facts)
-        facts.replaced = [r for r in facts.replaced if _all_there(view, r)]
+        _promote(view, writes)
+        _check_advances(view, writes)
+        _republish(view, writes)
+        writes.replaced = [r for r in writes.replaced if _all_there(view, r)]
 
 
-def _republish(view: View, facts: Facts) -> None:
+def _republish(view: View, writes: WriteSet) -> None:
     """A snapshot that was published and is advanced to its own version (compacted) has to be published again."""
-    for advance in facts.advances:
+    for advance in writes.advances:
         storage = view.storage.get(advance.table_id)
         if storage is not None and storage.published_table >= advance.version:
-            facts.published.append(Published(advance.table_id, "table", advance.version - 1))
+            writes.published.append(Published(advance.table_id, "table", advance.version - 1))
 
 
 def _all_there(view: View, replaced: Replaced) -> bool:
@@ -166,12 +166,12 @@ def _all_there(view: View, replaced: Replaced) -> bool:
     return all(c.id in there for c in replaced.old)
 
 
-def _promote(view: View, facts: Facts) -> None:
+def _promote(view: View, writes: WriteSet) -> None:
     """Insert-only files become snapshot files where the table has no other change above its newest snapshot."""
     by_table: dict[int, list[ChangeSet]] = {}
-    for staged in facts.staged:
+    for staged in writes.staged:
         by_table.setdefault(staged.changes.table_id, []).append(staged.changes)
-    advanced = {a.table_id: a.version for a in facts.advances}
+    advanced = {a.table_id: a.version for a in writes.advances}
     for table_id, sets in by_table.items():
         layout = view.layout(table_id)
         snapshot = layout.newest_snapshot
@@ -185,12 +185,12 @@ def _promote(view: View, facts: Facts) -> None:
         plain = all(c.insert_only and c.low == sets[0].low for c in sets)
         if plain and layout.newest_change <= snapshot and table_id not in advanced:
             files = tuple(f for c in sets for f in c.files)
-            facts.advances.append(Advance(table_id, sets[0].low, files, ()))
+            writes.advances.append(Advance(table_id, sets[0].low, files, ()))
 
 
-def _check_advances(view: View, facts: Facts) -> None:
+def _check_advances(view: View, writes: WriteSet) -> None:
     fresh: set[str] = set()
-    for advance in facts.advances:
+    for advance in writes.advances:
         layout = view.layout(advance.table_id)
         if advance.version < layout.newest_snapshot:
             raise StorageError(

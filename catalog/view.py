@@ -1,6 +1,6 @@
 """What a process knows of the catalog: everything but the change rows, in memory, so that reading costs microseconds.
 
-`Facts` are what one write transaction says. They are resolved against the view, written to the database
+A `WriteSet` is what one write transaction says. It is resolved against the view, written to the database
 (catalog/persist.py), and only then applied to the view.
 """
 
@@ -32,7 +32,6 @@ from cq_engine.catalog.model import (
 )
 
 __all__ = [
-    "Facts",
     "Published",
     "Replaced",
     "Retired",
@@ -40,6 +39,7 @@ __all__ = [
     "StateDiff",
     "Storage",
     "View",
+    "WriteSet",
     "versioned_tables",
 ]
 
@@ -130,7 +130,7 @@ class StateDiff:
 
 
 @dataclass
-class Facts:
+class WriteSet:
     """What one write transaction says."""
 
     commits: list[tuple[int, int]] = field(default_factory=list)
@@ -232,50 +232,50 @@ class View:
             tuple(after),
         )
 
-    def apply(self, facts: Facts) -> None:
+    def apply(self, writes: WriteSet) -> None:
         """Shows what the database now holds. The commit comes last: who sees it sees all that belongs to it."""
         with self.lock:
-            self._apply_state(facts)
-            for storage in facts.storage:
+            self._apply_state(writes)
+            for storage in writes.storage:
                 self.storage[storage.table_id] = storage
-            for staged in facts.staged:
+            for staged in writes.staged:
                 self.layout(staged.changes.table_id).add_change(staged.changes)
-            for advance in facts.advances:
+            for advance in writes.advances:
                 self.layout(advance.table_id).advance(advance.version, advance.add, advance.remove)
-            for replaced in facts.replaced:
+            for replaced in writes.replaced:
                 layout = self.layout(replaced.table_id)
                 layout.replace_changes((c.id for c in replaced.old), replaced.new)
-            for retired in facts.retired:
+            for retired in writes.retired:
                 self.layout(retired.table_id).forget(retired.floor, retired.files, retired.changes)
                 self._store(retired.table_id, floor=retired.floor)
-            for published in facts.published:
+            for published in writes.published:
                 self._store(published.table_id, **{f"published_{published.face}": published.version})
-            self.statuses.update(facts.statuses)
-            for key, cursor in facts.cursors.items():
+            self.statuses.update(writes.statuses)
+            for key, cursor in writes.cursors.items():
                 if cursor is None:
                     self.cursors.pop(key, None)
                     self.cursor_names.get(key[0], set()).discard(key[1])
                 else:
                     self.put_cursor(key, cursor)
-            for version, micros in facts.commits:
+            for version, micros in writes.commits:
                 self.commits.add(version, micros)
 
-    def _apply_state(self, facts: Facts) -> None:
-        if facts.state is None or facts.diff is None:
+    def _apply_state(self, writes: WriteSet) -> None:
+        if writes.state is None or writes.diff is None:
             return
-        for query in facts.diff.forgotten_queries:
+        for query in writes.diff.forgotten_queries:
             self.statuses.pop(query, None)
             for destination in self.cursor_names.pop(query, ()):
                 del self.cursors[query, destination]
-        for table_id in facts.diff.gone:
+        for table_id in writes.diff.gone:
             self.layouts.pop(table_id, None)
             self._store(table_id, dropped=True)
         known = self.tables()
-        for table_id in facts.diff.gone:
+        for table_id in writes.diff.gone:
             known.pop(table_id, None)
-        known.update((table.id, table) for table in facts.diff.put_storage)
-        self._tables = (facts.state, known)
-        self.state = facts.state
+        known.update((table.id, table) for table in writes.diff.put_storage)
+        self._tables = (writes.state, known)
+        self.state = writes.state
 
     def _store(self, table_id: int, **changed: int | bool) -> None:
         if table_id in self.storage:

@@ -8,7 +8,7 @@ from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
 from cq_engine.destinations.envelope import Delta, DeltaBatch, read_deltas, result_columns
 from cq_engine.destinations.fit import check, columns_for
 from cq_engine.destinations.layout import output_frame, output_rows
-from cq_engine.destinations.log import pin
+from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.registry import Callbacks, kind_of, resolve
 from cq_engine.destinations.table import TableDestination
 
@@ -26,9 +26,9 @@ __all__ = [
     "columns_for",
     "cursor_name",
     "kind_of",
+    "needed_from",
     "output_frame",
     "output_rows",
-    "pin",
     "read_deltas",
     "resolve",
     "result_columns",

@@ -20,7 +20,7 @@ from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["commit_times", "count_rows", "pin", "read_frame", "read_pairs", "read_small"]
+__all__ = ["commit_times", "count_rows", "needed_from", "read_frame", "read_pairs", "read_small"]
 
 BLOCK_ROWS = 100_000
 """Change rows that are taken from Spark at a time."""
@@ -28,7 +28,7 @@ BLOCK_ROWS = 100_000
 _VERSION = f"{quote(COMMIT_VERSION)}"
 
 
-def pin(cursor: Cursor) -> int:
+def needed_from(cursor: Cursor) -> int:
     """The version after which a destination still has to read: what retention must keep for it.
 
     A cursor with `sequence` 0 has everything up to and including `version`; one with a `sequence` above 0 stands in
@@ -59,7 +59,7 @@ def read_pairs(
 
 def read_small(services: Services, query: ContinuousQuery, cursor: Cursor, upto: int) -> pa.Table | None:
     """All deltas after `cursor` up to `upto` in the wide layout, or None where they are too many for the driver."""
-    changes = services.reader.changes_arrow(query.result, pin(cursor), upto)
+    changes = services.reader.changes_arrow(query.result, needed_from(cursor), upto)
     if changes is None:
         return None
     wide = pair(changes, query.result.columns)
@@ -73,7 +73,7 @@ def read_frame(
     services: Services, query: ContinuousQuery, cursor: Cursor, upto: int, markers: Sequence[str] = MARKERS
 ) -> DataFrame:
     """The change rows of the deltas after `cursor` up to `upto` as a DataFrame, in no order."""
-    rows = services.reader.changes(query.result, pin(cursor), upto)
+    rows = services.reader.changes(query.result, needed_from(cursor), upto)
     if cursor.sequence > 0:
         rows = rows.where((f.col(_VERSION) > cursor.version) | (f.col(SEQUENCE) > cursor.sequence))
     if set(markers) >= set(MARKERS):
@@ -84,7 +84,7 @@ def read_frame(
 
 def count_rows(services: Services, query: ContinuousQuery, cursor: Cursor, upto: int) -> int:
     """At least the number of change rows after `cursor` up to `upto`, without reading them."""
-    return sum(c.rows for c in services.catalog.changes(query.result.id, pin(cursor) + 1, upto))
+    return sum(c.rows for c in services.catalog.changes(query.result.id, needed_from(cursor) + 1, upto))
 
 
 def commit_times(services: Services, low: int, high: int) -> Mapping[int, datetime]:

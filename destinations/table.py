@@ -31,7 +31,7 @@ from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
 from cq_engine.destinations.fit import check
 from cq_engine.destinations.layout import output_frame, output_rows
-from cq_engine.destinations.log import commit_times, count_rows, pin, read_frame, read_small
+from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
 from cq_engine.destinations.pairs import select_markers
 
 __all__ = ["INLINE_BYTES", "TableDestination"]
@@ -116,7 +116,7 @@ class TableDestination(Destination):
     def _all_times(self, cursor: Cursor, upto: int) -> dict[int, datetime]:
         if not any(output.kind == "commit_time" for output in self.query.outputs):
             return {}
-        return self.services.catalog.timestamps(pin(cursor) + 1, upto)
+        return self.services.catalog.timestamps(needed_from(cursor) + 1, upto)
 
     def _as_table_rows(self, rows: pa.Table) -> pa.Table:
         """Output rows with the names and types of the table's columns."""

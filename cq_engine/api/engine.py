@@ -309,7 +309,7 @@ class Engine(Upkeep, Scheduling):
         self.scheduler.shutdown(wait=True)
         self.delivery.stop()
         self.maintenance.stop()
-        self.reader.look_ups.mapped.close()
+        self.reader.look_ups.indexed.close()
         if not self.catalog.read_only:
             self.queries.templates.settle()
         self.queries.refresher.plans.clear()

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import Functions
 from cq_engine.core.clock import Clock
-from cq_engine.storage.read_holds import Pins
+from cq_engine.storage.read_holds import ReadHolds
 from cq_engine.storage.reader import Reader
 
 __all__ = ["Services"]
@@ -31,7 +31,7 @@ class Services:
     clock: Clock
     functions: Functions = field(default_factory=Functions)
     """The functions of the user that queries may call."""
-    pins: Pins = field(default_factory=Pins)
+    read_holds: ReadHolds = field(default_factory=ReadHolds)
     """Versions that retention leaves alone besides those that the catalog knows of."""
     resolve: Callable[[str], DataFrame | None] = _nothing
     """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""

@@ -21,7 +21,7 @@ from cq_engine.destinations import (
     Retry,
     cursor_name,
     kind_of,
-    pin,
+    needed_from,
     resolve,
 )
 from cq_engine.grammar import DestinationRef, OnDemand
@@ -152,7 +152,7 @@ class Delivery:
         found = []
         for ref in self._refs(query):
             cursor = catalog.cursor(query.name, _cursor_name(ref))
-            after = 0 if cursor is None else pin(cursor)
+            after = 0 if cursor is None else needed_from(cursor)
             if after < upto and self._has_rows(query, after, upto):
                 found.append((ref, cursor))
         return found

@@ -1,6 +1,6 @@
 """Changes and row versions of one table over (a, b], as Spark SQL over its change rows and its base image.
 
-`tail` are the change rows of (base, b], where the image at `base` <= a is given too. Netting a table's changes over
+`log` are the change rows of (base, b], where the image at `base` <= a is given too. Netting a table's changes over
 the interval (compressed deltas) happens here, so that no rule above knows of modes. This is the pre-image by "undo" of
 the paper's slide 19 without a scan of the changed rows: what a key was before comes from its own before-images.
 
@@ -23,11 +23,11 @@ _SIGN = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1
 
 
 def net_sql(
-    tail: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool
+    log: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool
 ) -> str:
     """Signed change rows: `columns`, `_v`, `_w`. Compressed: of (a, b] only the net change per row, at version b."""
     shown = ", ".join(map(quote, columns))
-    signed = f"SELECT {shown}, _commit_version AS {VERSION}, {_SIGN} AS {WEIGHT} FROM {tail}"
+    signed = f"SELECT {shown}, _commit_version AS {VERSION}, {_SIGN} AS {WEIGHT} FROM {log}"
     if not compressed:
         return signed
     partition = f"PARTITION BY {_list(identity)}" if identity else ""

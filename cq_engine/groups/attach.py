@@ -160,7 +160,7 @@ class Joining:
                 return None
             with catalog.lock:
                 version = max(begun, catalog.status(now.name).position)
-                held.enter_context(self.services.pins.held(version))
+                held.enter_context(self.services.read_holds.held(version))
             return self._added(catalog.state, now, statement, constants, version)
 
     def _create_first(
@@ -170,7 +170,7 @@ class Joining:
         with ExitStack() as held:
             with self.services.catalog.lock:
                 version = self.services.catalog.newest_version
-                held.enter_context(self.services.pins.held(version))
+                held.enter_context(self.services.read_holds.held(version))
             state, template = self._with_new(template, version)
             return self._added(state, template, statement, constants, version)
 

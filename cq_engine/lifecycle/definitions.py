@@ -154,7 +154,7 @@ class Definitions:
             check_options(query)
             with catalog.lock:
                 version = start_version(self.services, statement.start, query, compiled)
-                held.enter_context(self.services.pins.held(version))
+                held.enter_context(self.services.read_holds.held(version))
             query = replace(query, created_version=version)
             query, state, made = with_destinations(self.delivery, query, state)
             state = apply.without_unread(apply.add_query(state, query))

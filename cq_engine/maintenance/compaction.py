@@ -1,4 +1,4 @@
-"""Compaction: changes are merged into the snapshot, so that reads start from files and the tail stays short."""
+"""Compaction: changes are merged into the snapshot, so that reads start from files and the uncompacted log stays short."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError
 from cq_engine.maintenance.copy_on_write import ROWS_PER_FILE, Merge, plan_merge, stats_columns, write_merge
 from cq_engine.spark.settings import writer
-from cq_engine.storage.change_rows import reading_again
+from cq_engine.storage.change_rows import retry_reading
 
 __all__ = ["Compactor"]
 
@@ -42,9 +42,9 @@ class Compactor:
     def __init__(self, services: Services) -> None:
         self.services = services
         self._later: dict[int, int] = {}
-        """The weight of a table's tail at which merging it is considered again."""
-        self._tails: dict[int, tuple[int, int, int]] = {}
-        """By table: its newest snapshot, the version up to which its tail was weighed, and the weight."""
+        """The weight of a table's uncompacted log at which merging it is considered again."""
+        self._logs: dict[int, tuple[int, int, int]] = {}
+        """By table: its newest snapshot, the version up to which its uncompacted log was weighed, and the weight."""
         self._locks: dict[int, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -67,21 +67,21 @@ class Compactor:
         return False
 
     def _estimate(self, table: VersionedTable, at: int) -> int:
-        """About the weight of the table's tail, from the change sets that came since it was asked for last."""
+        """About the weight of the table's uncompacted log, from the change sets that came since it was asked for last."""
         catalog = self.services.catalog
         view = catalog.view
         with view.lock:
             base = view.layout(table.id).newest_snapshot
-        known = self._tails.get(table.id)
+        known = self._logs.get(table.id)
         if known is None or known[0] != base or known[1] > at:
             weight = self.weight(catalog.layout(table.id, at), at)
         else:
             weight = known[2] + sum(s.rows for s in catalog.changes(table.id, known[1] + 1, at))
-        self._tails[table.id] = (base, at, weight)
+        self._logs[table.id] = (base, at, weight)
         return weight
 
     def postpone(self, table: VersionedTable, at: int) -> None:
-        """Not before the tail has doubled."""
+        """Not before the uncompacted log has doubled."""
         self._later[table.id] = 2 * self.weight(self.services.catalog.layout(table.id, at), at)
 
     def weight(self, layout: Layout, at: int) -> int:
@@ -131,7 +131,7 @@ class Compactor:
             self._advance(table, at, files, removed, attempt)
 
     def _plan(self, table: VersionedTable, at: int) -> Merge | None:
-        @reading_again
+        @retry_reading
         def plan() -> Merge | None:
             layout = self.services.catalog.layout(table.id, at)
             return plan_merge(self.services.reader, table, layout, at)

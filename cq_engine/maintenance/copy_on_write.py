@@ -34,7 +34,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.staging import ROW_GROUPS
 from cq_engine.core.columns import Column
-from cq_engine.storage.file_look_ups import pruned, restriction
+from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform, identity_columns, identity_keys, open_dataset
 
@@ -143,7 +143,7 @@ def _touched(
         return []
     by_name = {c.name: c for c in table.physical_columns}
     columns = [by_name[name] for name in dict.fromkeys([*table.cluster_by, *table.identity])]
-    paths = {file.path for file in pruned([file for file, _ in stored], restriction(gone, columns))}
+    paths = {file.path for file in prune_files([file for file, _ in stored], restriction(gone, columns))}
     return [each for each in stored if each[0].path in paths]
 
 

@@ -1,4 +1,4 @@
-"""Upkeep that nobody asks for: merges the changes of tables whose tails have grown, and forgets what is past its
+"""Upkeep that nobody asks for: merges the changes of tables whose uncompacted logs have grown, and forgets what is past its
 retention, in a thread of its own.
 
 An engine with a scheduler has the thread from its start; without one it comes with the first refresh, or with the 64th
@@ -31,7 +31,7 @@ COMMITS = 64
 
 
 class Maintenance:
-    """Keeps the tails of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
+    """Keeps the uncompacted logs of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Maintenance:
     def run(self) -> list[str]:
         """Merges what is due and copies what look-ups read, in this thread; the names of the tables that were merged.
 
-        What fails is logged, and tried again when the tail has doubled.
+        What fails is logged, and tried again when the uncompacted log has doubled.
         """
         done = []
         reader = self.services.reader
@@ -118,14 +118,14 @@ class Maintenance:
             try:
                 if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
                     done.append(table.name)
-                reader.look_ups.mapped.follow(table.id, partial(self._files, table, at))
+                reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - nobody waits for this
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
         if not self._stopping:
-            reader.look_ups.mapped.fill(look_up_cache(self._conf))
+            reader.look_ups.indexed.fill(look_up_cache(self._conf))
         return done
 
     def _files(self, table: VersionedTable, at: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ from cq_engine.catalog.model import ContinuousQuery, Template, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
-from cq_engine.destinations.log import pin
+from cq_engine.destinations.log import needed_from
 
 __all__ = ["GRACE", "KEPT", "OPTION", "Vacuumed", "parse_retention", "vacuum"]
 
@@ -87,17 +87,17 @@ def vacuum(
     catalog = services.catalog
     if name is not None and name.lower() not in {*catalog.state.tables, *catalog.state.queries}:
         raise CatalogError(f"there is no table or continuous query {name}")
-    forgotten = catalog.forget(lambda: _pins(services, conf, name, retain), logs=True)
+    forgotten = catalog.forget(lambda: _holds(services, conf, name, retain), logs=True)
     faults.point("vacuum.after_catalog")
     return Vacuumed(forgotten, catalog.sweep(grace))
 
 
-def _pins(
+def _holds(
     services: Services, conf: Mapping[str, str], name: str | None, retain: timedelta | None
 ) -> dict[int, int]:
     """By id of a versioned table, the lowest version of it that may be asked for."""
     state = services.catalog.state
-    held = services.pins.lowest(services.catalog.newest_version)
+    held = services.read_holds.lowest(services.catalog.newest_version)
     found: dict[int, int] = {}
     for key, table in state.tables.items():
         if name is None or name.lower() == key:
@@ -106,15 +106,15 @@ def _pins(
             found[table.storage.id] = min([held, declared, *reading, *_unpublished(services, table.storage)])
     for key, query in state.queries.items():
         if query.template is None and (name is None or name.lower() == key):
-            found.update(_query_pins(services, conf, query, held, retain))
+            found.update(_query_holds(services, conf, query, held, retain))
     one = None if name is None else state.queries.get(name.lower())
     for template in state.templates.values():
         if name is None or (one is not None and one.template == template.name):
-            found.update(_template_pins(services, conf, template, held, retain if name is None else None))
+            found.update(_template_holds(services, conf, template, held, retain if name is None else None))
     return found
 
 
-def _query_pins(
+def _query_holds(
     services: Services,
     conf: Mapping[str, str],
     query: ContinuousQuery,
@@ -124,7 +124,7 @@ def _query_pins(
     catalog = services.catalog
     declared = _declared(services, conf, query.options, retain)
     position = catalog.status(query.name).position
-    cursors = [pin(cursor) for cursor in catalog.cursors(query.name)]
+    cursors = [needed_from(cursor) for cursor in catalog.cursors(query.name)]
     yield query.result.id, min([held, declared, position, *cursors, *_unpublished(services, query.result)])
     for _, table in query.states:
         yield table.id, position
@@ -133,7 +133,7 @@ def _query_pins(
         yield query.relation.storage.id, min([held, declared, position, *above])
 
 
-def _template_pins(
+def _template_holds(
     services: Services,
     conf: Mapping[str, str],
     template: Template,
@@ -145,7 +145,7 @@ def _template_pins(
     declared = _declared(services, conf, template.query.options, retain)
     position = catalog.status(template.name).position
     found = members(catalog.state, template)
-    cursors = [pin(cursor) for query in found for cursor in catalog.cursors(query.name)]
+    cursors = [needed_from(cursor) for query in found for cursor in catalog.cursors(query.name)]
     yield log.id, max(0, min([held, declared, position - 1, *cursors, *_unpublished(services, log)]))
     for _, table in template.query.states:
         yield table.id, position

@@ -38,10 +38,10 @@ from cq_engine.refresh.source_rows import (
     unite,
 )
 from cq_engine.spark.sql import fresh_name
-from cq_engine.storage.file_look_ups import pruned
+from cq_engine.storage.file_look_ups import prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
-from cq_engine.storage.uncompacted_log import Tail
+from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
@@ -82,7 +82,7 @@ class ImageBinder:
 class IntervalBinder:
     """Binds the leaves of a delta plan over (a, b]. `relations` are the DataFrames that the emitted SQL names.
 
-    Where a table's changes and the rows that they meet are few, the driver nets them in Arrow (`tails`) and hands them
+    Where a table's changes and the rows that they meet are few, the driver nets them in Arrow (`logs`) and hands them
     over as one small relation; otherwise Spark does the same in SQL (`delta.images`) over the tables' files.
 
     Args:
@@ -116,7 +116,7 @@ class IntervalBinder:
         self.compressed = compressed
         self.relations: dict[str, DataFrame] = {}
         self.emitter: Emitter | None = None
-        self._tails: dict[str, Tail | None] = {}
+        self._logs: dict[str, UncompactedLog | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self._bases: dict[tuple[object, ...], pa.Table | None] = {}
@@ -125,9 +125,9 @@ class IntervalBinder:
         self.report = Report() if report is None else report
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
-        small = LookUps(tables, references, self.report, self._tail, self._start)
+        small = LookUps(tables, references, self.report, self._log, self._start)
         large = LargeLookUps(reader, small, a, b)
-        self._keys = KeyValues(tables, self._tail, self._history_rows, small.reduced, large.remaining)
+        self._keys = KeyValues(tables, self._log, self._history_rows, small.reduced, large.remaining)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -149,8 +149,8 @@ class IntervalBinder:
     def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""
         if isinstance(leaf, Changes):
-            tail = self._tail(leaf.scan.table)
-            rows = None if tail is None else tail.changes
+            log = self._log(leaf.scan.table)
+            rows = None if log is None else log.changes
             return select_rows(
                 rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
             )
@@ -193,17 +193,17 @@ class IntervalBinder:
             else self.reader.catalog.layout(table.id, self.a).base
         )
 
-    def _tail(self, name: str) -> Tail | None:
+    def _log(self, name: str) -> UncompactedLog | None:
         """The table's change rows where the driver can have them."""
-        if name not in self._tails:
+        if name not in self._logs:
             table = self.tables[name]
             rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
             if rows is not None:
                 self._note(table, "changes", rows.num_rows)
             few = rows is not None and rows.nbytes <= DRIVER_BYTES
-            small = Tail.of(table, rows, self.a, self.b, self.compressed) if few else None
-            self._tails[name] = small
-        return self._tails[name]
+            small = UncompactedLog.of(table, rows, self.a, self.b, self.compressed) if few else None
+            self._logs[name] = small
+        return self._logs[name]
 
     def _net(self, name: str) -> tuple[str | None, bool]:
         """The CTE of the net change rows (None: there are none), and whether all of them are inserts."""
@@ -217,7 +217,7 @@ class IntervalBinder:
         if not sets:
             return None, True
         if ("net", name) not in self._names:
-            relation = fresh_name(f"tail_{name}")
+            relation = fresh_name(f"log_{name}")
             self.relations[relation] = self.reader.changes(table, start, self.b)
             self._note(table, "changes", sum(s.rows for s in sets), sum(len(s.files) for s in sets))
             columns = [c.name for c in table.physical_columns]
@@ -243,10 +243,10 @@ class IntervalBinder:
         if ("changes", name) in self._names:
             return self._names["changes", name]
         table = self.tables[name]
-        tail = self._tail(name)
+        log = self._log(name)
         columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
-        if tail is not None:
-            return self._name_rows(("changes", name), tail.changes, columns)
+        if log is not None:
+            return self._name_rows(("changes", name), log.changes, columns)
         net, _ = self._net(name)
         if net is None:
             return self._name_rows(("changes", name), empty(columns), columns)
@@ -264,14 +264,14 @@ class IntervalBinder:
         wanted = self._keys.wanted(table, leaf.hints, leaf.scan.fields)
         key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
         if key not in self._known_rows:
-            tail = self._tail(leaf.scan.table)
-            base = self._base_rows(table, restrict) if tail is not None else None
-            if tail is None or base is None:
+            log = self._log(leaf.scan.table)
+            base = self._base_rows(table, restrict) if log is not None else None
+            if log is None or base is None:
                 self._known_rows[key] = None
             else:
                 if self.undo:
-                    tail = narrow(tail, base, wanted, self.b, self.compressed)
-                self._known_rows[key] = filter_rows(row_versions(tail, base, self.undo), wanted)
+                    log = narrow(log, base, wanted, self.b, self.compressed)
+                self._known_rows[key] = filter_rows(row_versions(log, base, self.undo), wanted)
         return key, self._known_rows[key]
 
     def _history_rows(self, leaf: History) -> pa.Table | None:
@@ -281,11 +281,11 @@ class IntervalBinder:
         """The versions of rows that change and of rows that a group of hints wants, each once."""
         key = ("gathered", id(leaf))
         if key not in self._known_rows:
-            tail = self._tail(leaf.scan.table)
+            log = self._log(leaf.scan.table)
             groups = [self._version_rows(History(leaf.scan, hints))[1] for hints in leaf.among]
             found = [rows for rows in groups if rows is not None]
-            known = tail is not None and self.undo and len(found) == len(groups)
-            self._known_rows[key] = unite([tail.moving, *found], tail.table) if known and tail else None
+            known = log is not None and self.undo and len(found) == len(groups)
+            self._known_rows[key] = unite([log.moving, *found], log.table) if known and log else None
         return self._known_rows[key]
 
     def _history(self, leaf: History) -> str:
@@ -308,7 +308,7 @@ class IntervalBinder:
         return name
 
     def _base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
-        """At least the wanted rows of the image that the tail goes on from, where they are few; read once."""
+        """At least the wanted rows of the image that the log goes on from, where they are few; read once."""
         key = (table.id, contents(restrict))
         if key not in self._bases:
             self._bases[key] = self._read_base_rows(table, restrict)
@@ -325,7 +325,7 @@ class IntervalBinder:
             layout = self.reader.catalog.layout(table.id, self.a)
             rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
             if rows is not None:
-                self._note(table, "look-up", rows.num_rows, len(pruned(layout.snapshot, restrict)))
+                self._note(table, "look-up", rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         few = rows is not None and rows.num_rows <= DRIVER_ROWS and rows.nbytes <= DRIVER_BYTES
         return rows if few else None
 
@@ -333,7 +333,7 @@ class IntervalBinder:
         if any(len(values) == 0 for values in restrict.values()):
             return self.reader.frame(empty(table.physical_columns), table.physical_columns)
         layout = self.reader.catalog.layout(table.id, self.a)
-        files = pruned(layout.snapshot, restrict)
+        files = prune_files(layout.snapshot, restrict)
         self._note(table, "scan", sum(file.rows for file in files), len(files))
         if self._start(table) == self.a:
             return self.reader.image(table, self.a, restrict or None)
@@ -385,7 +385,7 @@ class IntervalBinder:
         if base is None or rows is None:
             return None
         rows = filter_rows(rows, restrict)
-        present = Tail.of(table, rows, self.a, self.a, compressed=False)
+        present = UncompactedLog.of(table, rows, self.a, self.a, compressed=False)
         return pa.concat_tables(
             [present.untouched(base), present.versions().select([c.name for c in table.columns])]
         )

@@ -39,7 +39,7 @@ from cq_engine.algebra.nodes import (
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.types import arrow_type, collations, spark_type
 from cq_engine.refresh.conditions import possible
-from cq_engine.storage.uncompacted_log import Tail
+from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["KeyValues", "Restrict", "contents"]
 
@@ -88,7 +88,7 @@ class KeyValues:
 
     Args:
         tables: the tables of the plan's scans.
-        tail: a table's changes, where the driver can have them.
+        log: a table's changes, where the driver can have them.
         versions: the row versions of a leaf; None where they are many.
         reduced: what of a restriction has to be read.
         remaining: the same for a column's keys that the driver does not know; None where they are too many.
@@ -97,13 +97,13 @@ class KeyValues:
     def __init__(
         self,
         tables: Mapping[str, VersionedTable],
-        tail: Callable[[str], Tail | None],
+        log: Callable[[str], UncompactedLog | None],
         versions: Callable[[History], pa.Table | None],
         reduced: Callable[[VersionedTable, Restrict], Restrict],
         remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
     ) -> None:
         self._tables = tables
-        self._tail = tail
+        self._log = log
         self._versions = versions
         self._reduced = reduced
         self._remaining = remaining
@@ -225,8 +225,8 @@ class KeyValues:
             rows = self._rows(node.input)
             return None if rows is None else rows.kept(node.condition)
         if isinstance(node, Changes):
-            tail = self._tail(node.scan.table)
-            found = None if tail is None else tail.changes
+            log = self._log(node.scan.table)
+            found = None if log is None else log.changes
         elif isinstance(node, History):
             found = self._history_rows(node)
         else:

@@ -23,7 +23,7 @@ from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_
 from cq_engine.planner.forms import LookUp, Reference
 from cq_engine.refresh.report import Report
 from cq_engine.storage.identities import KeySet
-from cq_engine.storage.uncompacted_log import Tail
+from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["LookUps"]
 
@@ -31,7 +31,7 @@ COMBINATIONS = 100_000
 """Keys of several columns are tried one by one up to this number."""
 
 Restrict = Mapping[str, pa.Array]
-Tails = Callable[[str], "Tail | None"]
+Logs = Callable[[str], "UncompactedLog | None"]
 
 
 class LookUps:
@@ -41,7 +41,7 @@ class LookUps:
         tables: the query's tables, by lower-case name.
         references: the foreign keys among them that may be relied on.
         report: its decision says which of the two facts are used; it is told of the look-ups.
-        tail: a table's change rows, where the driver can have them.
+        log: a table's change rows, where the driver can have them.
         start: the version from which a table's change rows reach to the end of the interval.
     """
 
@@ -50,7 +50,7 @@ class LookUps:
         tables: Mapping[str, VersionedTable],
         references: Sequence[Reference],
         report: Report,
-        tail: Tails,
+        log: Logs,
         start: Callable[[VersionedTable], int],
     ) -> None:
         self.decision = report.decision
@@ -59,7 +59,7 @@ class LookUps:
         self.references = references
         self.start = start
         self._names = {table.id: name for name, table in tables.items()}
-        self._tail = tail
+        self._log = log
         self._gone: dict[tuple[str, int], KeySet] = {}
 
     def name_of(self, table: VersionedTable) -> str | None:
@@ -87,31 +87,31 @@ class LookUps:
         self, name: str, table: VersionedTable, given: Set[str]
     ) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...], KeySet]]:
         if self.decision.units and table.identity and given >= set(table.identity):
-            tail = self._tail(name)
-            if tail is not None:
-                known = tail.touched if self.decision.undo else tail.without_image
+            log = self._log(name)
+            if log is not None:
+                known = log.touched if self.decision.undo else log.without_image
                 yield "units", table.identity, table.identity, known
         for key in self.references if self.decision.keys else ():
             if key.child == name and given >= set(key.columns):
-                tail, mine = self._tail(key.parent), self._tail(name)
-                if tail is None or (mine is None and not self.decision.undo):
+                log, mine = self._log(key.parent), self._log(name)
+                if log is None or (mine is None and not self.decision.undo):
                     continue
-                gone = self._absent(key.parent, tail, max(self.start(table), key.since))
+                gone = self._absent(key.parent, log, max(self.start(table), key.since))
                 if not self.decision.undo:
                     gone = gone.without(_referred(mine, key))
                 yield "keys", key.columns, key.parent_columns, gone
 
-    def _absent(self, parent: str, tail: Tail, after: int) -> KeySet:
+    def _absent(self, parent: str, log: UncompactedLog, after: int) -> KeySet:
         if (parent, after) not in self._gone:
-            self._gone[parent, after] = tail.absent(after)
+            self._gone[parent, after] = log.absent(after)
         return self._gone[parent, after]
 
 
-def _referred(tail: Tail | None, key: Reference) -> pa.Table:
+def _referred(log: UncompactedLog | None, key: Reference) -> pa.Table:
     """What the changed rows referred to, by the parent's names: without undo, what they were is read from the base."""
-    assert tail is not None
-    before = pc.is_in(tail.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
-    rows = tail.rows.filter(pc.and_(before, pc.greater(tail.rows.column(COMMIT_VERSION), tail.a)))
+    assert log is not None
+    before = pc.is_in(log.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
+    rows = log.rows.filter(pc.and_(before, pc.greater(log.rows.column(COMMIT_VERSION), log.a)))
     return rows.select(list(key.columns)).rename_columns(list(key.parent_columns))
 
 

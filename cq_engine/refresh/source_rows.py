@@ -1,4 +1,4 @@
-"""Rows of a delta plan's leaves on the driver: the versions that a tail and base rows amount to, and no more than wanted."""
+"""Rows of a delta plan's leaves on the driver: the versions that a log and base rows amount to, and no more than wanted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cq_engine.refresh.key_values import Restrict
 from cq_engine.storage import reader
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import identity_columns
-from cq_engine.storage.uncompacted_log import Tail, begins
+from cq_engine.storage.uncompacted_log import UncompactedLog, group_starts
 
 __all__ = ["SourceRows", "filter_rows", "narrow", "number_columns", "row_versions", "select_rows", "unite"]
 
@@ -37,14 +37,14 @@ _FIELDS = {
 }
 
 
-def narrow(tail: Tail, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> Tail:
-    """The tail of (base, b] without what changed only before the interval and is neither in `base` nor wanted."""
-    recent = pc.less_equal(tail.rows.column(COMMIT_VERSION), tail.a)
-    before = tail.rows.filter(recent)
+def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> UncompactedLog:
+    """The change rows of (base, b] without what changed only before the interval and is neither in `base` nor wanted."""
+    recent = pc.less_equal(log.rows.column(COMMIT_VERSION), log.a)
+    before = log.rows.filter(recent)
     if not wanted or before.num_rows <= reader.NARROWED:
-        return tail
-    kept = [reader.concerning(tail.table, before, base, wanted), tail.rows.filter(pc.invert(recent))]
-    return Tail.of(tail.table, pa.concat_tables(kept), tail.a, b, compressed)
+        return log
+    kept = [reader.relevant_changes(log.table, before, base, wanted), log.rows.filter(pc.invert(recent))]
+    return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, b, compressed)
 
 
 def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
@@ -76,20 +76,20 @@ def unite(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
     numbers = Identities(rows, identity_columns(table)).numbers
     starts = np.asarray(rows.column(FROM), dtype=np.int64)
     order = np.lexsort((starts, numbers))
-    return rows.take(pa.array(np.sort(order[begins(numbers[order], starts[order])])))
+    return rows.take(pa.array(np.sort(order[group_starts(numbers[order], starts[order])])))
 
 
-def row_versions(tail: Tail, base: pa.Table, undo: bool) -> pa.Table:
+def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
     """The row versions of a table: those that its changes imply, and `base` where there is no change.
 
     What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
     """
-    rest = tail.untouched(base)
+    rest = log.untouched(base)
     count = rest.num_rows
     rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
     rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
-    changed = tail.versions(undo)
+    changed = log.versions(undo)
     parts = [rest.select(changed.column_names), changed]
     if not undo:
-        parts.append(tail.before_images(base).select(changed.column_names))
+        parts.append(log.before_images(base).select(changed.column_names))
     return pa.concat_tables(parts, promote_options="permissive")

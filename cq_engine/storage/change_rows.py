@@ -1,4 +1,4 @@
-"""Change rows as they are stored: the files and inline rows that the catalog pins, in Arrow or as DataFrames."""
+"""Change rows as they are stored: the files and inline rows that the catalog lists, in Arrow or as DataFrames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cq_engine.spark.arrow_io import from_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
-__all__ = ["TAIL_ROWS", "ChangeReader", "reading_again"]
+__all__ = ["TAIL_ROWS", "ChangeReader", "retry_reading"]
 
 TAIL_ROWS = 200_000
 """Change rows that the driver is willing to apply to build one image in memory."""
@@ -42,7 +42,7 @@ CHANGE_BYTES = 64 * 2**20
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def reading_again(method: _Method) -> _Method:
+def retry_reading(method: _Method) -> _Method:
     """Reads again where inline rows were flushed to a file between the layout and the reading of it."""
 
     @wraps(method)
@@ -84,7 +84,7 @@ class ChangeReader:
 
     # ------------------------------------------------------------ changes
 
-    @reading_again
+    @retry_reading
     def changes(self, table: VersionedTable, a: int, b: int) -> DataFrame:
         """The change rows of (a, b]: physical columns, `_change_type`, `_commit_version` (delta logs: also
         `_sequence`, `_refresh_time`), in no order.
@@ -92,18 +92,18 @@ class ChangeReader:
         Raises StorageError where `a` lies below what is kept.
         """
         if table.part is not None:
-            rows = self._changes_frame(shared(table), self._change_sets(table, a, b), a, b)
+            rows = self._changes_frame(shared_log(table), self._change_sets(table, a, b), a, b)
             return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
         return self._changes_frame(table, self._change_sets(table, a, b), a, b)
 
-    @reading_again
+    @retry_reading
     def changes_arrow(
         self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
         sets = self._change_sets(table, a, b)
         if table.part is not None:
-            rows = self.rows_of(shared(table), sets, a, b, limit_rows)
+            rows = self.rows_of(shared_log(table), sets, a, b, limit_rows)
             return (
                 None if rows is None else rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
             )
@@ -174,7 +174,7 @@ class ChangeReader:
     def _inline(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
         kept = self.catalog.cached(change_set)
         rows = conform(self.catalog.inline(change_set) if kept is None else kept, change_columns(table))
-        return _between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
+        return _rows_between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
 
     def _stored(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
         columns = change_columns(table)
@@ -192,14 +192,14 @@ class ChangeReader:
         if change_set.insert_only:
             rows = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * rows.num_rows, pa.string()))
         rows = conform(rows, columns)
-        return rows if one else _between(rows, a, b)
+        return rows if one else _rows_between(rows, a, b)
 
 
-def shared(table: VersionedTable) -> VersionedTable:
+def shared_log(table: VersionedTable) -> VersionedTable:
     """The delta log of which `table` is a part."""
     return replace(table, columns=(*table.columns, Column(MEMBER, "bigint")), part=None)
 
 
-def _between(rows: pa.Table, a: int, b: int) -> pa.Table:
+def _rows_between(rows: pa.Table, a: int, b: int) -> pa.Table:
     version = pc.field(COMMIT_VERSION)
     return rows.filter((version > a) & (version <= b))

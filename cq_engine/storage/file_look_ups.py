@@ -13,11 +13,11 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
 from cq_engine.core.columns import Column
 from cq_engine.core.types import collations, spark_type
-from cq_engine.storage.indexed_columns import MappedColumns, is_compared
+from cq_engine.storage.indexed_columns import IndexedColumns, is_compared
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
 
-__all__ = ["FileLookUps", "Restrict", "pruned", "restriction"]
+__all__ = ["FileLookUps", "Restrict", "prune_files", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
@@ -28,7 +28,7 @@ class FileLookUps:
     values. Thread-safe."""
 
     def __init__(self) -> None:
-        self.mapped = MappedColumns()
+        self.indexed = IndexedColumns()
         self._row_groups = RowGroups()
 
     def rows(
@@ -45,7 +45,7 @@ class FileLookUps:
         """
         parts, others = [], []
         for path, count in files:
-            part = self.mapped.rows(path, columns, restrict, limit)
+            part = self.indexed.rows(path, columns, restrict, limit)
             if part is None:
                 others.append((path, count))
             else:
@@ -65,10 +65,10 @@ class FileLookUps:
     ) -> pa.Table:
         """From Parquet; where the rows are more than `limit`, not all of them."""
         dataset = open_dataset([path for path, _ in files], columns)
-        dataset, shares = self._row_groups.pruned(dataset, restrict)
+        dataset, shares = self._row_groups.prune(dataset, restrict)
         for (path, count), share in zip(files, shares):
             if share:
-                self.mapped.decoded(path, table, math.ceil(share * count), count, columns, restrict)
+                self.indexed.note_decoded(path, table, math.ceil(share * count), count, columns, restrict)
         conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
         return dataset.scanner([c.name for c in columns], filter=condition).head(limit + 1)
@@ -84,7 +84,7 @@ def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array
     }
 
 
-def pruned(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
+def prune_files(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:
     """The files that may hold rows with a wanted value in every column, by their statistics."""
     kept = list(files)
     for name, values in restrict.items():

@@ -30,7 +30,7 @@ from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory
 
-__all__ = ["MappedColumns", "is_compared"]
+__all__ = ["IndexedColumns", "is_compared"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
 Places: TypeAlias = "npt.NDArray[np.int64]"
@@ -43,7 +43,7 @@ FEW = 20
 """Values are searched for one by one where there are at most a FEW-th as many of them as rows."""
 
 
-class MappedColumns:
+class IndexedColumns:
     """The copies of one engine. Thread-safe."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class MappedColumns:
             return whole if whole.num_rows <= limit else None
         return whole.take(pa.array(places))
 
-    def decoded(
+    def note_decoded(
         self, path: str, table: int, rows: int, of: int, columns: Iterable[Column], keys: Iterable[str]
     ) -> None:
         """A look-up has decoded `rows` of the `of` rows that a data file of a table has, to find `keys`."""
@@ -221,7 +221,7 @@ class _Copy:
     @classmethod
     def of(cls, column: pa.ChunkedArray, directory: Path, *, searched: bool) -> _Copy:
         paths = [_path(directory)]
-        values = _mapped(paths[0], {"values": column.combine_chunks()})["values"]
+        values = _map_columns(paths[0], {"values": column.combine_chunks()})["values"]
         ordered = places = None
         if searched and _is_number(column.type) and not column.null_count and len(column):
             numbers = _numbers(values)
@@ -230,7 +230,9 @@ class _Copy:
             elif len(column) <= COMMON * len(pc.unique(column)):
                 order = np.argsort(numbers, kind="stable").astype(np.int32)
                 paths.append(_path(directory))
-                index = _mapped(paths[1], {"ordered": pa.array(numbers[order]), "places": pa.array(order)})
+                index = _map_columns(
+                    paths[1], {"ordered": pa.array(numbers[order]), "places": pa.array(order)}
+                )
                 ordered, places = _numbers(index["ordered"]), _numbers(index["places"])
         return cls(values, ordered, places, sum(path.stat().st_size for path in paths), tuple(paths))
 
@@ -311,7 +313,7 @@ def _path(directory: Path) -> Path:
         return Path(name)
 
 
-def _mapped(path: Path, columns: Mapping[str, pa.Array]) -> dict[str, pa.ChunkedArray]:
+def _map_columns(path: Path, columns: Mapping[str, pa.Array]) -> dict[str, pa.ChunkedArray]:
     """Columns that are written to a file and mapped from there."""
     rows = pa.table(dict(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:

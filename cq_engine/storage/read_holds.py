@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
-__all__ = ["Pins"]
+__all__ = ["ReadHolds"]
 
 
-class Pins:
+class ReadHolds:
     """Who holds which version. A holder that is forgotten holds nothing."""
 
     def __init__(self) -> None:

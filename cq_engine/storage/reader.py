@@ -1,6 +1,6 @@
 """Images of versioned tables: the rows after a commit, from snapshots and the change rows since.
 
-Everything is read from the file lists and inline rows that the catalog pins, never by listing a directory. Identity
+Everything is read from the files and inline rows that the catalog lists, never by listing a directory. Identity
 is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
 """
 
@@ -30,11 +30,18 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
-from cq_engine.storage.change_rows import ChangeReader, reading_again
-from cq_engine.storage.file_look_ups import FileLookUps, Restrict, pruned, restriction
-from cq_engine.storage.rows import Arena, conform, empty, identity_columns, identity_keys, open_dataset
+from cq_engine.storage.change_rows import ChangeReader, retry_reading
+from cq_engine.storage.file_look_ups import FileLookUps, Restrict, prune_files, restriction
+from cq_engine.storage.rows import (
+    ResidentImage,
+    conform,
+    empty,
+    identity_columns,
+    identity_keys,
+    open_dataset,
+)
 
-__all__ = ["Reader", "concerning"]
+__all__ = ["Reader", "relevant_changes"]
 
 SMALL_ROWS = 50_000
 """A table with at most this many rows has an image in memory."""
@@ -61,7 +68,7 @@ class Reader(ChangeReader):
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
         self.look_ups = FileLookUps()
-        self._arenas: OrderedDict[int, Arena] = OrderedDict()
+        self._residents: OrderedDict[int, ResidentImage] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
 
@@ -79,7 +86,7 @@ class Reader(ChangeReader):
         found = self.base_arrow(table, layout, restrict)
         if found is not None:
             return self.frame(found, columns)
-        rows = self.files(pruned(layout.snapshot, restrict), columns)
+        rows = self.files(prune_files(layout.snapshot, restrict), columns)
         for name, values in restrict.items():
             rows = self._keep(rows, table, name, values)
         return rows
@@ -96,7 +103,7 @@ class Reader(ChangeReader):
         Of the columns that are neither `wanted`, nor the identity, nor restricted, the values are NULL.
         """
         columns = table.physical_columns
-        files = pruned(layout.snapshot, restrict)
+        files = prune_files(layout.snapshot, restrict)
         if len(files) > RESTRICT_FILES:
             return None
         names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
@@ -117,7 +124,7 @@ class Reader(ChangeReader):
 
     # ------------------------------------------------------------ images
 
-    @reading_again
+    @retry_reading
     def image(self, table: VersionedTable, version: int, restrict: Restrict | None = None) -> DataFrame:
         """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values.
 
@@ -134,10 +141,10 @@ class Reader(ChangeReader):
         base = self.base(table, layout, restrict)
         if not sets:
             return base
-        tail = self._changes_frame(table, sets, layout.base, version)
-        return _overlay(table, base, tail, all(s.kinds <= {"INSERT"} for s in sets))
+        log = self._changes_frame(table, sets, layout.base, version)
+        return _overlay(table, base, log, all(s.kinds <= {"INSERT"} for s in sets))
 
-    @reading_again
+    @retry_reading
     def small_image(self, table: VersionedTable, version: int) -> pa.Table | None:
         """The rows after commit `version` as Arrow, or None where the table is not small."""
         if table.kind == "constants":
@@ -149,10 +156,10 @@ class Reader(ChangeReader):
             if key in self._images:
                 self._images.move_to_end(key)
                 return self._images[key]
-            arena = self._arena(table, version)
-            if arena is None:
+            resident = self._resident(table, version)
+            if resident is None:
                 return None
-            rows = self._images[key] = arena.rows()
+            rows = self._images[key] = resident.rows()
             while (
                 len(self._images) > 1
                 and sum(image.nbytes for image in self._images.values()) > SMALL_BYTES // 2
@@ -160,7 +167,7 @@ class Reader(ChangeReader):
                 self._images.popitem(last=False)
             return rows
 
-    @reading_again
+    @retry_reading
     def lookup(self, table: VersionedTable, version: int, keys: pa.Table) -> pa.Table:
         """The rows after commit `version` whose identity stands in `keys` (the identity columns), as Arrow.
 
@@ -168,9 +175,9 @@ class Reader(ChangeReader):
         """
         wanted = set(identity_keys(keys, identity_columns(table)))
         with self._lock:
-            arena = self._arena(table, version)
-            if arena is not None:
-                return arena.find(wanted)
+            resident = self._resident(table, version)
+            if resident is not None:
+                return resident.find(wanted)
         restrict = restriction(keys, identity_columns(table))
         found = self._restricted(table, version, restrict)
         if found is None:
@@ -178,7 +185,7 @@ class Reader(ChangeReader):
         hits = [n for n, key in enumerate(identity_keys(found, identity_columns(table))) if key in wanted]
         return found.take(pa.array(hits, pa.int64()))
 
-    @reading_again
+    @retry_reading
     def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         """At least the rows after commit `version` with wanted values, as Arrow; None where they are many."""
         small = self.small_image(table, version)
@@ -191,7 +198,7 @@ class Reader(ChangeReader):
     def forget(self, table: VersionedTable) -> None:
         """Reads the table anew: rows have been added at a version that it had already."""
         with self._lock:
-            self._arenas.pop(table.id, None)
+            self._residents.pop(table.id, None)
             for key in [key for key in self._images if key[0] == table.id]:
                 del self._images[key]
             for frame in [frame for frame in self._frames if frame[0] == table.id]:
@@ -204,11 +211,11 @@ class Reader(ChangeReader):
         base = self.base_arrow(table, layout, restrict) if changes is not None else None
         if changes is None or base is None:
             return None
-        changes = concerning(table, changes, base, restrict)
-        arena = Arena(table.physical_columns, table.identity)
-        arena.load(base, layout.base)
-        arena.advance(changes, version)
-        return arena.rows()
+        changes = relevant_changes(table, changes, base, restrict)
+        resident = ResidentImage(table.physical_columns, table.identity)
+        resident.load(base, layout.base)
+        resident.advance(changes, version)
+        return resident.rows()
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
         identity = [c for c in table.physical_columns if c.name in table.identity]
@@ -218,42 +225,45 @@ class Reader(ChangeReader):
         rows = self.image(table, version, restrict).join(wanted, on, "left_semi")
         return conform(to_arrow(rows), table.physical_columns)
 
-    def _arena(self, table: VersionedTable, version: int) -> Arena | None:
-        """The arena of a small table at exactly `version`; the newest one seen is kept and moved forward."""
+    def _resident(self, table: VersionedTable, version: int) -> ResidentImage | None:
+        """The resident image of a small table at exactly `version`; the newest one seen is kept and moved forward."""
         columns = table.physical_columns
-        kept = self._arenas.get(table.id)
+        kept = self._residents.get(table.id)
         if kept is not None and kept.columns == columns:
             if kept.version == version:
-                self._arenas.move_to_end(table.id)
+                self._residents.move_to_end(table.id)
                 return kept
             if kept.version < version and self._advance(table, kept, version):
                 return kept
-        arena = self._build(table, version)
-        if arena is not None and (kept is None or kept.version < version or kept.columns != columns):
-            self._arenas[table.id] = arena
-            self._arenas.move_to_end(table.id)
-            while len(self._arenas) > 1 and sum(a.nbytes for a in self._arenas.values()) > SMALL_BYTES // 2:
-                self._arenas.popitem(last=False)
-        return arena
+        resident = self._build(table, version)
+        if resident is not None and (kept is None or kept.version < version or kept.columns != columns):
+            self._residents[table.id] = resident
+            self._residents.move_to_end(table.id)
+            while (
+                len(self._residents) > 1
+                and sum(a.nbytes for a in self._residents.values()) > SMALL_BYTES // 2
+            ):
+                self._residents.popitem(last=False)
+        return resident
 
-    def _advance(self, table: VersionedTable, arena: Arena, version: int) -> bool:
+    def _advance(self, table: VersionedTable, resident: ResidentImage, version: int) -> bool:
         try:
-            changes = self.changes_arrow(table, arena.version, version, SMALL_ROWS)
+            changes = self.changes_arrow(table, resident.version, version, SMALL_ROWS)
         except StorageError:
-            if arena.version >= self.catalog.floor(table.id):
+            if resident.version >= self.catalog.floor(table.id):
                 raise
             changes = None  # the changes since were forgotten
-        if changes is None or len(arena) + changes.num_rows > 2 * SMALL_ROWS:
-            del self._arenas[table.id]
+        if changes is None or len(resident) + changes.num_rows > 2 * SMALL_ROWS:
+            del self._residents[table.id]
             return False
-        arena.advance(changes, version)
-        if len(arena) > SMALL_ROWS or arena.nbytes > SMALL_BYTES // 4:
-            del self._arenas[table.id]
+        resident.advance(changes, version)
+        if len(resident) > SMALL_ROWS or resident.nbytes > SMALL_BYTES // 4:
+            del self._residents[table.id]
             return False
-        self._arenas.move_to_end(table.id)
+        self._residents.move_to_end(table.id)
         return True
 
-    def _build(self, table: VersionedTable, version: int) -> Arena | None:
+    def _build(self, table: VersionedTable, version: int) -> ResidentImage | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
         inserts = sum(s.rows if s.kinds <= {INSERT} else -s.rows for s in sets if s.high <= version)
@@ -263,13 +273,13 @@ class Reader(ChangeReader):
         changes = self.rows_of(table, sets, layout.base, version)
         if changes is None:
             return None
-        arena = Arena(table.physical_columns, table.identity)
+        resident = ResidentImage(table.physical_columns, table.identity)
         if layout.snapshot:
-            arena.load(
+            resident.load(
                 open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base
             )
-        arena.advance(changes, version)
-        return arena if len(arena) <= SMALL_ROWS and arena.nbytes <= SMALL_BYTES // 4 else None
+        resident.advance(changes, version)
+        return resident if len(resident) <= SMALL_ROWS and resident.nbytes <= SMALL_BYTES // 4 else None
 
     def _small_frame(self, table: VersionedTable, version: int, rows: pa.Table) -> DataFrame:
         spark = self.spark()
@@ -287,16 +297,16 @@ def _no_constants(table: VersionedTable) -> pa.Table:
     return empty(table.physical_columns)
 
 
-def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inserts: bool) -> DataFrame:
-    """`base` with the change rows of `tail` applied: one Spark expression."""
+def _overlay(table: VersionedTable, base: DataFrame, log: DataFrame, only_inserts: bool) -> DataFrame:
+    """`base` with the change rows of `log` applied: one Spark expression."""
     columns = [_column(c.name) for c in table.physical_columns]
     if only_inserts:
-        return base.unionAll(tail.select(*columns))
+        return base.unionAll(log.select(*columns))
     last = Window.partitionBy(*(_column(name) for name in table.identity)).orderBy(
         f.col(COMMIT_VERSION).desc()
     )
     newest = (
-        tail.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
+        log.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
         .withColumn("_newest", f.row_number().over(last))
         .where(f.col("_newest") == 1)
     )
@@ -308,7 +318,9 @@ def _overlay(table: VersionedTable, base: DataFrame, tail: DataFrame, only_inser
     return base.join(touched, on, "left_anti").unionAll(after)
 
 
-def concerning(table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict) -> pa.Table:
+def relevant_changes(
+    table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict
+) -> pa.Table:
     """The change rows of identities that have a row in `base`, or a change row with wanted values.
 
     Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.

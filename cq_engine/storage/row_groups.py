@@ -36,10 +36,10 @@ class RowGroups:
         self._files: OrderedDict[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def pruned(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> tuple[ds.Dataset, list[float]]:
+    def prune(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> tuple[ds.Dataset, list[float]]:
         """The dataset of Parquet files without row groups that have no wanted value in some column, and the share of
         each file that is left."""
-        wanted = {name: (_sorted(values), values.null_count > 0) for name, values in restrict.items()}
+        wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
         known = {name: each for name, each in wanted.items() if each[0] is not None}
         if not known:
             return dataset, [1.0] * len(dataset.files)
@@ -88,7 +88,7 @@ def _bounds(fragment: ds.ParquetFileFragment) -> dict[str, _Bounds]:
     return found
 
 
-def _sorted(values: pa.Array) -> Sequence[Any] | None:
+def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
     """The values in order; None for types whose statistics may be in another order, or cut."""
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):

@@ -25,7 +25,7 @@ from cq_engine.core.types import FOLDED_COLLATIONS, arrow_schema, collations, sp
 from cq_engine.core.values import is_variant, variant
 
 __all__ = [
-    "Arena",
+    "ResidentImage",
     "change_columns",
     "conform",
     "empty",
@@ -115,10 +115,10 @@ def _folding(column: Column) -> _Fold | None:
             hint="compare by another one, such as UTF8_LCASE",
         )
     (collation,) = found
-    return lambda text: _folded(text, collation)
+    return lambda text: _fold_text(text, collation)
 
 
-def _folded(text: str, collation: str) -> str:
+def _fold_text(text: str, collation: str) -> str:
     if collation.endswith("_RTRIM"):
         text = text.rstrip(" ")
     if collation.startswith("UTF8_LCASE"):  # code point by code point, both small sigmas as one
@@ -144,7 +144,7 @@ def _freeze(value: Any, kind: pa.DataType, fold: _Fold | None) -> Hashable:
     if value is None:
         return None
     if is_variant(kind):
-        return _tagged(variant(value))
+        return _tag(variant(value))
     if pa.types.is_struct(kind):
         return tuple(_freeze(value[field.name], field.type, fold) for field in kind)
     if pa.types.is_map(kind):
@@ -158,12 +158,12 @@ def _freeze(value: Any, kind: pa.DataType, fold: _Fold | None) -> Hashable:
     return fold(value) if fold is not None and isinstance(value, str) else value
 
 
-def _tagged(value: Any) -> Hashable:
+def _tag(value: Any) -> Hashable:
     """A value inside a variant with its type: there, 1 is not 1.0 and not true."""
     if isinstance(value, dict):
-        return frozenset((key, _tagged(item)) for key, item in value.items())
+        return frozenset((key, _tag(item)) for key, item in value.items())
     if isinstance(value, list):
-        return tuple(_tagged(item) for item in value)
+        return tuple(_tag(item) for item in value)
     if isinstance(value, float):
         return "float", (_NAN if math.isnan(value) else value + 0.0)
     return type(value).__name__, value
@@ -179,7 +179,7 @@ def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
     return ds.dataset(list(paths), schema=schema, format="parquet")
 
 
-class Arena:
+class ResidentImage:
     """The rows of one small table at one version; change rows move it to later versions.
 
     Rows live in an append-only list of Arrow chunks, `positions` says which of them are alive, by identity.

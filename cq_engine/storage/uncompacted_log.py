@@ -18,13 +18,13 @@ from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT,
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
-__all__ = ["Tail", "begins"]
+__all__ = ["UncompactedLog", "group_starts"]
 
 _NEW = pa.array(["insert", "update_postimage"])
 
 
 @dataclass(frozen=True)
-class Tail:
+class UncompactedLog:
     """`rows` are the change rows of (base, b] of `table`; `changes` and `versions` are about (a, b]."""
 
     table: VersionedTable
@@ -37,7 +37,7 @@ class Tail:
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> Tail:
+    def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> UncompactedLog:
         identities = Identities(rows, identity_columns(table))
         weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
         signed = rows.select([c.name for c in table.physical_columns])
@@ -45,7 +45,7 @@ class Tail:
         numbers = identities.numbers
         if not compressed:
             return cls(table, rows, identities, signed, numbers, a)
-        kept, versions = _netted(numbers, signed, a, b)
+        kept, versions = _net_places(numbers, signed, a, b)
         net = signed.take(pa.array(kept))
         position = net.column_names.index(VERSION)
         net = net.set_column(position, VERSION, pa.array(versions))
@@ -69,7 +69,7 @@ class Tail:
         old = np.asarray(pc.not_equal(self.rows.column(CHANGE_TYPE), INSERT))
         order = np.lexsort((old, versions, self.identities.numbers))
         keys = self.identities.numbers[order]
-        first = order[begins(keys)]
+        first = order[group_starts(keys)]
         return KeySet(
             self.identities, self.identities.numbers[first][(versions[first] <= self.a) | ~old[first]]
         )
@@ -100,9 +100,9 @@ class Tail:
         versions, weights = _numbers(self.net, VERSION), _numbers(self.net, WEIGHT)
         order = np.lexsort((weights, versions, self.net_numbers))
         keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
-        new_key = begins(keys)
+        new_key = group_starts(keys)
         first = versions[new_key][np.cumsum(new_key) - 1]
-        following = _following(keys, versions)
+        following = _next_versions(keys, versions)
         new = (weights > 0) & (following > self.a)
         old = (weights < 0) & (versions == first) & (versions > self.a) & undo
         starts = np.where(new & (versions > self.a), versions, BEFORE)
@@ -119,7 +119,7 @@ class Tail:
         """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
         versions = _numbers(self.net, VERSION)
         order = np.lexsort((versions, self.net_numbers))
-        order = order[begins(self.net_numbers[order])]
+        order = order[group_starts(self.net_numbers[order])]
         order = order[versions[order] > self.a]
         keys = self.net_numbers[order]
         wanted = self.identities.find(base)
@@ -140,7 +140,7 @@ def _numbers(rows: pa.Table, name: str) -> Numbers:
     return np.asarray(rows.column(name), dtype=np.int64)
 
 
-def begins(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
+def group_starts(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
     """Of sorted keys of one or several columns: where the first row of each is."""
     found = np.ones(len(keys), np.bool_)
     found[1:] = keys[1:] != keys[:-1]
@@ -149,9 +149,9 @@ def begins(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _following(keys: Numbers, versions: Numbers) -> Numbers:
+def _next_versions(keys: Numbers, versions: Numbers) -> Numbers:
     """Of rows sorted by key and version: the key's next later version, or FOREVER."""
-    starts = begins(keys, versions)
+    starts = group_starts(keys, versions)
     places = np.flatnonzero(starts)
     later = np.full(len(places), FOREVER, np.int64)
     same = keys[places[1:]] == keys[places[:-1]]
@@ -160,13 +160,13 @@ def _following(keys: Numbers, versions: Numbers) -> Numbers:
     return everywhere
 
 
-def _netted(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
+def _net_places(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
     """Which rows remain, and at which version: up to `a` all, of (a, b] the first before- and last after-image."""
     versions, weights = _numbers(signed, VERSION), _numbers(signed, WEIGHT)
     early = versions <= a
     recent = np.flatnonzero(~early)
     order = recent[np.lexsort((versions[recent], keys[recent]))]
-    new_key = begins(keys[order])
+    new_key = group_starts(keys[order])
     group = np.cumsum(new_key) - 1
     ends = np.append(new_key[1:], True)[: len(order)]
     low, high = versions[order][new_key][group], versions[order][ends][group]

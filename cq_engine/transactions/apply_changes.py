@@ -104,16 +104,16 @@ def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], fi
     changes: dict[str, Change] = {}
     for batch, log in zip(batches, logs):
         came = [n for n in log.events.after if n >= 0]
-        check_not_null(batch.table, log.arena.take(pa.array(came, pa.int64())))
+        check_not_null(batch.table, log.rows.take(pa.array(came, pa.int64())))
         ends: dict[Hashable, tuple[int, int]] = {}
-        keys = identity_keys(log.arena, identity_columns(batch.table.storage))
+        keys = identity_keys(log.rows, identity_columns(batch.table.storage))
         for before, after in zip(log.events.before, log.events.after):
             key = keys[before if before >= 0 else after]
             ends[key] = (ends[key][0] if key in ends else before, after)
         pending = SmallPending(batch.table)
         gone = pa.array([before for before, _ in ends.values() if before >= 0], pa.int64())
         new = pa.array([after for _, after in ends.values() if after >= 0], pa.int64())
-        pending.apply(log.arena.take(gone), log.arena.take(new))
+        pending.apply(log.rows.take(gone), log.rows.take(new))
         net = pending.net()
         if net.rows:
             changes[batch.table.name] = Change(batch.table, pending, net=net, duplicates=pending.duplicates())
@@ -180,7 +180,7 @@ def _change_rows(table: Table, log: Log) -> pa.Table:
             positions.append(after)
             kinds.append(UPDATE_POSTIMAGE if update else INSERT)
             versions.append(version)
-    rows = log.arena.take(pa.array(positions, pa.int64())).combine_chunks()
+    rows = log.rows.take(pa.array(positions, pa.int64())).combine_chunks()
     rows = rows.append_column(CHANGE_TYPE, pa.array(kinds, pa.string()))
     rows = rows.append_column(COMMIT_VERSION, pa.array(versions, pa.int64()))
     return conform(rows, change_columns(table.storage))

@@ -45,9 +45,9 @@ def _check(
     touched: set[Hashable] = set()
     if child.name in logs:
         log = logs[child.name]
-        rows = identity_keys(log.arena, identity_columns(child.storage))
+        rows = identity_keys(log.rows, identity_columns(child.storage))
         touched = {rows[max(pair)] for pair in zip(log.events.before, log.events.after)}
-        wanted = _keys(log.arena, child, key.columns)
+        wanted = _keys(log.rows, child, key.columns)
         for at, (start, end) in _lives(log, child, first):
             value = wanted[at]
             if value is None or (isinstance(value, tuple) and None in value):
@@ -56,7 +56,7 @@ def _check(
                 raise _error(child, key, value)
             if value not in absent and start >= first and end < _END:
                 passing[value] = at
-        _check_passing(services, parent, key, log.arena, child, passing)
+        _check_passing(services, parent, key, log.rows, child, passing)
     back = [value for value, spans in absent.items() if any(end < _END for _, end in spans)]
     if back:
         _check_waiting(services, child, key, logs[parent.name], parent, set(back), touched)
@@ -69,7 +69,7 @@ def _keys(rows: pa.Table, table: Table, columns: Sequence[str]) -> list[Hashable
 
 def _absences(log: Log, table: Table, columns: Sequence[str], first: int) -> dict[Hashable, list[_Span]]:
     """When the rows that the batch changes are not there, by `columns`; all of them have an entry."""
-    keys = _keys(log.arena, table, columns)
+    keys = _keys(log.rows, table, columns)
     found: dict[Hashable, list[_Span]] = {}
     gone: dict[Hashable, int] = {}
     events = log.events
@@ -88,8 +88,8 @@ def _absences(log: Log, table: Table, columns: Sequence[str], first: int) -> dic
 
 
 def _lives(log: Log, table: Table, first: int) -> Iterator[tuple[int, _Span]]:
-    """The images of the rows that the batch changes, as positions in the arena, and when they are there."""
-    keys = identity_keys(log.arena, identity_columns(table.storage))
+    """The images of the rows that the batch changes, as positions in `log.rows`, and when they are there."""
+    keys = identity_keys(log.rows, identity_columns(table.storage))
     chains: dict[Hashable, list[tuple[int, int, int]]] = {}
     events = log.events
     for before, after, version in zip(events.before, events.after, events.version):
@@ -132,9 +132,9 @@ def _check_waiting(
     touched: set[Hashable],
 ) -> None:
     """No row that the batch does not change refers to a parent that is not there for some commits."""
-    keys = _keys(log.arena, parent, key.ref_columns)
+    keys = _keys(log.rows, parent, key.ref_columns)
     places = {value: at for at, value in enumerate(keys) if value in back}
-    picked = log.arena.take(pa.array(list(places.values()), pa.int64())).select(list(key.ref_columns))
+    picked = log.rows.take(pa.array(list(places.values()), pa.int64())).select(list(key.ref_columns))
     rows = _having(services, child, key.columns, picked)
     mine = identity_keys(rows, identity_columns(child.storage))
     for row, value in zip(mine, _keys(rows, child, key.columns)):

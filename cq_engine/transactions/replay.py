@@ -19,7 +19,7 @@ __all__ = ["Events", "Log", "replay"]
 
 @dataclass
 class Events:
-    """Net changes of one table, as positions in an arena of rows."""
+    """Net changes of one table, as positions in a table of rows."""
 
     before: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
@@ -28,9 +28,9 @@ class Events:
 
 @dataclass
 class Log:
-    """An arena of rows and the net changes in it."""
+    """Rows, and the net changes among them."""
 
-    arena: pa.Table
+    rows: pa.Table
     events: Events
 
     def without_no_ops(self) -> Log:
@@ -38,8 +38,8 @@ class Log:
         pairs = [
             n for n, (a, b) in enumerate(zip(self.events.before, self.events.after)) if a >= 0 and b >= 0
         ]
-        old = self.arena.take(pa.array([self.events.before[n] for n in pairs], pa.int64()))
-        new = self.arena.take(pa.array([self.events.after[n] for n in pairs], pa.int64()))
+        old = self.rows.take(pa.array([self.events.before[n] for n in pairs], pa.int64()))
+        new = self.rows.take(pa.array([self.events.after[n] for n in pairs], pa.int64()))
         same = {n for n, a, b in zip(pairs, row_values(old), row_values(new)) if a == b}
         kept = [n for n in range(len(self.events.before)) if n not in same]
         events = Events(
@@ -48,7 +48,7 @@ class Log:
                 for column in (self.events.before, self.events.after, self.events.version)
             )
         )
-        return Log(self.arena, events)
+        return Log(self.rows, events)
 
 
 def replay(services: Services, batch: Batch, ranks: Mapping[Any, int], first: int) -> Log:
@@ -69,7 +69,7 @@ def replay(services: Services, batch: Batch, ranks: Mapping[Any, int], first: in
     identity = identity_columns(table.storage)
     keys = identity_keys(rows, identity)
     there = _existing(services, batch, rows, keys)
-    arena = pa.concat_tables([rows, there]).combine_chunks()
+    images = pa.concat_tables([rows, there]).combine_chunks()
     current: dict[Hashable, int] = {
         key: rows.num_rows + n for n, key in enumerate(identity_keys(there, identity))
     }
@@ -94,7 +94,7 @@ def replay(services: Services, batch: Batch, ranks: Mapping[Any, int], first: in
             touched.setdefault(key, current.get(key, -1))
             current[key] = n
     _flush(events, touched, current, first + rank)
-    return Log(arena, events).without_no_ops()
+    return Log(images, events).without_no_ops()
 
 
 def _flush(

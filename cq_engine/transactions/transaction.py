@@ -52,7 +52,7 @@ class Transaction(Workspace):
     def __init__(self, services: Services) -> None:
         with services.catalog.lock:
             super().__init__(services, services.catalog.newest_version, PENDING_ROWS)
-            services.pins.hold(self, self.snapshot)
+            services.read_holds.hold(self, self.snapshot)
         self.commit_version: int | None = None
         self.commit_timestamp: datetime | None = None
         self.changed: dict[str, frozenset[str]] = {}
@@ -155,7 +155,7 @@ class Transaction(Workspace):
 
     def _end(self) -> None:
         self.is_open = False
-        self.services.pins.release(self)
+        self.services.read_holds.release(self)
         self._forget()
 
 

@@ -15,7 +15,7 @@ import cq_engine.destinations
 from cq_engine.core.errors import StorageError
 from cq_engine.destinations import DeltaBatch, read_deltas
 from cq_engine.destinations.layout import output_rows
-from cq_engine.destinations.log import commit_times, pin, read_pairs
+from cq_engine.destinations.log import commit_times, needed_from, read_pairs
 from cq_engine.destinations.pairs import pair, select_markers
 
 
@@ -145,8 +145,8 @@ def test_a_version_that_was_never_committed_is_an_error(world: Any, make: Any) -
 
 
 def test_what_a_cursor_pins(make: Any) -> None:
-    assert pin(make["Cursor"]("q", "d", 4)) == 4
-    assert pin(make["Cursor"]("q", "d", 4, 2)) == 3
+    assert needed_from(make["Cursor"]("q", "d", 4)) == 4
+    assert needed_from(make["Cursor"]("q", "d", 4, 2)) == 3
 
 
 def test_exported_names() -> None:

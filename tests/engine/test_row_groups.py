@@ -51,7 +51,7 @@ def test_what_is_pruned_holds_nothing_wanted(tmp_path: Path, seed: int) -> None:
         restrict = {
             n: pa.array([_value(n, chance) for _ in range(chance.randint(0, 4))], KINDS[n]) for n in names
         }
-        kept, shares = groups.pruned(dataset, restrict)
+        kept, shares = groups.prune(dataset, restrict)
         left = kept.to_table()
         assert len(shares) == len(paths)
         assert all(0 <= share <= 1 for share in shares)
@@ -69,6 +69,6 @@ def test_few_groups_are_left(tmp_path: Path) -> None:
     path = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"k": range(1_000)}), path, row_group_size=10)
     for wanted, count in (([5, 7, 512], 20), ([2_000], 0)):
-        left, shares = RowGroups().pruned(ds.dataset(path, format="parquet"), {"k": pa.array(wanted)})
+        left, shares = RowGroups().prune(ds.dataset(path, format="parquet"), {"k": pa.array(wanted)})
         assert left.to_table().num_rows == count
         assert shares == [count / 1_000]

@@ -112,7 +112,7 @@ def test_every_day_delivers_what_changed(
 
 @needs_data
 def test_oracle_of_the_whole_year(oracle: duckdb.DuckDBPyConnection) -> None:
-    """Pins what the year holds, so that a change of the example's definitions is noticed."""
+    """ReadHolds what the year holds, so that a change of the example's definitions is noticed."""
     for query, counts in YEAR.items():
         assert Counter(marker for _, marker, _ in _expected(oracle, query, 365)) == counts
     _, text = ORACLE["delayed_carriers"]

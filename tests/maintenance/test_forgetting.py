@@ -50,7 +50,7 @@ def test_what_is_held_stays(seed: int, warehouse: Path, monkeypatch: pytest.Monk
             engine.publish()
         if rng.random() < 0.5:
             held = rng.randint(held, newest)
-            engine.services.pins.hold(somebody, held)
+            engine.services.read_holds.hold(somebody, held)
             engine.vacuum(retain="0 hours")
             floor = engine.catalog.floor(history.table.id)
             assert floor <= held
@@ -59,11 +59,11 @@ def test_what_is_held_stays(seed: int, warehouse: Path, monkeypatch: pytest.Monk
         if rng.random() < 0.2:
             engine.close()
             engine = history.engine = cq_engine.connect(warehouse, scheduler=False)
-            engine.services.pins.hold(somebody, held)
+            engine.services.read_holds.hold(somebody, held)
             assert engine.catalog.floor(history.table.id) == floor
         history.check()
     engine.compactor.merge(history.table)
-    engine.services.pins.release(somebody)
+    engine.services.read_holds.release(somebody)
     engine.vacuum(retain="0 hours")
     assert engine.catalog.floor(history.table.id) == newest
     log = DeltaTable(f"{warehouse}/changes/t").to_pyarrow_table()

@@ -319,10 +319,10 @@ class _Leaves:
     def _net(self, storage: VersionedTable) -> str:
         assert self.emitter is not None
         name = f"net_{storage.name}"
-        tail = f"(SELECT * FROM log_{storage.name} WHERE _commit_version > {self.base} AND _commit_version <= {self.b})"
+        log = f"(SELECT * FROM log_{storage.name} WHERE _commit_version > {self.base} AND _commit_version <= {self.b})"
         columns = [c.name for c in storage.physical_columns]
         self.emitter.ctes[name] = net_sql(
-            tail, columns, storage.identity, self.a, self.b, self.query.compressed
+            log, columns, storage.identity, self.a, self.b, self.query.compressed
         )
         return name
 

@@ -24,7 +24,7 @@ from cq_engine.refresh.look_ups import LookUps
 from cq_engine.refresh.report import Report
 from cq_engine.refresh.source_rows import row_versions
 from cq_engine.storage.rows import change_columns, conform
-from cq_engine.storage.uncompacted_log import Tail
+from cq_engine.storage.uncompacted_log import UncompactedLog
 from tests.oracle.budget import budget
 from tests.oracle.generate import History
 from tests.oracle.recorded import Recorded, record
@@ -56,9 +56,9 @@ class _Interval:
             for n, spec in enumerate(recorded.history.tables)
         }
         self.starts = {name: chance.randint(0, self.a) for name in self.tables}
-        self.tails = {name: self._tail(name) for name in self.tables}
+        self.logs = {name: self._log(name) for name in self.tables}
 
-    def _tail(self, name: str) -> Tail:
+    def _log(self, name: str) -> UncompactedLog:
         table = self.tables[name]
         columns = change_columns(table)
         names = [c.name for c in columns]
@@ -68,7 +68,7 @@ class _Interval:
             if self.starts[name] < version <= self.b
         ]
         found = conform(pa.Table.from_pylist(rows, arrow_schema(columns)), columns)
-        return Tail.of(table, found, self.a, self.b, self.compressed)
+        return UncompactedLog.of(table, found, self.a, self.b, self.compressed)
 
     def base(self, name: str, restrict: Restrict) -> pa.Table:
         """The image at the table's start, as a restricted read gives it."""
@@ -79,15 +79,13 @@ class _Interval:
 
     def versions(self, name: str, read: Restrict, wanted: Restrict, undo: bool) -> Counter[tuple[Any, ...]]:
         """The row versions with wanted values, if the base is read with `read`."""
-        rows = _among(row_versions(self.tails[name], self.base(name, read), undo), wanted)
+        rows = _among(row_versions(self.logs[name], self.base(name, read), undo), wanted)
         return Counter(tuple(row.values()) for row in rows.to_pylist())
 
     def look_ups(self, decision: Decision) -> tuple[LookUps, list[LookUp]]:
         report = Report(decision)
-        tail = self.tails.__getitem__
-        return LookUps(
-            self.tables, KEYS, report, tail, lambda table: self.starts[table.name]
-        ), report.look_ups
+        log = self.logs.__getitem__
+        return LookUps(self.tables, KEYS, report, log, lambda table: self.starts[table.name]), report.look_ups
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -156,9 +154,9 @@ class _SmallKeys:
 def test_a_look_up_that_leaves_out_too_much_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of parents that were changed in place; keys that did not change at all."""
     if bug == "absent":
-        monkeypatch.setattr(Tail, "absent", lambda tail, after: tail.touched)
+        monkeypatch.setattr(UncompactedLog, "absent", lambda log, after: log.touched)
     else:
-        monkeypatch.setattr(Tail, "touched", _SmallKeys())
+        monkeypatch.setattr(UncompactedLog, "touched", _SmallKeys())
 
     @budget("CQ_ORACLE_PLAN_EXAMPLES", 25)
     @given(history=shop_histories("ENFORCED", queries=0, transactions=(3, 8)))

@@ -17,9 +17,8 @@ import cq_engine
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import arrow_schema
-from cq_engine.storage import indexed_columns as mapped_columns
-from cq_engine.storage import reader
-from cq_engine.storage.indexed_columns import MappedColumns
+from cq_engine.storage import indexed_columns, reader
+from cq_engine.storage.indexed_columns import IndexedColumns
 from cq_engine.storage.rows import identity_keys
 from tests.maintenance.oracle import check_law
 
@@ -83,128 +82,130 @@ def expected(rows: pa.Table, restrict: dict[str, pa.Array]) -> list[int]:
 
 
 @pytest.fixture
-def mapped() -> Any:
-    made = MappedColumns()
+def indexed() -> Any:
+    made = IndexedColumns()
     yield made
     made.close()
 
 
-def write(rows: pa.Table, path: Path, columns: MappedColumns, keys: list[str]) -> str:
+def write(rows: pa.Table, path: Path, columns: IndexedColumns, keys: list[str]) -> str:
     pq.write_table(rows, path, row_group_size=700)
-    columns.decoded(str(path), 1, rows.num_rows, rows.num_rows, COLUMNS, keys)
+    columns.note_decoded(str(path), 1, rows.num_rows, rows.num_rows, COLUMNS, keys)
     return str(path)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_as_a_scan(mapped: MappedColumns, tmp_path: Path, seed: int) -> None:
+def test_as_a_scan(indexed: IndexedColumns, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     rows = make(rng)
     keys = [c.name for c in COLUMNS if rng.random() < 0.8]
-    path = write(rows, tmp_path / "a.parquet", mapped, keys)
-    assert mapped.rows(path, COLUMNS, {}, ROWS) is None
-    assert mapped.fill(MUCH) == 1
+    path = write(rows, tmp_path / "a.parquet", indexed, keys)
+    assert indexed.rows(path, COLUMNS, {}, ROWS) is None
+    assert indexed.fill(MUCH) == 1
     shown = identity_keys(rows, COLUMNS)
     for _ in range(150):
         restrict = restrictions(rng, rows)
-        found = mapped.rows(path, COLUMNS, restrict, ROWS)
+        found = indexed.rows(path, COLUMNS, restrict, ROWS)
         assert found is not None
         assert found.schema.equals(arrow_schema(COLUMNS))
         wanted = [shown[n] for n in expected(rows, restrict)]
         assert identity_keys(found, COLUMNS) == wanted, {n: v.to_pylist()[:5] for n, v in restrict.items()}
         limit = len(wanted) - 1
-        assert limit < 0 or mapped.rows(path, COLUMNS, restrict, limit) is None, "more than the limit"
+        assert limit < 0 or indexed.rows(path, COLUMNS, restrict, limit) is None, "more than the limit"
 
 
-def test_only_the_columns_that_were_read(mapped: MappedColumns, tmp_path: Path) -> None:
+def test_only_the_columns_that_were_read(indexed: IndexedColumns, tmp_path: Path) -> None:
     rows = make(random.Random(1))
     path = tmp_path / "a.parquet"
     pq.write_table(rows, path)
     first, more = COLUMNS[:2], COLUMNS[:3]
-    mapped.decoded(str(path), 1, ROWS // 2, ROWS, first, ["ordered"])
-    assert mapped.fill(MUCH) == 0, "not yet"
-    mapped.decoded(str(path), 1, ROWS // 2, ROWS, first, ["ordered"])
-    assert mapped.fill(MUCH) == 1
+    indexed.note_decoded(str(path), 1, ROWS // 2, ROWS, first, ["ordered"])
+    assert indexed.fill(MUCH) == 0, "not yet"
+    indexed.note_decoded(str(path), 1, ROWS // 2, ROWS, first, ["ordered"])
+    assert indexed.fill(MUCH) == 1
     restrict = {"ordered": pa.array([rows.column("ordered")[7].as_py()])}
-    assert mapped.rows(str(path), more, restrict, ROWS) is None
-    assert mapped.rows(str(path), [Column("ordered", "int"), first[1]], restrict, ROWS) is None, (
+    assert indexed.rows(str(path), more, restrict, ROWS) is None
+    assert indexed.rows(str(path), [Column("ordered", "int"), first[1]], restrict, ROWS) is None, (
         "another type"
     )
-    mapped.decoded(str(path), 1, 1, ROWS, more, ["ordered"])
-    assert mapped.fill(MUCH) == 1
-    assert mapped.fill(MUCH) == 0
-    assert mapped.rows(str(path), more, restrict, ROWS) is not None
+    indexed.note_decoded(str(path), 1, 1, ROWS, more, ["ordered"])
+    assert indexed.fill(MUCH) == 1
+    assert indexed.fill(MUCH) == 0
+    assert indexed.rows(str(path), more, restrict, ROWS) is not None
 
 
-def test_files_of_a_table_that_has_copies_get_theirs_at_once(mapped: MappedColumns, tmp_path: Path) -> None:
+def test_files_of_a_table_that_has_copies_get_theirs_at_once(indexed: IndexedColumns, tmp_path: Path) -> None:
     rng = random.Random(2)
-    write(make(rng), tmp_path / "a.parquet", mapped, ["ordered"])
-    assert mapped.fill(MUCH) == 1
+    write(make(rng), tmp_path / "a.parquet", indexed, ["ordered"])
+    assert indexed.fill(MUCH) == 1
     pq.write_table(make(rng), tmp_path / "b.parquet")
-    mapped.decoded(str(tmp_path / "b.parquet"), 2, 1, ROWS, COLUMNS, ["ordered"])
-    assert mapped.fill(MUCH) == 0, "another table"
-    mapped.decoded(str(tmp_path / "b.parquet"), 1, 1, ROWS, COLUMNS, ["ordered"])
+    indexed.note_decoded(str(tmp_path / "b.parquet"), 2, 1, ROWS, COLUMNS, ["ordered"])
+    assert indexed.fill(MUCH) == 0, "another table"
+    indexed.note_decoded(str(tmp_path / "b.parquet"), 1, 1, ROWS, COLUMNS, ["ordered"])
 
 
-def test_files_that_take_the_place_of_others_get_their_copies(mapped: MappedColumns, tmp_path: Path) -> None:
+def test_files_that_take_the_place_of_others_get_their_copies(
+    indexed: IndexedColumns, tmp_path: Path
+) -> None:
     rng = random.Random(6)
-    gone, stays = (write(make(rng), tmp_path / f"{n}.parquet", mapped, ["shuffled"]) for n in "ab")
+    gone, stays = (write(make(rng), tmp_path / f"{n}.parquet", indexed, ["shuffled"]) for n in "ab")
     new = str(tmp_path / "c.parquet")
     pq.write_table(make(rng), new)
-    mapped.follow(1, lambda: {new: ROWS})
-    assert mapped.fill(MUCH) == 2, "nobody has looked into anything"
-    mapped.follow(2, lambda: {new: ROWS})
-    assert mapped.fill(MUCH) == 0, "another table"
-    mapped.follow(1, lambda: {new: ROWS, stays: ROWS})
-    assert mapped.fill(MUCH) == 1
-    there = [mapped.rows(path, COLUMNS, {}, ROWS) is not None for path in (gone, stays, new)]
+    indexed.follow(1, lambda: {new: ROWS})
+    assert indexed.fill(MUCH) == 2, "nobody has looked into anything"
+    indexed.follow(2, lambda: {new: ROWS})
+    assert indexed.fill(MUCH) == 0, "another table"
+    indexed.follow(1, lambda: {new: ROWS, stays: ROWS})
+    assert indexed.fill(MUCH) == 1
+    there = [indexed.rows(path, COLUMNS, {}, ROWS) is not None for path in (gone, stays, new)]
     assert there == [False, True, True]
-    assert mapped._files[new].copies[COLUMNS[1]].places is not None
+    assert indexed._files[new].copies[COLUMNS[1]].places is not None
 
 
-def test_the_budget(mapped: MappedColumns, tmp_path: Path) -> None:
+def test_the_budget(indexed: IndexedColumns, tmp_path: Path) -> None:
     """The file that was used last stays; what is removed lies nowhere; 'off' removes all."""
     rng = random.Random(3)
-    paths = [write(make(rng), tmp_path / f"{n}.parquet", mapped, []) for n in range(3)]
+    paths = [write(make(rng), tmp_path / f"{n}.parquet", indexed, []) for n in range(3)]
     size = make(rng).nbytes
-    mapped.fill(int(2.7 * size))
-    there = [mapped.rows(path, COLUMNS, {}, ROWS) is not None for path in paths]
+    indexed.fill(int(2.7 * size))
+    there = [indexed.rows(path, COLUMNS, {}, ROWS) is not None for path in paths]
     assert there == [False, True, True]
-    directory = mapped._directory
+    directory = indexed._directory
     assert directory is not None
     assert sum(file.stat().st_size for file in directory.iterdir()) < 2.7 * size
-    assert mapped.fill(0) == 0
+    assert indexed.fill(0) == 0
     assert not directory.exists()
-    assert mapped.rows(paths[2], COLUMNS, {}, ROWS) is None
+    assert indexed.rows(paths[2], COLUMNS, {}, ROWS) is None
 
 
-def test_what_has_no_room_is_not_tried_again_and_again(mapped: MappedColumns, tmp_path: Path) -> None:
+def test_what_has_no_room_is_not_tried_again_and_again(indexed: IndexedColumns, tmp_path: Path) -> None:
     """Only after look-ups have decoded as much as it has once more."""
     rng = random.Random(7)
-    paths = [write(make(rng), tmp_path / f"{n}.parquet", mapped, []) for n in range(2)]
+    paths = [write(make(rng), tmp_path / f"{n}.parquet", indexed, []) for n in range(2)]
     budget = int(1.7 * make(rng).nbytes)
-    assert mapped.fill(budget) == 2, "the second takes the place of the first"
+    assert indexed.fill(budget) == 2, "the second takes the place of the first"
     for _ in range(3):
-        mapped.follow(1, lambda: dict.fromkeys(paths, ROWS))
-        assert mapped.fill(budget) == 0
-    mapped.decoded(paths[0], 1, ROWS, ROWS, COLUMNS, [])
-    assert mapped.fill(budget) == 1
-    assert [mapped.rows(path, COLUMNS, {}, ROWS) is not None for path in paths] == [True, False]
+        indexed.follow(1, lambda: dict.fromkeys(paths, ROWS))
+        assert indexed.fill(budget) == 0
+    indexed.note_decoded(paths[0], 1, ROWS, ROWS, COLUMNS, [])
+    assert indexed.fill(budget) == 1
+    assert [indexed.rows(path, COLUMNS, {}, ROWS) is not None for path in paths] == [True, False]
 
 
-def test_a_file_that_is_gone(mapped: MappedColumns, tmp_path: Path) -> None:
-    path = Path(write(make(random.Random(4)), tmp_path / "a.parquet", mapped, []))
+def test_a_file_that_is_gone(indexed: IndexedColumns, tmp_path: Path) -> None:
+    path = Path(write(make(random.Random(4)), tmp_path / "a.parquet", indexed, []))
     path.unlink()
-    assert mapped.fill(MUCH) == 0
-    assert mapped.rows(str(path), COLUMNS, {}, ROWS) is None
+    assert indexed.fill(MUCH) == 0
+    assert indexed.rows(str(path), COLUMNS, {}, ROWS) is None
 
 
-@pytest.mark.parametrize("searched_for", [1, mapped_columns.FEW])
+@pytest.mark.parametrize("searched_for", [1, indexed_columns.FEW])
 def test_refreshes_and_commits_over_copies(
     spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, searched_for: int
 ) -> None:
     """A join by a foreign key, a primary key that commits check, merges that replace the files; both ways to find."""
     monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(mapped_columns, "FEW", searched_for)
+    monkeypatch.setattr(indexed_columns, "FEW", searched_for)
     query = "SELECT t.k, t.c, t.x, d.n FROM t t JOIN d d ON t.c = d.k"
     with cq_engine.connect(warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}) as engine:
         engine.execute("CREATE TABLE d (k INT PRIMARY KEY, n STRING)")
@@ -225,9 +226,9 @@ def test_refreshes_and_commits_over_copies(
             engine.maintain()
             if n == 3:
                 engine.compact("t")
-        assert sum(bool(file.copies) for file in engine.reader.look_ups.mapped._files.values()) >= 2
+        assert sum(bool(file.copies) for file in engine.reader.look_ups.indexed._files.values()) >= 2
         check_law(engine, "joined", query, since)
-    assert engine.reader.look_ups.mapped._directory is None
+    assert engine.reader.look_ups.indexed._directory is None
 
 
 @pytest.mark.parametrize(
