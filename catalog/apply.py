@@ -337,7 +337,7 @@ def _check_free(state: CatalogState, name: str) -> None:
 
 
 def _check_no_query(state: CatalogState, name: str) -> None:
-    if name.lower() in state.templates:
+    if name.lower() in state.groups:
         raise CatalogError(f"{name} is the engine's own name for queries that it refreshes together")
     if name.lower() in state.queries:
         raise CatalogError(

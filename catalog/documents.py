@@ -1,5 +1,5 @@
 """Definitions as JSON documents, there and back. Every field is named here, so that a stored document outlives a
-renamed attribute."""
+renamed attribute: a query's group is stored as its `template`, as groups were called first, and so is the option."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import (
     ContinuousQuery,
     DataFile,
     ForeignKey,
     OutputColumn,
+    QueryGroup,
     SqlFunction,
     Table,
-    Template,
     VersionedTable,
 )
 from cq_engine.core.columns import Column
@@ -35,12 +36,12 @@ __all__ = [
     "files_to_text",
     "function_from_text",
     "function_to_text",
+    "group_from_text",
+    "group_to_text",
     "query_from_text",
     "query_to_text",
     "table_from_text",
     "table_to_text",
-    "template_from_text",
-    "template_to_text",
 ]
 
 Document = dict[str, Any]
@@ -119,7 +120,7 @@ def _query(query: ContinuousQuery) -> Document:
         "key_checked": query.key_checked,
         "functions": list(query.functions),
         "relation": None if query.relation is None else _table(query.relation),
-        "template": query.template,
+        "template": query.group,
         "constants": list(query.constants),
     }
 
@@ -136,7 +137,7 @@ def _read_query(found: Document) -> ContinuousQuery:
         markers=tuple(found["markers"]),
         when=_read_when(found["when"]),
         destinations=tuple(DestinationRef(d["name"], d["kind"]) for d in found["destinations"]),
-        options=_read_pairs(found["options"]),
+        options=query_options(_read_pairs(found["options"])),
         sources=tuple(found["sources"]),
         states=tuple((label, _read_versioned(state)) for label, state in found["states"]),
         session=_read_pairs(found["session"]),
@@ -152,27 +153,27 @@ def _read_query(found: Document) -> ContinuousQuery:
         key_checked=found["key_checked"],
         functions=tuple(found["functions"]),
         relation=None if found["relation"] is None else _read_table(found["relation"]),
-        template=found.get("template"),
+        group=found.get("template"),
         constants=tuple(found.get("constants", ())),
     )
 
 
-def template_to_text(template: Template) -> str:
-    """A template as JSON text."""
+def group_to_text(group: QueryGroup) -> str:
+    """A query group as JSON text."""
     return _text(
         {
-            "query": _query(template.query),
-            "pattern": _query(template.pattern),
-            "constants": _table(template.constants),
-            "places": list(template.places),
-            "ready": template.ready,
+            "query": _query(group.query),
+            "pattern": _query(group.pattern),
+            "constants": _table(group.constants),
+            "places": list(group.places),
+            "ready": group.ready,
         }
     )
 
 
-def template_from_text(text: str) -> Template:
+def group_from_text(text: str) -> QueryGroup:
     found = json.loads(text)
-    return Template(
+    return QueryGroup(
         query=_read_query(found["query"]),
         pattern=_read_query(found["pattern"]),
         constants=_read_table(found["constants"]),

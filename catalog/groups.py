@@ -1,7 +1,8 @@
-"""Templates in the catalog: which queries are refreshed together, as pure functions of a CatalogState."""
+"""Query groups in the catalog: which queries are refreshed together, as pure functions of a CatalogState."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from cq_engine.catalog.apply import add_query, allocate_id, replace_query
@@ -10,8 +11,8 @@ from cq_engine.catalog.model import (
     SEQUENCE,
     CatalogState,
     ContinuousQuery,
+    QueryGroup,
     Table,
-    Template,
     VersionedTable,
 )
 from cq_engine.core.columns import Column
@@ -19,36 +20,42 @@ from cq_engine.core.columns import Column
 __all__ = [
     "carried_on",
     "constants_table",
+    "group_of",
     "members",
     "owner",
-    "template_of",
+    "query_options",
+    "with_group",
     "with_member",
-    "with_template",
     "without_empty",
 ]
 
-PREFIX = "template "
-"""What the names of templates begin with; a query's name with a space needs backquotes, and has a letter before it."""
+PREFIX = "query group "
+"""What the names of groups begin with; a query's name with a space needs backquotes. Earlier groups are `template 12`."""
+
+
+def query_options(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The WITH options of a query, each once and under its name of today: `query_group` was `template` first."""
+    return tuple({"query_group" if name == "template" else name: value for name, value in options}.items())
 
 
 def owner(state: CatalogState, query: str) -> str:
-    """The lower-case name under which the status of a query is kept: its template's, where it is a member of one."""
+    """The lower-case name under which the status of a query is kept: its query group's, where it is a member of one."""
     found = state.queries.get(query.lower())
-    return query.lower() if found is None or found.template is None else found.template
+    return query.lower() if found is None or found.group is None else found.group
 
 
-def template_of(state: CatalogState, query: ContinuousQuery) -> Template | None:
-    """The template that the query is a member of, or None."""
-    return None if query.template is None else state.templates[query.template]
+def group_of(state: CatalogState, query: ContinuousQuery) -> QueryGroup | None:
+    """The query group that the query is a member of, or None."""
+    return None if query.group is None else state.groups[query.group]
 
 
-def members(state: CatalogState, template: Template) -> list[ContinuousQuery]:
-    """The template's members in the order of their creation."""
-    return [query for query in state.queries.values() if query.template == template.name]
+def members(state: CatalogState, group: QueryGroup) -> list[ContinuousQuery]:
+    """The query group's members in the order of their creation."""
+    return [query for query in state.queries.values() if query.group == group.name]
 
 
 def constants_table(state: CatalogState, types: tuple[str, ...]) -> tuple[CatalogState, Table]:
-    """The table of the constants of a new template, whose columns have these types."""
+    """The table of the constants of a new query group, whose columns have these types."""
     state, number = allocate_id(state)
     columns = (
         Column(MEMBER, "bigint", nullable=False),
@@ -58,48 +65,48 @@ def constants_table(state: CatalogState, types: tuple[str, ...]) -> tuple[Catalo
     return state, Table(storage.name, storage, (MEMBER,))
 
 
-def with_template(state: CatalogState, template: Template) -> CatalogState:
-    """Adds a template, or changes it."""
-    return replace(state, templates={**state.templates, template.name: template})
+def with_group(state: CatalogState, group: QueryGroup) -> CatalogState:
+    """Adds a query group, or changes it."""
+    return replace(state, groups={**state.groups, group.name: group})
 
 
 def with_member(
-    state: CatalogState, template: Template, query: ContinuousQuery, constants: tuple[str, ...]
+    state: CatalogState, group: QueryGroup, query: ContinuousQuery, constants: tuple[str, ...]
 ) -> tuple[CatalogState, ContinuousQuery]:
     """Makes `query`, which has its id, a member; it takes the place of one of its name."""
     log = VersionedTable(
-        template.query.result.id,
+        group.query.result.id,
         "delta",
         query.name,
-        template.pattern.result.columns,
+        group.pattern.result.columns,
         (SEQUENCE,),
         part=query.id,
     )
-    member = replace(query, result=log, states=(), template=template.name, constants=constants)
+    member = replace(query, result=log, states=(), group=group.name, constants=constants)
     known = query.name.lower() in state.queries
     return (replace_query if known else add_query)(state, member), member
 
 
 def carried_on(before: CatalogState, after: CatalogState) -> CatalogState:
-    """`after` with what refreshes have done to templates meanwhile: `after` may be older than `before` in that.
+    """`after` with what refreshes have done to query groups meanwhile: `after` may be older than `before` in that.
 
-    Definitions change one after the other, but for `Template.ready`, which refreshes move, and only ahead.
+    Definitions change one after the other, but for `QueryGroup.ready`, which refreshes move, and only ahead.
     """
     kept = {
         name: known
-        for name, known in before.templates.items()
-        if name in after.templates and after.templates[name].ready < known.ready
+        for name, known in before.groups.items()
+        if name in after.groups and after.groups[name].ready < known.ready
     }
     if not kept:
         return after
-    moved = {name: replace(after.templates[name], ready=known.ready) for name, known in kept.items()}
-    return replace(after, templates={**after.templates, **moved})
+    moved = {name: replace(after.groups[name], ready=known.ready) for name, known in kept.items()}
+    return replace(after, groups={**after.groups, **moved})
 
 
 def without_empty(state: CatalogState) -> CatalogState:
-    """Takes templates away that have no members."""
-    if not state.templates:
+    """Takes query groups away that have no members."""
+    if not state.groups:
         return state
-    used = {query.template for query in state.queries.values()}
-    kept = {name: template for name, template in state.templates.items() if name in used}
-    return state if len(kept) == len(state.templates) else replace(state, templates=kept)
+    used = {query.group for query in state.queries.values()}
+    kept = {name: group for name, group in state.groups.items() if name in used}
+    return state if len(kept) == len(state.groups) else replace(state, groups=kept)

@@ -24,11 +24,11 @@ def _doomed_files(connection: Connection) -> None:
     schema.doomed.create(connection)
 
 
-def _templates(_: Connection) -> None:
+def _query_groups(_: Connection) -> None:
     """Definitions of a new kind, which an earlier version would take for functions; nothing of what is there changes."""
 
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files, 2: _templates}
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files, 2: _query_groups}
 """From version n to n + 1, by n."""
 
 

@@ -60,7 +60,7 @@ class VersionedTable:
 
     `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a table of one row.
     `kind` is base, delta, state, result (of a continuous query, for those that read it), or constants (of a
-    template: nothing is stored, its rows are what the definitions of its members say).
+    group: nothing is stored, its rows are what the definitions of its members say).
     """
 
     id: int
@@ -159,17 +159,17 @@ class ContinuousQuery:
 
     Its rows are the result at `created_version` and the changes of every refresh since. Its primary key is the result
     key (whose columns may be NULL, other than a base table's); without one, rows have a hidden identity."""
-    template: str | None = None
-    """The template that refreshes it with others (`Template`), under whose number in the shared log its `id` stands."""
+    group: str | None = None
+    """The query group that refreshes it with others (`QueryGroup`), under whose number in the shared log its `id` stands."""
     constants: tuple[str, ...] = ()
-    """Of a template's member: its constants, as the text has them, in the order of the template's places."""
+    """Of a query group's member: its constants, as the text has them, in the order of the query group's places."""
 
 
 @dataclass(frozen=True)
-class Template:
+class QueryGroup:
     """Continuous queries that differ in constants only, refreshed as one query over a table of the constants.
 
-    The members are the queries of the state with its name in `template`. They have its position, and nothing else moves
+    The members are the queries of the state with its name in `group`. They have its position, and nothing else moves
     them. Member m's rows in the delta log and the states are those with m's id in the column `_member`.
     """
 
@@ -294,4 +294,4 @@ class CatalogState:
     queries: Mapping[str, ContinuousQuery] = field(default_factory=dict)
     next_id: int = 1
     functions: Mapping[str, SqlFunction] = field(default_factory=dict)
-    templates: Mapping[str, Template] = field(default_factory=dict)
+    groups: Mapping[str, QueryGroup] = field(default_factory=dict)

@@ -17,11 +17,11 @@ from cq_engine.catalog.model import (
     ChangeSet,
     ContinuousQuery,
     Cursor,
+    QueryGroup,
     QueryStatus,
     RefreshRecord,
     SqlFunction,
     Table,
-    Template,
 )
 from cq_engine.catalog.view import Storage, View, WriteSet
 
@@ -65,10 +65,10 @@ def _write_state(connection: Connection, writes: WriteSet, state: CatalogState) 
         _put_definition(connection, "query", query.name, documents.query_to_text(query))
     for function in diff.put_functions:
         _put_definition(connection, "function", function.name, documents.function_to_text(function))
-    for template in diff.put_templates:
-        _put_definition(connection, "template", template.name, documents.template_to_text(template))
+    for group in diff.put_groups:
+        _put_definition(connection, schema.GROUP, group.name, documents.group_to_text(group))
     removed = {
-        "template": diff.removed_templates,
+        schema.GROUP: diff.removed_groups,
         "table": diff.removed_tables,
         "query": diff.removed_queries,
         "function": diff.removed_functions,
@@ -234,14 +234,14 @@ def _load_state(connection: Connection) -> CatalogState:
     tables: dict[str, Table] = {}
     queries: dict[str, ContinuousQuery] = {}
     functions: dict[str, SqlFunction] = {}
-    templates: dict[str, Template] = {}
+    groups: dict[str, QueryGroup] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
             tables[row.name] = documents.table_from_text(row.document)
         elif row.kind == "query":
             queries[row.name] = documents.query_from_text(row.document)
-        elif row.kind == "template":
-            templates[row.name] = documents.template_from_text(row.document)
+        elif row.kind == schema.GROUP:
+            groups[row.name] = documents.group_from_text(row.document)
         else:
             functions[row.name] = documents.function_from_text(row.document)
     found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == "next_id")).scalar()
@@ -251,7 +251,7 @@ def _load_state(connection: Connection) -> CatalogState:
         dict(sorted(queries.items(), key=lambda item: item[1].id)),
         int(found) if found else 1,
         functions,
-        templates,
+        groups,
     )
 
 

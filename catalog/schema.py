@@ -51,9 +51,12 @@ commits = _table(
     sa.Column("committed", _Big, nullable=False),
 )
 
+GROUP = "template"
+"""What a query group is called in `definitions`."""
+
 definitions = _table(
     "definitions",
-    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function or template
+    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function or GROUP
     sa.Column("name", sa.Text, primary_key=True),  # lower case
     sa.Column("document", sa.Text, nullable=False),
 )

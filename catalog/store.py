@@ -148,7 +148,7 @@ class Catalog:
         return self.view.commits.version_at(moment)
 
     def status(self, query: str) -> QueryStatus:
-        """CatalogError where there is no such query. A member of a template has the template's."""
+        """CatalogError where there is no such query. A member of a query group has the query group's."""
         found = self.view.status(query)
         if found is None:
             raise CatalogError(f"there is no continuous query {query}")
@@ -161,7 +161,7 @@ class Catalog:
         return self.view.cursors_of(query)
 
     def refreshes(self, query: str | None = None, limit: int = 100) -> list[RefreshRecord]:
-        """The last `limit` refreshes, newest first; of a member of a template the template's."""
+        """The last `limit` refreshes, newest first; of a member of a query group the query group's."""
         name = None if query is None else owner(self.state, query)
         with self._reading() as connection:
             return persist.read_refreshes(connection, name, limit)

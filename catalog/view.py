@@ -23,11 +23,11 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     Cursor,
     DataFile,
+    QueryGroup,
     QueryStatus,
     RefreshRecord,
     SqlFunction,
     Table,
-    Template,
     VersionedTable,
 )
 
@@ -123,8 +123,8 @@ class StateDiff:
     gone: frozenset[int]
     put_functions: tuple[SqlFunction, ...] = ()
     removed_functions: tuple[str, ...] = ()
-    put_templates: tuple[Template, ...] = ()
-    removed_templates: tuple[str, ...] = ()
+    put_groups: tuple[QueryGroup, ...] = ()
+    removed_groups: tuple[str, ...] = ()
     put_storage: tuple[VersionedTable, ...] = ()
     """The versioned tables of what is put."""
 
@@ -173,7 +173,7 @@ class View:
         return known
 
     def status(self, query: str) -> QueryStatus | None:
-        """Where a query is; of a member of a template, where that is."""
+        """Where a query is; of a member of a query group, where that is."""
         with self.lock:
             return self.statuses.get(owner(self.state, query))
 
@@ -209,11 +209,11 @@ class View:
         old = self.state
         tables = changed(old.tables, state.tables)
         queries = changed(old.queries, state.queries)
-        templates = changed(old.templates, state.templates)
+        groups = changed(old.groups, state.groups)
         functions = changed(old.functions, state.functions)
         before: list[VersionedTable] = []
         after: list[VersionedTable] = []
-        pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *templates]
+        pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *groups]
         for _, was, now in pairs:
             before += [] if was is None else _tables_of(was)
             after += [] if now is None else _tables_of(now)
@@ -223,12 +223,12 @@ class View:
             tuple(now for _, _, now in queries if now is not None),
             _removed(tables),
             _removed(queries),
-            (*replaced, *_removed(templates)),
+            (*replaced, *_removed(groups)),
             frozenset(t.id for t in before) - frozenset(t.id for t in after),
             tuple(now for _, _, now in functions if now is not None),
             _removed(functions),
-            tuple(now for _, _, now in templates if now is not None),
-            _removed(templates),
+            tuple(now for _, _, now in groups if now is not None),
+            _removed(groups),
             tuple(after),
         )
 
@@ -283,7 +283,7 @@ class View:
 
 
 _Definition = TypeVar("_Definition")
-_Stored = Table | ContinuousQuery | Template
+_Stored = Table | ContinuousQuery | QueryGroup
 
 
 def changed(
@@ -312,17 +312,17 @@ def versioned_tables(state: CatalogState) -> Mapping[int, VersionedTable]:
     definitions: list[_Stored] = [
         *state.tables.values(),
         *state.queries.values(),
-        *state.templates.values(),
+        *state.groups.values(),
     ]
     return {table.id: table for each in definitions for table in _tables_of(each)}
 
 
 def _tables_of(definition: _Stored) -> list[VersionedTable]:
-    """The versioned tables of a definition. A template's member has none of its own."""
+    """The versioned tables of a definition. A query group's member has none of its own."""
     if isinstance(definition, Table):
         return [definition.storage]
-    query = definition.query if isinstance(definition, Template) else definition
-    if query.template is not None:
+    query = definition.query if isinstance(definition, QueryGroup) else definition
+    if query.group is not None:
         return []
     found = [query.result, *(stored for _, stored in query.states)]
     return found if query.relation is None else [*found, query.relation.storage]

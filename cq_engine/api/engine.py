@@ -83,7 +83,7 @@ class Engine(Upkeep, Scheduling):
         self.session: Transaction | None = None
         self._handles: set[str] = set()
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
-        self.queries.templates.left = self._left_template
+        self.queries.groups.left = self._detached
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
@@ -285,7 +285,7 @@ class Engine(Upkeep, Scheduling):
                 self.services.functions.install(self._spark, self.catalog.state)
             for query in self.catalog.state.queries.values():
                 if name.lower() in query.functions and has_news(self.catalog, query):
-                    self.scheduler.wake(query.template or query.name)
+                    self.scheduler.wake(query.group or query.name)
             return each
 
         return register if function is None else register(function)
@@ -311,7 +311,7 @@ class Engine(Upkeep, Scheduling):
         self.maintenance.stop()
         self.reader.look_ups.indexed.close()
         if not self.catalog.read_only:
-            self.queries.templates.settle()
+            self.queries.groups.settle()
         self.queries.refresher.plans.clear()
         if self.session is not None:
             self.session.rollback()

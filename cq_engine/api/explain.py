@@ -10,8 +10,8 @@ import sqlglot
 from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
-from cq_engine.catalog.groups import template_of
-from cq_engine.catalog.model import ContinuousQuery, Template
+from cq_engine.catalog.groups import group_of
+from cq_engine.catalog.model import ContinuousQuery, QueryGroup
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError
 from cq_engine.lifecycle.registry import Queries
@@ -77,17 +77,17 @@ def _pretty(text: str) -> str:
 def explain_query(queries: Queries, name: str) -> Result:
     """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
     query = queries.find(name)
-    template = template_of(queries.services.catalog.state, query)
-    compiled = queries.compiled(query) if template is None else queries.templates.compiled(template)
-    stored = query.states if template is None else template.query.states
+    group = group_of(queries.services.catalog.state, query)
+    compiled = queries.compiled(query) if group is None else queries.groups.compiled(group)
+    stored = query.states if group is None else group.query.states
     key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
     lines = [
         f"continuous query {query.name}: {query.verdict}, {query.mode}",
         *(f"  {reason}" for reason in query.reasons),
         f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
         *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in stored),
-        *_sharing(queries, template),
-        *_pending(queries, query if template is None else template.query, compiled),
+        *_sharing(queries, group),
+        *_pending(queries, query if group is None else group.query, compiled),
     ]
     return Result(arrow=pa.table({"plan": lines}))
 
@@ -123,7 +123,7 @@ def analyze_query(engine: Engine, name: str) -> Result:
     queries = engine.queries
     query = queries.find(name)
     done = engine.refresh(name)
-    report = queries.refresher.reports.get(query.template or query.name, Report())
+    report = queries.refresher.reports.get(query.group or query.name, Report())
     changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
     lines = [
         f"continuous query {query.name}: refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"
@@ -139,11 +139,11 @@ def analyze_query(engine: Engine, name: str) -> Result:
     return Result(arrow=pa.table({"plan": lines}))
 
 
-def _sharing(queries: Queries, template: Template | None) -> list[str]:
-    if template is None:
+def _sharing(queries: Queries, group: QueryGroup | None) -> list[str]:
+    if group is None:
         return []
-    count = len(queries.templates.members(template))
-    return [f"  one of {count} queries of {template.name}, over a table of their constants"]
+    count = len(queries.groups.members(group))
+    return [f"  one of {count} queries of {group.name}, over a table of their constants"]
 
 
 def explain_text(services: Services, text: str) -> Result:

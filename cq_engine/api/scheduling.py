@@ -35,8 +35,8 @@ class Scheduling:
     def schedule(self, name: str, *, new: bool = False) -> None:
         """Puts a query's WHEN into effect; that of a new one counts from now on."""
         query = self.queries.find(name)
-        if query.template is not None:
-            self._schedule_template(query.template, new=new)
+        if query.group is not None:
+            self._schedule_group(query.group, new=new)
             return
         last = None if new else self.catalog.status(query.name).last_refresh
         sources = [
@@ -44,18 +44,18 @@ class Scheduling:
         ]
         self.scheduler.add(query.name, query.when, last, sources=sources)
 
-    def _schedule_template(self, name: str, *, new: bool) -> None:
-        """A template is scheduled once, whatever its members are."""
+    def _schedule_group(self, name: str, *, new: bool) -> None:
+        """A query group is scheduled once, whatever its members are."""
         if not self.scheduler.knows(name):
-            query = self.catalog.state.templates[name].query
+            query = self.catalog.state.groups[name].query
             sources = [self.catalog.state.tables[source].name for source in query.sources]
             last = None if new else self.catalog.status(name).last_refresh
             self.scheduler.add(name, query.when, last, sources=sources)
 
-    def _left_template(self, name: str, template: str) -> None:
-        """A query goes on by itself: what its template has not processed it still has to."""
-        if template not in self.catalog.state.templates:
-            self.scheduler.remove(template)
+    def _detached(self, name: str, group: str) -> None:
+        """A query goes on by itself: what its query group has not processed it still has to."""
+        if group not in self.catalog.state.groups:
+            self.scheduler.remove(group)
         self.schedule(name)
         if self.catalog.status(name).state == "ACTIVE" and has_news(self.catalog, self.queries.find(name)):
             self.scheduler.wake(name)
@@ -73,8 +73,8 @@ class Scheduling:
         state = self.catalog.status(name).state
         if state == "ACTIVE":
             self.queries.refresh(name)
-        elif name in self.catalog.state.templates:
-            self.queries.templates.deliver(self.catalog.state.templates[name])
+        elif name in self.catalog.state.groups:
+            self.queries.groups.deliver(self.catalog.state.groups[name])
         else:
             self.queries.deliver(self.queries.find(name))
 
@@ -85,11 +85,11 @@ class Scheduling:
     def _wake_behind(self) -> None:
         """After a restart: queries that commits should have moved, and destinations that have not had everything."""
         state = self.catalog.state
-        for template in state.templates.values():
-            if has_news(self.catalog, template.query):
-                self.scheduler.wake(template.name)
+        for group in state.groups.values():
+            if has_news(self.catalog, group.query):
+                self.scheduler.wake(group.name)
         for query in state.queries.values():
-            if query.template is None and has_news(self.catalog, query):
+            if query.group is None and has_news(self.catalog, query):
                 self.scheduler.wake(query.name)
             if query.destinations:
                 self.delivery.wake(query)

@@ -100,10 +100,10 @@ def describe(overview: Overview, catalog: Catalog, statement: Describe) -> Resul
 
 def _sharing(query: ContinuousQuery, overview: Overview) -> list[tuple[str, str]]:
     """With how many others a query is refreshed, and what makes it differ from them."""
-    if query.template is None:
+    if query.group is None:
         return []
-    count = sum(other.template == query.template for other in overview.state.queries.values())
-    return [("template", f"{query.template}, of {count} queries; constants {', '.join(query.constants)}")]
+    count = sum(other.group == query.group for other in overview.state.queries.values())
+    return [("query group", f"{query.group}, of {count} queries; constants {', '.join(query.constants)}")]
 
 
 def _describe_table(table: Table) -> Result:

@@ -191,7 +191,7 @@ def _dropping(engine: Engine) -> Iterator[None]:
     for key, query in before.queries.items():
         if key not in after.queries:
             engine.scheduler.remove(query.name)
-    for name in before.templates.keys() - after.templates.keys():
+    for name in before.groups.keys() - after.groups.keys():
         engine.scheduler.remove(name)
 
 
@@ -267,7 +267,7 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
     engine.cascade(statement.name)
     query = engine.queries.find(statement.name)
     if statement.start.point != "NOW" or has_news(engine.catalog, query):  # commits came while it was created
-        engine.scheduler.wake(query.template or query.name)
+        engine.scheduler.wake(query.group or query.name)
     return Result(message=message)
 
 
@@ -280,7 +280,7 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
     engine.schedule(statement.name)
     engine.cascade(statement.name)
     if statement.action == "RESUME":
-        engine.scheduler.wake(engine.queries.find(statement.name).template or statement.name)
+        engine.scheduler.wake(engine.queries.find(statement.name).group or statement.name)
     return Result(message=message)
 
 

@@ -60,7 +60,7 @@ class Upkeep:
         """
         self._check_writable()
         length = None if retain is None else parse_retention(retain)
-        self.queries.templates.settle(whole=True)
+        self.queries.groups.settle(whole=True)
         self.publish()
         grace = 0.0 if length is not None and not length else GRACE
         return vacuum(self.services, self.conf, name, length, grace=grace)

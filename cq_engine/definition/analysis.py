@@ -312,7 +312,7 @@ def compile_definition(
 
 
 def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
-    """Spark's types of expressions over plans that read these tables, or a template's constants."""
+    """Spark's types of expressions over plans that read these tables, or a query group's constants."""
 
     storages = {name: table.storage for name, table in sources.items()}
 

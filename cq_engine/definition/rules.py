@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-_OPTIONS = ("refresh", "form", "pre_image", "template", OPTION)
+_OPTIONS = ("refresh", "form", "pre_image", "query_group", OPTION)
 
 
 def check_options(query: ContinuousQuery) -> None:
@@ -46,7 +46,7 @@ def check_options(query: ContinuousQuery) -> None:
                 f"there is no option {name} of a continuous query",
                 hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}",
             )
-    _one_of(options, "template", ("auto", "on", "off"))
+    _one_of(options, "query_group", ("auto", "on", "off"))
     wanted = _one_of(options, "refresh", ("auto", "incremental", "full"))
     parse_retention(options.get(OPTION, KEPT))
     form = _one_of(options, "form", FORMS)

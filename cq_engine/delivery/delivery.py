@@ -64,7 +64,7 @@ class Delivery:
         self.retry = retry or Retry(base=0.25, cap=60.0)
         self._sleep = sleep
         self.newest: Callable[[ContinuousQuery], int] = lambda _: 0
-        """Gives the newest version at which a member of a template has a delta."""
+        """Gives the newest version at which a member of a query group has a delta."""
         self._guard = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
         self._owners: dict[str, int] = {}
@@ -161,7 +161,7 @@ class Delivery:
         """Whether the query's delta log has rows of (after, upto]."""
         if not self.services.catalog.changes(query.result.id, after + 1, upto):
             return False
-        return query.template is None or self.newest(query) > after
+        return query.group is None or self.newest(query) > after
 
     # ------------------------------------------------------------ definitions
 

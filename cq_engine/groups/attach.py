@@ -1,4 +1,4 @@
-"""CREATE CONTINUOUS QUERY where an earlier query differs in constants only: the new one joins a template."""
+"""CREATE CONTINUOUS QUERY where an earlier query differs in constants only: the new one joins a query group."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from cq_engine.catalog import groups as catalogued
 from cq_engine.catalog.apply import allocate_id
-from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, Template
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, RefreshError
 from cq_engine.definition.analysis import define, session_settings
 from cq_engine.definition.rules import notes, with_destinations
 from cq_engine.definition.start import Start, keep_difference
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.groups.signature import Form, form_of, formed, moves_together, template_option
+from cq_engine.groups.signature import Form, form_of, formed, group_option, moves_together
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.query_group import NotTemplated
+from cq_engine.planner.query_group import NotGrouped
 from cq_engine.planner.words import Constant, Words, read_words
 from cq_engine.refresh.recompute import difference, result_at
 from cq_engine.spark.settings import meaning
@@ -41,47 +41,47 @@ class Joining:
         self._refused: set[Form] = set()
 
     def joined(self, statement: CreateContinuousQuery) -> str | None:
-        """Creates the query as a member of a template; the message, or None where it is to be a query of its own.
+        """Creates the query as a member of a query group; the message, or None where it is to be a query of its own.
 
-        A template is made for the second query of a form, or for the first WITH (template = 'on'); then, where none
+        A query group is made for the second query of a form, or for the first WITH (query_group = 'on'); then, where none
         can be made, AnalysisError says why. Holds `Queries.ddl`.
         """
-        option = template_option(statement.options)
+        option = group_option(statement.options)
         if not self._may_join(statement, option):
             if option == "on":
                 raise AnalysisError(
-                    f"{statement.name} cannot share a template",
+                    f"{statement.name} cannot be in a query group",
                     detail="it starts from a version, has other options, or nothing is committed yet",
-                    hint="leave out template = 'on' to have it refreshed by itself",
+                    hint="leave out query_group = 'on' to have it refreshed by itself",
                 )
             return None
         words = read_words(statement.query)
         session = session_settings(self.services.spark())
         form = form_of(words, statement.mode, statement.when, statement.primary_key, session)
-        template = self._known(form, words.literals)
-        if template is None:
+        group = self._known(form, words.literals)
+        if group is None:
             if option != "on" and (form in self._refused or not self._seen(form, words.literals)):
                 return None
             try:
-                template, compiled = self._formed(statement)
-            except NotTemplated as reason:
+                group, compiled = self._formed(statement)
+            except NotGrouped as reason:
                 self._refused.add(form)
                 if option == "on":
                     raise AnalysisError(
-                        f"{statement.name} cannot share a template", detail=str(reason),
-                        hint="leave out template = 'on' to have it refreshed by itself",
+                        f"{statement.name} cannot be in a query group", detail=str(reason),
+                        hint="leave out query_group = 'on' to have it refreshed by itself",
                     ) from reason  # fmt: skip
                 return None
-            self._places[form] = template.places
+            self._places[form] = group.places
             if option != "on" and not self._seen(form, words.literals):
                 return None
-            self.queries.remember(template.query, compiled)
-            return self._create_first(template, statement, _chosen(template, words))
-        return self._create(template, statement, _chosen(template, words))
+            self.queries.remember(group.query, compiled)
+            return self._create_first(group, statement, _chosen(group, words))
+        return self._create(group, statement, _chosen(group, words))
 
     def _may_join(self, statement: CreateContinuousQuery, option: str) -> bool:
         catalog = self.services.catalog
-        others = [value for name, value in statement.options if name not in ("template", "refresh")]
+        others = [value for name, value in statement.options if name not in ("query_group", "refresh")]
         plain = not others and dict(statement.options).get("refresh", "auto").lower() == "auto"
         start = statement.start.point in ("NOW", "SNAPSHOT") and catalog.newest_version > 0
         together = moves_together(statement.when) or option == "on"
@@ -89,35 +89,32 @@ class Joining:
 
     # ------------------------------------------------------------ forms
 
-    def _known(self, form: Form, literals: Sequence[Constant]) -> Template | None:
-        """The template of this form whose other literals are these."""
+    def _known(self, form: Form, literals: Sequence[Constant]) -> QueryGroup | None:
+        """The query group of this form whose other literals are these."""
         state = self.services.catalog.state
-        for template in state.templates.values():
-            found, pattern = self._form(template)
-            fixed = (place for place in range(len(literals)) if place not in template.places)
+        for group in state.groups.values():
+            found, pattern = self._form(group)
+            fixed = (place for place in range(len(literals)) if place not in group.places)
             if found != form or any(literals[place].value != pattern[place].value for place in fixed):
                 continue
-            if (
-                _same_sources(state, template)
-                and self.services.catalog.status(template.name).state == "ACTIVE"
-            ):
-                return template
+            if _same_sources(state, group) and self.services.catalog.status(group.name).state == "ACTIVE":
+                return group
         return None
 
-    def _form(self, template: Template) -> tuple[Form, tuple[Constant, ...]]:
-        if template.name not in self._forms:
-            words, query = read_words(template.pattern.query), template.pattern
+    def _form(self, group: QueryGroup) -> tuple[Form, tuple[Constant, ...]]:
+        if group.name not in self._forms:
+            words, query = read_words(group.pattern.query), group.pattern
             key = query.key if query.declared else None
             form = form_of(words, query.mode, query.when, key, query.session)
-            self._forms[template.name] = form, words.literals
-        return self._forms[template.name]
+            self._forms[group.name] = form, words.literals
+        return self._forms[group.name]
 
     def _seen(self, form: Form, literals: Sequence[Constant]) -> bool:
         """Whether a query of this form is there, with the same literals where it is known which are no constants."""
         places = self._places.get(form, range(len(literals)))
         fixed = [place for place in range(len(literals)) if place not in places]
         for query in self.services.catalog.state.queries.values():
-            if query.template is not None or template_option(query.options) == "off":
+            if query.group is not None or group_option(query.options) == "off":
                 continue
             if query.id not in self._single:
                 words = read_words(query.query)
@@ -129,33 +126,33 @@ class Joining:
                 return True
         return False
 
-    def _formed(self, statement: CreateContinuousQuery) -> tuple[Template, Compiled]:
-        """A new template, which is not in the catalog before its first member is, and its plan."""
+    def _formed(self, statement: CreateContinuousQuery) -> tuple[QueryGroup, Compiled]:
+        """A new query group, which is not in the catalog before its first member is, and its plan."""
         catalog = self.services.catalog
         state, pattern, own = define(self.services, catalog.state, statement)
-        state, template, compiled = formed(self.services, state, pattern, own)
-        if template.name in state.queries:
-            raise NotTemplated(f"a query is called {template.name}")
-        return template, compiled
+        state, group, compiled = formed(self.services, state, pattern, own)
+        if group.name in state.queries:
+            raise NotGrouped(f"a query is called {group.name}")
+        return group, compiled
 
     # ------------------------------------------------------------ the member
 
     def _create(
-        self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
+        self, group: QueryGroup, statement: CreateContinuousQuery, constants: tuple[str, ...]
     ) -> str | None:
-        """The new member of a template of the catalog; None where that cannot be taken to what is committed now.
+        """The new member of a query group of the catalog; None where that cannot be taken to what is committed now.
 
         Others go on committing meanwhile: their commits are the first deltas.
         """
         catalog = self.services.catalog
         begun = catalog.newest_version
-        if self._behind(template, begun):
+        if self._behind(group, begun):
             try:
-                self.queries.refresh(template.name)
+                self.queries.refresh(group.name)
             except RefreshError:
                 return None
-        with self.queries.only([template.name]), ExitStack() as held:
-            now = catalog.state.templates.get(template.name)
+        with self.queries.only([group.name]), ExitStack() as held:
+            now = catalog.state.groups.get(group.name)
             if now is None or catalog.status(now.name).state != "ACTIVE" or self._behind(now, begun):
                 return None
             with catalog.lock:
@@ -164,102 +161,102 @@ class Joining:
             return self._added(catalog.state, now, statement, constants, version)
 
     def _create_first(
-        self, template: Template, statement: CreateContinuousQuery, constants: tuple[str, ...]
+        self, group: QueryGroup, statement: CreateContinuousQuery, constants: tuple[str, ...]
     ) -> str:
-        """The first member of a template that is not in the catalog yet."""
+        """The first member of a query group that is not in the catalog yet."""
         with ExitStack() as held:
             with self.services.catalog.lock:
                 version = self.services.catalog.newest_version
                 held.enter_context(self.services.read_holds.held(version))
-            state, template = self._with_new(template, version)
-            return self._added(state, template, statement, constants, version)
+            state, group = self._with_new(group, version)
+            return self._added(state, group, statement, constants, version)
 
-    def _with_new(self, template: Template, version: int) -> tuple[CatalogState, Template]:
-        """The state with a new template that starts at `version`, and the template."""
+    def _with_new(self, group: QueryGroup, version: int) -> tuple[CatalogState, QueryGroup]:
+        """The state with a new query group that starts at `version`, and the group."""
         state = self.services.catalog.state
-        tables = (template.query.result, *(table for _, table in template.query.states))
+        tables = (group.query.result, *(table for _, table in group.query.states))
         state = replace(state, next_id=max(state.next_id, 1 + max(table.id for table in tables)))
-        template = replace(
-            template,
-            query=replace(template.query, created_version=version),
-            pattern=replace(template.pattern, created_version=version),
+        group = replace(
+            group,
+            query=replace(group.query, created_version=version),
+            pattern=replace(group.pattern, created_version=version),
         )
-        return catalogued.with_template(state, template), template
+        return catalogued.with_group(state, group), group
 
-    def _behind(self, template: Template, newest: int) -> bool:
-        """Whether the template's tables have changes after its position, up to the version `newest`."""
+    def _behind(self, group: QueryGroup, newest: int) -> bool:
+        """Whether the query group's tables have changes after its position, up to the version `newest`."""
         catalog = self.services.catalog
-        position = catalog.status(template.name).position
-        numbers = (catalog.state.tables[name].storage.id for name in template.query.sources)
+        position = catalog.status(group.name).position
+        numbers = (catalog.state.tables[name].storage.id for name in group.query.sources)
         return any(catalog.changes(number, position + 1, newest) for number in numbers)
 
     def _added(
         self,
         state: CatalogState,
-        template: Template,
+        group: QueryGroup,
         statement: CreateContinuousQuery,
         constants: tuple[str, ...],
         version: int,
     ) -> str:
-        """Creates the member at `version`, at which the template is, or gets to without changes."""
+        """Creates the member at `version`, at which the query group is, or gets to without changes."""
         catalog = self.services.catalog
-        state, query, made = self._member(state, template, statement, constants, version)
+        state, query, made = self._member(state, group, statement, constants, version)
         snapshot = statement.start.point == "SNAPSHOT"
-        start = self._snapshot(template, query, version) if snapshot else Start(version)
-        known = template.name in catalog.state.templates
+        start = self._snapshot(group, query, version) if snapshot else Start(version)
+        known = group.name in catalog.state.groups
         faults.point("create.computed")
         with catalog.lock, catalog.write(start.attempt) as unit:
             unit.set_state(state)
             start.write(unit)
-            if not known or catalog.status(template.name).position < version:
-                unit.set_status(template.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
+            if not known or catalog.status(group.name).position < version:
+                unit.set_status(group.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
             self.queries.delivery.begin(unit, query, version - 1 if snapshot else version)
         faults.point("create.after_catalog")
         if snapshot:
-            self.queries.templates.news.joined(query, version)
+            self.queries.groups.news.joined(query, version)
         said = [f"continuous query {query.name} created: {query.verdict}, refreshed with others like it"]
         return "\n  ".join([*said, *query.reasons, *notes(self.services, query, made)])
 
     def _member(
         self,
         state: CatalogState,
-        template: Template,
+        group: QueryGroup,
         statement: CreateContinuousQuery,
         constants: tuple[str, ...],
         version: int,
     ) -> tuple[CatalogState, ContinuousQuery, list[str]]:
         state, number = allocate_id(state)
         query = replace(
-            template.pattern, name=statement.name, id=number, statement=format_statement(statement),
+            group.pattern, name=statement.name, id=number, statement=format_statement(statement),
             query=statement.query, markers=statement.markers, destinations=statement.destinations,
             options=statement.options, created_version=version,
         )  # fmt: skip
         query, state, made = with_destinations(self.queries.delivery, query, state)
-        state, query = catalogued.with_member(state, template, query, constants)
+        state, query = catalogued.with_member(state, group, query, constants)
         return state, query, made
 
-    def _snapshot(self, template: Template, query: ContinuousQuery, version: int) -> Start:
+    def _snapshot(self, group: QueryGroup, query: ContinuousQuery, version: int) -> Start:
         """The member's result as I rows of the shared log."""
-        templates, services = self.queries.templates, self.services
-        compiled = templates.compiled(template)
+        groups, services = self.queries.groups, self.services
+        compiled = groups.compiled(group)
         start = Start(version)
-        shared = replace(template.query, name=query.name)
-        with meaning(services.spark(), dict(template.query.session)), templates.only(template, [query]):
+        shared = replace(group.query, name=query.name)
+        with meaning(services.spark(), dict(group.query.session)), groups.only(group, [query]):
             result = result_at(services, compiled, version)
             rows = difference(services, result.limit(0), result, compiled.key, version)
             keep_difference(services, start, shared, rows)
         return start
 
 
-def _same_sources(state: CatalogState, template: Template) -> bool:
-    """Whether the tables have the columns that they had for the template: else a `*` would mean others."""
-    for name, columns in template.pattern.source_columns:
+def _same_sources(state: CatalogState, group: QueryGroup) -> bool:
+    """Whether the tables have the columns that they had for the query group: else a `*` would mean others."""
+    for name, columns in group.pattern.source_columns:
         table = state.tables.get(name)
         if table is None or tuple(c.name for c in table.columns) != columns:
             return False
     return True
 
 
-def _chosen(template: Template, words: Words) -> tuple[str, ...]:
+def _chosen(group: QueryGroup, words: Words) -> tuple[str, ...]:
     """The text's constants."""
-    return tuple(words.literals[place].value for place in template.places)
+    return tuple(words.literals[place].value for place in group.places)

@@ -1,4 +1,4 @@
-"""How a member of a template begins as a query of its own: its states, and its rows of the shared delta log."""
+"""How a member of a query group begins as a query of its own: its states, and its rows of the shared delta log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cq_engine.catalog.model import (
     SEQUENCE,
     CatalogState,
     ContinuousQuery,
-    Template,
+    QueryGroup,
     VersionedTable,
 )
 from cq_engine.context.services import Services
@@ -25,7 +25,7 @@ __all__ = ["own_start"]
 
 
 def own_start(
-    services: Services, template: Template, query: ContinuousQuery, compiled: Compiled, position: int
+    services: Services, group: QueryGroup, query: ContinuousQuery, compiled: Compiled, position: int
 ) -> tuple[CatalogState, ContinuousQuery, Compiled, Start]:
     """The state with the ids that are used, the definition, how it is compiled, and what it starts from.
 
@@ -41,15 +41,15 @@ def own_start(
         tables.append(
             (label, VersionedTable(number, "state", f"{query.name}_{label}", each.columns, each.keys))
         )
-    log = VersionedTable(log_id, "delta", query.name, template.pattern.result.columns, (SEQUENCE,))
+    log = VersionedTable(log_id, "delta", query.name, group.pattern.result.columns, (SEQUENCE,))
     own = replace(
-        query, result=log, states=tuple(tables), template=None, constants=(), verdict=compiled.verdict,
+        query, result=log, states=tuple(tables), group=None, constants=(), verdict=compiled.verdict,
         reasons=compiled.reasons,
     )  # fmt: skip
     try:
         start = prepare_start(services, own, compiled, position, snapshot=False)
     except CQError:
-        compiled = recomputed(compiled, "its states could not be computed when it left its template")
+        compiled = recomputed(compiled, "its states could not be computed when it left its query group")
         options = tuple({**dict(own.options), "refresh": "full"}.items())
         own = replace(own, states=(), options=options, verdict=compiled.verdict, reasons=compiled.reasons)
         start = Start(position)

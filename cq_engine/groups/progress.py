@@ -1,6 +1,6 @@
-"""Which members of a template have deltas: the shared delta log, looked at by member.
+"""Which members of a query group have deltas: the shared delta log, looked at by member.
 
-A member's cursors move when it has deltas, not with every refresh of the template, so that a refresh costs what it
+A member's cursors move when it has deltas, not with every refresh of the query group, so that a refresh costs what it
 changes and not what there is. This index says which of the cursors that stay behind have something to wait for.
 """
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, Template, VersionedTable
+from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.spark.arrow_io import to_arrow
 
@@ -36,31 +36,31 @@ class MemberNews:
         self._lock = threading.Lock()
 
     def newest(self, query: ContinuousQuery) -> int:
-        """The newest version at which the member has a delta; 0 where it has none, or the template is gone meanwhile."""
-        template = self.services.catalog.state.templates.get(query.template or "")
-        if template is None or query.result.part is None:
+        """The newest version at which the member has a delta; 0 where it has none, or the query group is gone meanwhile."""
+        group = self.services.catalog.state.groups.get(query.group or "")
+        if group is None or query.result.part is None:
             return 0
-        return self.newest_of(template).get(query.result.part, 0)
+        return self.newest_of(group).get(query.result.part, 0)
 
-    def newest_of(self, template: Template) -> dict[int, int]:
+    def newest_of(self, group: QueryGroup) -> dict[int, int]:
         """The members with deltas, by id, with their newest versions."""
-        log = template.query.result
+        log = group.query.result
         with self._lock:
             if log.id not in self._newest:
-                self._newest[log.id] = self._from_floor(template)
+                self._newest[log.id] = self._from_floor(group)
             return self._newest[log.id]
 
-    def _from_floor(self, template: Template) -> dict[int, int]:
-        log, catalog = template.query.result, self.services.catalog
-        return self._read(log, catalog.floor(log.id), catalog.status(template.name).position)
+    def _from_floor(self, group: QueryGroup) -> dict[int, int]:
+        log, catalog = group.query.result, self.services.catalog
+        return self._read(log, catalog.floor(log.id), catalog.status(group.name).position)
 
-    def is_known(self, template: Template) -> bool:
+    def is_known(self, group: QueryGroup) -> bool:
         """Whether the log has been read."""
-        return template.query.result.id in self._newest
+        return group.query.result.id in self._newest
 
-    def refreshed(self, template: Template, a: int, b: int) -> dict[int, int]:
+    def refreshed(self, group: QueryGroup, a: int, b: int) -> dict[int, int]:
         """Takes note of a refresh of (a, b]; the members with deltas in it."""
-        log = template.query.result
+        log = group.query.result
         if not self.services.catalog.changes(log.id, a + 1, b):
             return {}
         found = self._read(log, a, b)
@@ -98,19 +98,19 @@ class MemberNews:
         )
         return inserted, deleted, updated
 
-    def settle(self, template: Template, delivering: Sequence[ContinuousQuery], *, now: bool = False) -> None:
-        """Moves the cursors of members that wait for nothing to the template's position, where the log has grown.
+    def settle(self, group: QueryGroup, delivering: Sequence[ContinuousQuery], *, now: bool = False) -> None:
+        """Moves the cursors of members that wait for nothing to the query group's position, where the log has grown.
 
-        With `now` in any case. Call it with the template held: a refresh that is written and not noted would be missed.
+        With `now` in any case. Call it with the query group held: a refresh that is written and not noted would be missed.
         """
-        catalog, log = self.services.catalog, template.query.result
-        position = catalog.status(template.name).position
+        catalog, log = self.services.catalog, group.query.result
+        position = catalog.status(group.name).position
         since = self._settled.setdefault(log.id, position)
         rows = sum(c.rows for c in catalog.changes(log.id, since + 1, position))
         if not delivering or (rows < SETTLE_ROWS and not now):
             return
         self._settled[log.id] = position
-        newest = self.newest_of(template)
+        newest = self.newest_of(group)
         moved = [
             replace(cursor, version=position)
             for query in delivering

@@ -1,4 +1,4 @@
-"""Which queries are alike, and the template that is made of them."""
+"""Which queries are alike, and the query group that is made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import PlanError
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.groups import PREFIX, constants_table
-from cq_engine.catalog.model import MEMBER, SEQUENCE, CatalogState, ContinuousQuery, Template, VersionedTable
+from cq_engine.catalog.model import (
+    MEMBER,
+    SEQUENCE,
+    CatalogState,
+    ContinuousQuery,
+    QueryGroup,
+    VersionedTable,
+)
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
@@ -20,19 +27,19 @@ from cq_engine.definition.analysis import Shape, shape_of, types_over
 from cq_engine.destinations.pairs import MARKERS
 from cq_engine.grammar import Cron, OnCommit, OnDml, StartWithPeriod, When
 from cq_engine.planner.compiled import Compiled, lowered_query
-from cq_engine.planner.query_group import NotTemplated, compared, compile_template
+from cq_engine.planner.query_group import NotGrouped, compared, compile_members
 from cq_engine.planner.select_list import select_list
 from cq_engine.planner.words import Words, read_words
 
-__all__ = ["Form", "compiled_template", "form_of", "formed", "moves_together", "template_option"]
+__all__ = ["Form", "compile_group", "form_of", "formed", "group_option", "moves_together"]
 
 Form = Hashable
-"""What queries have in common that can be members of one template, but for some of the literals."""
+"""What queries have in common that can be members of one group, but for some of the literals."""
 
 
-def template_option(options: Sequence[tuple[str, str]]) -> str:
-    """The option template: auto, on or off."""
-    return dict(options).get("template", "auto").lower()
+def group_option(options: Sequence[tuple[str, str]]) -> str:
+    """The option query_group: auto, on or off."""
+    return dict(options).get("query_group", "auto").lower()
 
 
 def moves_together(when: When) -> bool:
@@ -54,15 +61,15 @@ def form_of(
 
 def formed(
     services: Services, state: CatalogState, pattern: ContinuousQuery, own: Compiled
-) -> tuple[CatalogState, Template, Compiled]:
-    """A template for queries like `pattern`, which `own` is the plan of; the state with the ids that it uses.
+) -> tuple[CatalogState, QueryGroup, Compiled]:
+    """A query group for queries like `pattern`, which `own` is the plan of; the state with the ids that it uses.
 
-    Raises NotTemplated.
+    Raises NotGrouped.
     """
     if own.node is None or own.key_checked:
-        raise NotTemplated("it is recomputed in full" if own.node is None else "its key has to be checked")
+        raise NotGrouped("it is recomputed in full" if own.node is None else "its key has to be checked")
     if any(table.storage.kind != "base" for table in own.sources.values()):
-        raise NotTemplated("it reads other continuous queries")
+        raise NotGrouped("it reads other continuous queries")
     shape, words, offset = _read(services, state, pattern)
     types = types_over(services, shape.sources)
     literals = [replace(each, start=each.start + offset) for each in words.literals]
@@ -70,19 +77,19 @@ def formed(
         lowered, _, _ = lowered_query(shape.text, shape.columns, shape.sources, types, Names())
         places = compared(lowered, literals, types)
         if not places:
-            raise NotTemplated("nothing is compared with a constant")
+            raise NotGrouped("nothing is compared with a constant")
         state, table = constants_table(state, tuple(literals[place].type for place in places))
         if table.name in shape.sources:
-            raise NotTemplated(f"a table is called {table.name}")
+            raise NotGrouped(f"a table is called {table.name}")
         starts = {literals[place].start: number for number, place in enumerate(places)}
-        compiled = compile_template(
+        compiled = compile_members(
             shape.text, shape.columns, shape.sources, pattern.key, starts, table,
             types_over(services, {**shape.sources, table.name: table}),
         )  # fmt: skip
     except (NotLowered, SqlglotError, PlanError, AnalysisError) as error:
-        raise NotTemplated(str(error).splitlines()[0]) from error
+        raise NotGrouped(str(error).splitlines()[0]) from error
     if compiled.verdict != pattern.verdict:
-        raise NotTemplated(f"all together would be {compiled.verdict}")
+        raise NotGrouped(f"all together would be {compiled.verdict}")
     state, number = allocate_id(state)
     state, log_id = allocate_id(state)
     states = []
@@ -90,7 +97,10 @@ def formed(
         state, state_id = allocate_id(state)
         label = each.state.label
         states.append(
-            (label, VersionedTable(state_id, "state", f"template_{number}_{label}", each.columns, each.keys))
+            (
+                label,
+                VersionedTable(state_id, "state", f"query_group_{number}_{label}", each.columns, each.keys),
+            )
         )
     columns = (*pattern.result.columns, Column(MEMBER, "bigint"))
     query = replace(
@@ -98,7 +108,7 @@ def formed(
         name=f"{PREFIX}{number}",
         id=number,
         statement="",
-        result=VersionedTable(log_id, "delta", f"template_{number}", columns, (SEQUENCE,)),
+        result=VersionedTable(log_id, "delta", f"query_group_{number}", columns, (SEQUENCE,)),
         key=compiled.key,
         markers=MARKERS,
         destinations=(),
@@ -107,17 +117,17 @@ def formed(
         reasons=compiled.reasons,
         outputs=(),
     )
-    return state, Template(query, replace(pattern, options=()), table, places), compiled
+    return state, QueryGroup(query, replace(pattern, options=()), table, places), compiled
 
 
-def compiled_template(services: Services, template: Template) -> Compiled:
-    """The plan of a template from its definition."""
-    pattern = template.pattern
+def compile_group(services: Services, group: QueryGroup) -> Compiled:
+    """The plan of a query group from its definition."""
+    pattern = group.pattern
     shape, words, offset = _read(services, services.catalog.state, pattern)
-    starts = {words.literals[place].start + offset: number for number, place in enumerate(template.places)}
-    return compile_template(
-        shape.text, shape.columns, shape.sources, pattern.key, starts, template.constants,
-        types_over(services, {**shape.sources, template.constants.name: template.constants}),
+    starts = {words.literals[place].start + offset: number for number, place in enumerate(group.places)}
+    return compile_members(
+        shape.text, shape.columns, shape.sources, pattern.key, starts, group.constants,
+        types_over(services, {**shape.sources, group.constants.name: group.constants}),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
+from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, CatalogError, RefreshError
@@ -47,6 +48,7 @@ class Definitions:
 
     def create(self, statement: CreateContinuousQuery) -> str:
         """CREATE CONTINUOUS QUERY; the message for a person."""
+        statement = replace(statement, options=query_options(statement.options))
         catalog = self.services.catalog
         known = catalog.state.queries.get(statement.name.lower())
         if known is not None and statement.if_not_exists:
@@ -61,7 +63,7 @@ class Definitions:
             if joined is not None:
                 return joined
         else:
-            known = self.queries.templates.individual(known)
+            known = self.queries.groups.individual(known)
         if known is not None and statement.start == StartFrom():
             self._try_refresh(known)
         with self._sources_kept(statement, known):
@@ -94,7 +96,7 @@ class Definitions:
         self.queries.refresh_sources(names, statement.start.version)
         above = [query.name for query in upstreams(catalog.state, names)]
         for name in above:
-            self.queries.templates.individual(self.queries.find(name))
+            self.queries.groups.individual(self.queries.find(name))
         with self.queries.only([*above, *([known.name] if known else [])]):
             try:
                 self._keep_results(statement, above)

@@ -67,8 +67,8 @@ def _to_drain(queries: Queries) -> tuple[list[ContinuousQuery], list[ContinuousQ
     catalog = queries.services.catalog
     active, late = [], []
     state = catalog.state
-    for query in (*(t.query for t in state.templates.values()), *state.queries.values()):
-        if query.template is not None:
+    for query in (*(t.query for t in state.groups.values()), *state.queries.values()):
+        if query.group is not None:
             if query.destinations:
                 active.append(query)
             continue

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import ancestors
-from cq_engine.catalog.groups import owner, without_empty
+from cq_engine.catalog.groups import owner, query_options, without_empty
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus
 from cq_engine.context.services import Services
 from cq_engine.core.errors import RefreshError
@@ -17,7 +17,7 @@ from cq_engine.definition.analysis import compile_definition, shape_of
 from cq_engine.definition.rules import check_options, with_destinations
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.grammar import AlterContinuousQuery, CreateContinuousQuery, DropContinuousQuery, DropTable
-from cq_engine.groups.groups import Templates
+from cq_engine.groups.groups import Groups
 from cq_engine.lifecycle.definitions import Definitions
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier
@@ -45,8 +45,8 @@ class Queries:
         self.definitions = Definitions(self)
         self.ddl = threading.RLock()
         """Held by whoever changes definitions."""
-        self.templates = Templates(self)
-        delivery.newest = self.templates.news.newest
+        self.groups = Groups(self)
+        delivery.newest = self.groups.news.newest
         self._refreshed = refreshed
         self._compiled: dict[int, Compiled] = {}
         self._locks: dict[int, threading.RLock] = {}
@@ -84,11 +84,11 @@ class Queries:
     def only(self, names: Iterable[str]) -> Iterator[None]:
         """Holds queries: nobody else refreshes, alters or drops them meanwhile. Names of no query are left out.
 
-        Of a member of a template, the template is held."""
+        Of a member of a query group, the query group is held."""
         state = self.services.catalog.state
         owners = {owner(state, name) for name in names}
         found = {state.queries[name].id for name in owners if name in state.queries}
-        found |= {state.templates[name].query.id for name in owners if name in state.templates}
+        found |= {state.groups[name].query.id for name in owners if name in state.groups}
         with self._guard:
             locks = [self._locks.setdefault(number, threading.RLock()) for number in sorted(found)]
         with ExitStack() as held:
@@ -104,8 +104,8 @@ class Queries:
         Raises CatalogError for an unknown query, RefreshError.
         """
         state = self.services.catalog.state
-        if owner(state, name) in state.templates:
-            return self._refresh_template(name, upto)
+        if owner(state, name) in state.groups:
+            return self._refresh_group(name, upto)
         with self.only([name]):
             query = self.find(name)
             result = self._run(query, upto)
@@ -113,13 +113,13 @@ class Queries:
         self._refreshed(result)
         return result
 
-    def _refresh_template(self, name: str, upto: int | None) -> Refresh:
-        """The refresh of a template; by a member's name what it does for that member."""
+    def _refresh_group(self, name: str, upto: int | None) -> Refresh:
+        """The refresh of a query group; by a member's name what it does for that member."""
         query = self.services.catalog.state.queries.get(name.lower())
         if query is None:
-            whole = own = self.templates.refresh(name, upto)
+            whole = own = self.groups.refresh(name, upto)
         else:
-            whole, own = self.templates.refresh_member(query, upto)
+            whole, own = self.groups.refresh_member(query, upto)
         self._refreshed(whole)
         return own
 
@@ -201,11 +201,11 @@ class Queries:
         """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query"""
         with self.ddl:
             query = self.find(statement.name)
-            if query.template is not None:
+            if query.group is not None:
                 if statement.action == "RESUME" and statement.start is None:
                     return self._resumed(query)
                 if statement.action != "SET" or statement.when is not None or statement.options:
-                    query = self.templates.individual(query)
+                    query = self.groups.individual(query)
             if statement.query is not None:
                 return self.definitions.redefine(query, statement.query)
             if statement.action == "RESUME" and statement.start is not None:
@@ -214,10 +214,10 @@ class Queries:
                 return self._altered(self.find(statement.name), statement)
 
     def _resumed(self, query: ContinuousQuery) -> str:
-        """RESUME of a member: where its template has failed, all of its members go on."""
-        assert query.template is not None
+        """RESUME of a member: where its query group has failed, all of its members go on."""
+        assert query.group is not None
         with self.only([query.name]):
-            self.templates.resume(self.templates.find(query.template))
+            self.groups.resume(self.groups.find(query.group))
         return f"{query.name} goes on from version {self.services.catalog.status(query.name).position}"
 
     def _altered(self, query: ContinuousQuery, statement: AlterContinuousQuery) -> str:
@@ -234,7 +234,7 @@ class Queries:
             when=statement.when or query.when,
             markers=statement.markers or query.markers,
             destinations=query.destinations if statement.destinations is None else statement.destinations,
-            options=tuple({**dict(query.options), **dict(statement.options)}.items()),
+            options=query_options((*query.options, *statement.options)),
         )
         check_options(changed)
         changed, state, _ = with_destinations(self.delivery, changed, catalog.state)

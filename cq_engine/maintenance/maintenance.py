@@ -138,9 +138,9 @@ class Maintenance:
         state = catalog.state
         for table in state.tables.values():
             yield table.storage, catalog.newest_version
-        for query in (*(each.query for each in state.templates.values()), *state.queries.values()):
-            if query.template is not None:
-                continue  # its template has the states
+        for query in (*(each.query for each in state.groups.values()), *state.queries.values()):
+            if query.group is not None:
+                continue  # its query group has the states
             stored = [each for _, each in query.states]
             if query.relation is not None:
                 stored.append(query.relation.storage)
@@ -151,5 +151,5 @@ class Maintenance:
             for each in stored:
                 yield (
                     each,
-                    position - (query.name in state.templates),
+                    position - (query.name in state.groups),
                 )  # new members' rows are added at the position

@@ -3,7 +3,7 @@
 A version stays where somebody may still ask for it:
 
 - the position of every query that reads the table, whatever its state, since its next refresh begins there;
-- the cursors of a query's destinations, for its delta log; those of all members of a template for the log that they
+- the cursors of a query's destinations, for its delta log; those of all members of a query group for the log that they
   share;
 - the versions that open transactions read, and queries that are being created;
 - everything that was committed within the declared retention, and the image at its beginning;
@@ -21,7 +21,7 @@ from cq_engine.catalog.delta_files import delta_schema
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.graph import readers, table_readers
 from cq_engine.catalog.groups import members
-from cq_engine.catalog.model import ContinuousQuery, Template, VersionedTable
+from cq_engine.catalog.model import ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
@@ -105,12 +105,12 @@ def _holds(
             reading = _positions(services, table_readers(state, key))
             found[table.storage.id] = min([held, declared, *reading, *_unpublished(services, table.storage)])
     for key, query in state.queries.items():
-        if query.template is None and (name is None or name.lower() == key):
+        if query.group is None and (name is None or name.lower() == key):
             found.update(_query_holds(services, conf, query, held, retain))
     one = None if name is None else state.queries.get(name.lower())
-    for template in state.templates.values():
-        if name is None or (one is not None and one.template == template.name):
-            found.update(_template_holds(services, conf, template, held, retain if name is None else None))
+    for group in state.groups.values():
+        if name is None or (one is not None and one.group == group.name):
+            found.update(_group_holds(services, conf, group, held, retain if name is None else None))
     return found
 
 
@@ -133,21 +133,21 @@ def _query_holds(
         yield query.relation.storage.id, min([held, declared, position, *above])
 
 
-def _template_holds(
+def _group_holds(
     services: Services,
     conf: Mapping[str, str],
-    template: Template,
+    group: QueryGroup,
     held: int,
     retain: timedelta | None,
 ) -> Iterator[tuple[int, int]]:
     """The shared log stays above the position's predecessor: a new member's first snapshot stands at the position."""
-    catalog, log = services.catalog, template.query.result
-    declared = _declared(services, conf, template.query.options, retain)
-    position = catalog.status(template.name).position
-    found = members(catalog.state, template)
+    catalog, log = services.catalog, group.query.result
+    declared = _declared(services, conf, group.query.options, retain)
+    position = catalog.status(group.name).position
+    found = members(catalog.state, group)
     cursors = [needed_from(cursor) for query in found for cursor in catalog.cursors(query.name)]
     yield log.id, max(0, min([held, declared, position - 1, *cursors, *_unpublished(services, log)]))
-    for _, table in template.query.states:
+    for _, table in group.query.states:
         yield table.id, position
 
 

@@ -38,10 +38,10 @@ from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
 from cq_engine.planner.deterministic import query_text
 from cq_engine.planner.words import Constant
 
-__all__ = ["NotTemplated", "compared", "compile_template"]
+__all__ = ["NotGrouped", "compared", "compile_members"]
 
 
-class NotTemplated(Exception):
+class NotGrouped(Exception):
     """Why a query is refreshed by itself."""
 
 
@@ -54,7 +54,7 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
 def compared(lowered: Lowered, literals: Sequence[Constant], types: Types) -> tuple[int, ...]:
-    """The literals of a text, by number, that can be constants of a template for the lowered query."""
+    """The literals of a text, by number, that can be constants of a query group for the lowered query."""
     starts = {each.start: number for number, each in enumerate(literals)}
     found: set[int] = set()
     for node, condition in _conditions(lowered.node):
@@ -147,7 +147,7 @@ def _same_comparison(constant: str, other: str) -> bool:
 # ------------------------------------------------------------------------------------------------ the plan
 
 
-def compile_template(
+def compile_members(
     text: str,
     columns: Sequence[Column],
     sources: Mapping[str, Table],
@@ -159,14 +159,14 @@ def compile_template(
     """The query `text` for all rows of the table `constants`; its result has `_member` beside `columns`.
 
     `starts` says for the place of a literal in the text which of the columns c0, c1, ... it is. `key` is the result
-    key of the query itself. Raises NotTemplated where the plan cannot carry the member, or finds another key.
+    key of the query itself. Raises NotGrouped where the plan cannot carry the member, or finds another key.
     """
     names = Names()
     lowered, _, _ = lowered_query(text, columns, sources, types, names)
     carrier = _Carrier(names, constants, starts)
     node, carried = carrier.carried(lowered.node, frozenset())
     if carried is None:
-        raise NotTemplated("no condition has a constant")
+        raise NotGrouped("no condition has a constant")
     member = names.fresh("member")
     shown = (*((name, column(name)) for name in lowered.outputs), (member, column(carried.member)))
     whole = replace(lowered, node=Project(node, shown), outputs=(*lowered.outputs, member))
@@ -174,10 +174,10 @@ def compile_template(
     wide = (*columns, Column(MEMBER, "bigint"))
     declared = None if key is None else (MEMBER, *key)
     if any(start in starts for start in _literal_places(whole.node)):
-        raise NotTemplated("a constant stands elsewhere in the plan, too")
+        raise NotGrouped("a constant stands elsewhere in the plan, too")
     compiled = assembled(text, wide, tables, declared, types, names, whole)
     if compiled.key_checked or (key is None) != (compiled.key is None):
-        raise NotTemplated("the key of all members is not that of one")
+        raise NotGrouped("the key of all members is not that of one")
     return replace(compiled, text=query_text(whole.node, compiled.outputs, compiled.columns))
 
 
@@ -243,7 +243,7 @@ class _Carrier:
         if isinstance(node, (SemiJoin, OuterJoin)):
             below, carried = self.below(node.left, above)
             return replace(node, left=below), carried
-        raise NotTemplated(f"{type(node).__name__} above a constant")
+        raise NotGrouped(f"{type(node).__name__} above a constant")
 
     def below(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried]:
         found, carried = self.carried(node, above)
@@ -283,7 +283,7 @@ class _Carrier:
         own = frozenset(number for condition in conditions for number in self.used(condition))
         carriers = [place for place, each in enumerate(bare) if self.inside(each)]
         if len(carriers) > 1:
-            raise NotTemplated("several inputs of a join have constants below an aggregate")
+            raise NotGrouped("several inputs of a join have constants below an aggregate")
         if carriers:
             bare[carriers[0]], carried = self.below(bare[carriers[0]], above | own)
         else:

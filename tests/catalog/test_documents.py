@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -13,9 +14,9 @@ from cq_engine.catalog.model import (
     DataFile,
     ForeignKey,
     OutputColumn,
+    QueryGroup,
     SqlFunction,
     Table,
-    Template,
     VersionedTable,
 )
 from cq_engine.core.columns import Column
@@ -73,10 +74,10 @@ QUERY = ContinuousQuery(
     key_checked=True,
     functions=("f", "g"),
     relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
-    template="template 5",
+    group="query group 5",
     constants=("7", "it's"),
 )
-TEMPLATE = Template(replace(QUERY, name="template 5"), QUERY, TABLE, (0, 2), 11)
+GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
     EveryInterval(5, "MINUTE"),
@@ -103,8 +104,15 @@ def test_queries(when: When) -> None:
     assert documents.query_from_text(documents.query_to_text(query)) == query
 
 
-def test_templates() -> None:
-    assert documents.template_from_text(documents.template_to_text(TEMPLATE)) == TEMPLATE
+def test_what_groups_were_called_first_is_still_read() -> None:
+    found = json.loads(documents.query_to_text(QUERY))
+    assert found["template"] == QUERY.group
+    found["options"] = [["template", "off"]]
+    assert documents.query_from_text(json.dumps(found)).options == (("query_group", "off"),)
+
+
+def test_query_groups() -> None:
+    assert documents.group_from_text(documents.group_to_text(GROUP)) == GROUP
 
 
 def test_a_multiset_has_no_key() -> None:
@@ -116,7 +124,7 @@ def test_the_examples_leave_no_field_at_its_default() -> None:
     assert differs_from_default(TABLE) == []
     assert differs_from_default(QUERY) == ["when"]
     assert differs_from_default(QUERY.result) == []
-    assert differs_from_default(TEMPLATE) == []
+    assert differs_from_default(GROUP) == []
     assert {type(when) for when in SCHEDULES} == set(get_args(When))
 
 

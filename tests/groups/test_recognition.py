@@ -27,15 +27,15 @@ def engine(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 _numbers = iter(range(1000))
 
 
-def template_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | None:
-    """The constants of the second query, where it shares a template."""
+def group_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | None:
+    """The constants of the second query, where it shares a group."""
     names = [f"q{next(_numbers)}" for _ in range(2)]
     for name, text in zip(names, (first, second)):
         engine.execute(f"CREATE CONTINUOUS QUERY {name} {text}")
     found = engine.queries.find(names[1])
     for name in names:
         engine.execute(f"DROP CONTINUOUS QUERY {name}")
-    return found.constants if found.template is not None else None
+    return found.constants if found.group is not None else None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def template_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | No
 def test_compared_literals_are_constants(
     engine: Engine, first: str, second: str, constants: tuple[str, ...]
 ) -> None:
-    assert template_of(engine, first, second) == constants
+    assert group_of(engine, first, second) == constants
 
 
 @pytest.mark.parametrize(
@@ -87,35 +87,49 @@ def test_compared_literals_are_constants(
             "AS SELECT id FROM t WHERE n = 1 AND EXISTS (SELECT 1 FROM g WHERE g.grp = t.grp AND boss = 2)",
         ),
         ("COMPUTE COMPRESSED DELTA AS SELECT id FROM t WHERE n = 1", "AS SELECT id FROM t WHERE n = 2"),
-        ("AS SELECT id FROM t WHERE n = 1", "WITH (template = 'off') AS SELECT id FROM t WHERE n = 2"),
+        ("AS SELECT id FROM t WHERE n = 1", "WITH (query_group = 'off') AS SELECT id FROM t WHERE n = 2"),
         ("WITH (refresh = 'full') AS SELECT id FROM t WHERE n = 1", "WITH (refresh = 'full') AS SELECT id FROM t WHERE n = 2"),
     ],
 )  # fmt: skip
 def test_these_are_refreshed_by_themselves(engine: Engine, first: str, second: str) -> None:
-    assert template_of(engine, first, second) is None
+    assert group_of(engine, first, second) is None
 
 
-def test_the_first_of_a_form_can_ask_for_a_template(engine: Engine) -> None:
+def test_the_first_of_a_form_can_ask_for_a_group(engine: Engine) -> None:
     engine.execute(
-        "CREATE CONTINUOUS QUERY asked ON DEMAND WITH (template = 'on') AS SELECT id FROM t WHERE n = 1"
+        "CREATE CONTINUOUS QUERY asked ON DEMAND WITH (query_group = 'on') AS SELECT id FROM t WHERE n = 1"
     )
     assert engine.queries.find("asked").constants == ("1",)
     described = dict(engine.execute("DESCRIBE CONTINUOUS QUERY asked").fetchall())
-    assert described["template"].endswith("of 1 queries; constants 1")
+    assert described["query group"].endswith("of 1 queries; constants 1")
     plan = [row[0] for row in engine.execute("EXPLAIN CONTINUOUS QUERY asked").fetchall()]
-    assert any("one of 1 queries of template" in line for line in plan)
+    assert any("one of 1 queries of query group" in line for line in plan)
     engine.execute("DROP CONTINUOUS QUERY asked")
-    assert not engine.catalog.state.templates
+    assert not engine.catalog.state.groups
 
 
 def test_it_is_told_why_there_can_be_none(engine: Engine) -> None:
-    with pytest.raises(AnalysisError, match="cannot share a template") as refused:
-        engine.execute("CREATE CONTINUOUS QUERY alone WITH (template = 'on') AS SELECT id FROM t")
+    with pytest.raises(AnalysisError, match="cannot be in a query group") as refused:
+        engine.execute("CREATE CONTINUOUS QUERY alone WITH (query_group = 'on') AS SELECT id FROM t")
     assert refused.value.detail == "nothing is compared with a constant"
-    with pytest.raises(AnalysisError, match="cannot share a template") as refused:
+    with pytest.raises(AnalysisError, match="cannot be in a query group") as refused:
         engine.execute(
-            "CREATE CONTINUOUS QUERY alone WITH (template = 'on', retention = '3 days') AS SELECT id FROM t WHERE n = 1"
+            "CREATE CONTINUOUS QUERY alone WITH (query_group = 'on', retention = '3 days') AS SELECT id FROM t WHERE n = 1"
         )
     assert "other options" in refused.value.detail
-    with pytest.raises(AnalysisError, match="template = maybe is unknown"):
-        engine.execute("CREATE CONTINUOUS QUERY alone WITH (template = 'maybe') AS SELECT id FROM t")
+    with pytest.raises(AnalysisError, match="query_group = maybe is unknown"):
+        engine.execute("CREATE CONTINUOUS QUERY alone WITH (query_group = 'maybe') AS SELECT id FROM t")
+
+
+def test_the_option_is_understood_by_its_earlier_name(engine: Engine) -> None:
+    engine.execute(
+        "CREATE CONTINUOUS QUERY early ON DEMAND WITH (template = 'on') AS SELECT id FROM t WHERE n = 7"
+    )
+    query = engine.queries.find("early")
+    assert query.group in engine.catalog.state.groups
+    assert query.options == (("query_group", "on"),)
+    assert "query_group" in query.statement
+    engine.execute("ALTER CONTINUOUS QUERY early SET WITH (template = 'off')")
+    assert engine.queries.find("early").group is None
+    assert engine.queries.find("early").options == (("query_group", "off"),)
+    engine.execute("DROP CONTINUOUS QUERY early")

@@ -1,4 +1,4 @@
-"""Templates beside what goes on at the same time: commits, creations, compaction, retention."""
+"""Query groups beside what goes on at the same time: commits, creations, compaction, retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cq_engine.core.clock import ManualClock
 from cq_engine.groups import attach as joining
 from cq_engine.groups import detach as separation
 from cq_engine.lifecycle import definitions
-from tests.templates.test_members import SUMS, accumulated, create, create_tables, result
+from tests.groups.test_members import SUMS, accumulated, create, create_tables, result
 
 LONG = 120
 """Seconds that nothing here should take."""
@@ -54,9 +54,9 @@ def first(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, call: Callabl
     monkeypatch.setattr(module, name, replaced)
 
 
-def template_log(engine: Engine) -> int:
-    (template,) = engine.catalog.state.templates.values()
-    return template.query.result.id
+def group_log(engine: Engine) -> int:
+    (group,) = engine.catalog.state.groups.values()
+    return group.query.result.id
 
 
 def test_commits_go_on_while_a_member_joins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,20 +85,20 @@ def test_commits_go_on_while_a_member_leaves(engine: Engine, monkeypatch: pytest
 def test_new_members_are_noted_while_another_query_is_created(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refresh that computes the states of new members changes the template beside a definition under way."""
+    """A refresh that computes the states of new members changes the query group beside a definition under way."""
     create(engine, 3, "START FROM SNAPSHOT")
     engine.execute("UPDATE orders SET amt = amt * 2")
     first(monkeypatch, definitions, "prepare_start", lambda: engine.refresh("q1"))
     engine.execute("CREATE CONTINUOUS QUERY other AS SELECT item, count(*) AS n FROM orders GROUP BY item")
-    (template,) = engine.catalog.state.templates.values()
-    assert template.ready == engine.queries.find("q2").id
+    (group,) = engine.catalog.state.groups.values()
+    assert group.ready == engine.queries.find("q2").id
     engine.execute("UPDATE orders SET amt = amt + 1")
     engine.drain()
     for number in (1, 2):
         assert accumulated(engine, f"q{number}") == result(engine, number)
 
 
-def test_explain_shows_what_a_template_would_do_and_did(engine: Engine) -> None:
+def test_explain_shows_what_a_group_would_do_and_did(engine: Engine) -> None:
     create(engine, 3)
     engine.execute("UPDATE orders SET amt = amt + 1")
     plan = [row[0] for row in engine.execute("EXPLAIN CONTINUOUS QUERY q2").fetchall()]
@@ -134,16 +134,16 @@ def test_what_a_member_has_not_delivered_stays(engine: Engine, clock: ManualCloc
         engine.execute("UPDATE orders SET amt = amt + 1 WHERE cust = 2")
         engine.refresh("q2")
     engine.vacuum()
-    assert engine.catalog.floor(template_log(engine)) == begun - 1
+    assert engine.catalog.floor(group_log(engine)) == begun - 1
     received: list[Any] = []
     engine.callback("alert")(lambda batch: received.extend((batch.query, d.new) for d in batch))
     engine.drain()
     assert received == [("waits", (3, 6))]
     engine.vacuum()  # the cursor of the query that waits for nothing does not hold the log
-    floor = engine.catalog.floor(template_log(engine))
+    floor = engine.catalog.floor(group_log(engine))
     assert begun < floor < engine.catalog.newest_version
     engine.execute("VACUUM q1")
-    assert engine.catalog.floor(template_log(engine)) == floor
+    assert engine.catalog.floor(group_log(engine)) == floor
     with pytest.raises(StorageError):
         list(engine.deltas("q2", 0))
     assert result(engine, 2) == [(2, next(reversed(list(engine.deltas("q2")))).new[1])]
@@ -154,7 +154,7 @@ def test_members_come_and_go_after_the_log_has_been_shortened(engine: Engine, cl
     pass_days(engine, clock, 12)
     clock.set(clock.now() + timedelta(days=30))
     engine.vacuum()
-    floor = engine.catalog.floor(template_log(engine))
+    floor = engine.catalog.floor(group_log(engine))
     assert floor == engine.catalog.newest_version - 1
     engine.execute(f"CREATE CONTINUOUS QUERY late START FROM SNAPSHOT AS {SUMS.format(3)}")
     engine.execute("ALTER CONTINUOUS QUERY q2 SET ON DEMAND")

@@ -1,4 +1,4 @@
-"""Members of a template against the same queries by themselves, and against results from scratch."""
+"""Members of a query group against the same queries by themselves, and against results from scratch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def create_tables(engine: Engine) -> None:
 
 
 class Pairs:
-    """Queries that may share a template, each beside one with the same text that may not."""
+    """Queries that may share a query group, each beside one with the same text that may not."""
 
     def __init__(self, engine: Engine, rng: random.Random, mode: str) -> None:
         self.engine = engine
@@ -67,7 +67,7 @@ class Pairs:
             a=self.rng.randrange(5), b=self.rng.choice((10, 25, 40)), k=self.rng.choice("xy")
         )
         start = self.rng.choice(("", "START FROM SNAPSHOT"))
-        for prefix, option in (("", "WITH (template = 'on')"), ("own_", "WITH (template = 'off')")):
+        for prefix, option in (("", "WITH (query_group = 'on')"), ("own_", "WITH (query_group = 'off')")):
             self.engine.execute(
                 f"CREATE CONTINUOUS QUERY {prefix}{name} COMPUTE {self.mode} DELTA {start} {option} AS {text}"
             )
@@ -141,7 +141,7 @@ def test_members_have_the_deltas_of_queries_by_themselves(
         pairs = Pairs(engine, rng, mode)
         for shape in (*shapes, *shapes):
             pairs.create(shape)
-        assert len(engine.catalog.state.templates) == len(shapes)
+        assert len(engine.catalog.state.groups) == len(shapes)
         for step in range(4):
             for _ in range(rng.randrange(1, 3)):
                 change(engine, rng)
@@ -153,8 +153,8 @@ def test_members_have_the_deltas_of_queries_by_themselves(
                 pairs.drop()
             engine.drain()
             pairs.check()
-        assert engine.catalog.state.templates
-        plans = [r.plan for r in engine.catalog.refreshes() if r.query.startswith("template")]
+        assert engine.catalog.state.groups
+        plans = [r.plan for r in engine.catalog.refreshes() if r.query.startswith("query group")]
         assert any("recompute" in plan for plan in plans) == (large == "recomputed")
         engine.close()
 
@@ -170,8 +170,8 @@ def create(engine: Engine, count: int, clauses: str = "", text: str = SUMS) -> N
         engine.execute(f"CREATE CONTINUOUS QUERY q{number} {clauses.format(number)} AS {text.format(number)}")
 
 
-def templates(engine: Engine) -> dict[str, str | None]:
-    return {query.name: query.template for query in engine.catalog.state.queries.values()}
+def groups(engine: Engine) -> dict[str, str | None]:
+    return {query.name: query.group for query in engine.catalog.state.queries.values()}
 
 
 def result(engine: Engine, number: int) -> list[Any]:
@@ -214,7 +214,7 @@ def test_a_member_that_differs_leaves_and_goes_on(engine: Engine, how: str) -> N
     engine.drain()
     before = list(engine.deltas("q2"))
     DIVERGE[how](engine)
-    found = templates(engine)
+    found = groups(engine)
     assert found["q2"] is None
     assert found["q1"] == found["q3"] != None  # noqa: E711
     assert list(engine.deltas("q2"))[: len(before)] == before
@@ -224,14 +224,14 @@ def test_a_member_that_differs_leaves_and_goes_on(engine: Engine, how: str) -> N
         assert accumulated(engine, f"q{number}") == result(engine, number)
 
 
-def test_the_last_member_takes_the_template_along(engine: Engine) -> None:
+def test_the_last_member_takes_the_group_along(engine: Engine) -> None:
     create(engine, 3)
     engine.execute("DROP CONTINUOUS QUERY q1")
-    assert engine.catalog.state.templates
-    (name,) = engine.catalog.state.templates
+    assert engine.catalog.state.groups
+    (name,) = engine.catalog.state.groups
     assert engine.scheduler.knows(name)
     engine.execute("ALTER CONTINUOUS QUERY q2 PAUSE")
-    assert not engine.catalog.state.templates
+    assert not engine.catalog.state.groups
     assert not engine.scheduler.knows(name)
     assert engine.describe("q2").state == "PAUSED"
 
@@ -242,7 +242,7 @@ def test_a_member_that_fails_does_not_stop_the_others(engine: Engine) -> None:
     texts = ("2023-01-01", "2024-06-01", "no date", "2025-01-01", "2022-01-01")
     for number, text in enumerate(texts):
         engine.execute(f"CREATE CONTINUOUS QUERY q{number} AS SELECT id, d FROM days WHERE d > '{text}'")
-    assert len({templates(engine)[f"q{number}"] for number in range(1, 5)}) == 1
+    assert len({groups(engine)[f"q{number}"] for number in range(1, 5)}) == 1
     engine.execute("INSERT INTO days VALUES (2, DATE'2024-12-01')")
     with pytest.raises(RefreshError, match="q2"):
         engine.drain()
@@ -254,7 +254,7 @@ def test_a_member_that_fails_does_not_stop_the_others(engine: Engine) -> None:
         "ACTIVE",
     ]
     assert "no date" in engine.describe("q2").error
-    assert templates(engine)["q2"] is None
+    assert groups(engine)["q2"] is None
     assert [len(list(engine.deltas(f"q{n}"))) for n in (1, 3, 4)] == [1, 0, 1]
     engine.execute("DROP CONTINUOUS QUERY q2")
     engine.execute("INSERT INTO days VALUES (3, DATE'2026-12-01')")
@@ -327,11 +327,11 @@ def test_scheduled_members_are_refreshed_in_the_background(spark: SparkSession, 
         for number in range(4):
             assert accumulated(engine, f"q{number}") == result(engine, number)
         refreshes = engine.execute("SHOW REFRESHES FOR q3").fetchall()
-        assert all(row[0].startswith("template") for row in refreshes)
+        assert all(row[0].startswith("query group") for row in refreshes)
         engine.publish()
 
 
-def test_a_template_is_compacted_below_its_position(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_is_compacted_below_its_position(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("TAIL", "LONG_TAIL"):
         monkeypatch.setattr(compaction, limit, 0)
     create(engine, 3)
@@ -341,9 +341,9 @@ def test_a_template_is_compacted_below_its_position(engine: Engine, monkeypatch:
         engine.maintain()
         name = f"later{amount}"
         engine.execute(f"CREATE CONTINUOUS QUERY {name} START FROM SNAPSHOT AS {SUMS.format(amount + 1)}")
-        (template,) = engine.catalog.state.templates.values()
-        position = engine.catalog.status(template.name).position
-        for _, state in template.query.states:
+        (group,) = engine.catalog.state.groups.values()
+        position = engine.catalog.status(group.name).position
+        for _, state in group.query.states:
             assert engine.catalog.layout(state.id, position).base == position - 1
     engine.execute("UPDATE orders SET amt = amt + 10")
     engine.drain()
