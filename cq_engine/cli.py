@@ -1,8 +1,8 @@
 """The command `cq`.
 
     cq [WAREHOUSE]        a prompt (default ./warehouse, made if it is not there); `cq prompt` is the same
-    cq -c SQL [WAREHOUSE] runs statements and leaves; `cq exec SQL` is the same
-    cq run SCRIPT.cql     runs a script, waits for its queries, stops at the first error
+    cq -c SQL [WAREHOUSE] runs statements and leaves; `cq exec SQL [WAREHOUSE]` is the same
+    cq run SCRIPT.cql     runs a script, waits for its queries, stops at the first error; a warehouse may follow
     cq example [NAME]     lists or runs the examples of a checkout
     cq serve WAREHOUSE    keeps the queries of a warehouse running
     cq prepare            stores Spark's classes, so that Spark starts quickly
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in {*_COMMANDS, "-h", "--help", "--version"}:
         arguments.insert(0, "prompt")
     try:
-        options = build_parser().parse_args(arguments)
+        options = _parsed(build_parser(), arguments)
     except SystemExit as leaving:  # argparse has written its message
         return leaving.code if isinstance(leaving.code, int) else 2
     if not sys.warnoptions:
@@ -75,6 +75,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    """The command line, whose warehouse is the last argument, also behind options (where argparse expects none)."""
+    options, rest = parser.parse_known_args(arguments)
+    if "warehouse" not in options or options.warehouse is not None:
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options
+    words = [*(options.c[1:] if options.command is _execute else []), *rest]
+    if len(words) > 1 or (words[:1] and words[0].startswith("-")):
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    if options.command is _execute:
+        options.c = options.c[:1]
+    options.warehouse = words[0] if words else DEFAULT_WAREHOUSE
+    return options
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     parser = argparse.ArgumentParser(
@@ -87,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     prompt = commands.add_parser("prompt", help="type statements, or run those of a pipe (the default)")
-    _add_warehouse(prompt, positional=True)
+    _add_warehouse(prompt)
     prompt.add_argument(
         "-c", metavar="SQL", action="append", help="run these statements and leave; may be repeated"
     )
@@ -97,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a script of statements")
     run.add_argument("script", metavar="SCRIPT", help="a .cql file; - is standard input")
-    _add_warehouse(run, positional=False)
+    _add_warehouse(run, option=True)
     run.add_argument("--keep-going", action="store_true", help="go on after a statement that fails")
     run.add_argument("--echo", action="store_true", help="print every statement before what it gives")
     _add_connection(run)
@@ -105,8 +121,13 @@ def build_parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     execute = commands.add_parser("exec", help="run the statements of the command line")
-    execute.add_argument("c", metavar="SQL", nargs="+")
-    _add_warehouse(execute, positional=False)
+    execute.add_argument(
+        "c",
+        metavar=("SQL", "WAREHOUSE"),
+        nargs="+",
+        help="statements; the last of several arguments is the warehouse",
+    )
+    _add_warehouse(execute, positional=False, option=True)
     _add_connection(execute)
     _add_display(execute)
     execute.set_defaults(command=_execute)
@@ -128,12 +149,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_warehouse(parser: argparse.ArgumentParser, *, positional: bool) -> None:
+def _add_warehouse(parser: argparse.ArgumentParser, *, positional: bool = True, option: bool = False) -> None:
+    """The warehouse as the last argument, or as `--warehouse`; None where it is not said."""
     text = f"the warehouse's directory or URI (default ./{DEFAULT_WAREHOUSE}); made if it is not there"
     if positional:
-        parser.add_argument("warehouse", metavar="WAREHOUSE", nargs="?", default=DEFAULT_WAREHOUSE, help=text)
-    else:
-        parser.add_argument("--warehouse", metavar="DIR", default=DEFAULT_WAREHOUSE, help=text)
+        # argparse would let the default of an argument that is missing overwrite the option.
+        default = argparse.SUPPRESS if option else None
+        parser.add_argument("warehouse", metavar="WAREHOUSE", nargs="?", default=default, help=text)
+    if option:
+        said = "the warehouse, said by name" if positional else f"{text}; every other argument is SQL then"
+        parser.add_argument("--warehouse", metavar="DIR", default=None, help=said)
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +176,7 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_display(parser: argparse.ArgumentParser) -> None:
-    from cq_engine.repl.render import DEFAULT_LIMIT
+    from cq_engine.query.rendering import DEFAULT_LIMIT, FORMATS
 
     parser.add_argument(
         "--read-only", action="store_true", help="only read, beside another process that writes"
@@ -160,9 +185,9 @@ def _add_display(parser: argparse.ArgumentParser) -> None:
         "--limit",
         metavar="N",
         type=_count,
-        default=DEFAULT_LIMIT,
-        help="rows shown of a result (default %(default)s; 0: all)",
+        help=f"rows shown of a result (default: {DEFAULT_LIMIT} of a table at a terminal, else all; 0: all)",
     )
+    parser.add_argument("--format", choices=FORMATS, default="table", help="how rows are written")
     parser.add_argument("--timing", action="store_true", help="print how long statements take")
 
 
@@ -221,7 +246,7 @@ def _example(options: Namespace) -> int:
     if "--warehouse" in options.arguments:
         return main(["run", str(path), *options.arguments])
     with tempfile.TemporaryDirectory(prefix="cq-example-", ignore_cleanup_errors=True) as directory:
-        return main(["run", str(path), "--echo", "--warehouse", directory, *options.arguments])
+        return main(["run", str(path), directory, "--echo", *options.arguments])
 
 
 def _serve(options: Namespace) -> int:
@@ -274,7 +299,8 @@ def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shel
     _check_warehouse(options.warehouse)
     begin_spark = (lambda: ahead.start_spark(options.conf)) if start_spark else None
     opening = Opening(lambda: _connect(options), start_spark=start_spark, ahead=begin_spark, hold=hold)
-    return Shell(opening, options.warehouse, Settings(timing=options.timing, limit=options.limit))
+    settings = Settings(timing=options.timing, limit=options.limit, format=options.format)
+    return Shell(opening, options.warehouse, settings)
 
 
 def _finished(shell: Shell, options: Namespace, run: Callable[[], bool]) -> int:
@@ -294,6 +320,21 @@ def _check_warehouse(warehouse: str) -> None:
         raise CQError(
             f"{warehouse} is a file, and a warehouse is a directory", hint=f"cq run {warehouse} runs a script"
         )
+    if " " in warehouse and not Path(warehouse).exists() and _is_statement(warehouse):
+        raise CQError(
+            f"{warehouse!r} is a statement, and stands where the warehouse's directory does",
+            hint="separate statements by semicolons in one argument, or give each a -c of its own",
+        )
+
+
+def _is_statement(text: str) -> bool:
+    from cq_engine.grammar import parse
+
+    try:
+        parse(text)
+    except CQError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- examples

@@ -35,7 +35,7 @@ from cq_engine.lifecycle.draining import drain, has_news
 from cq_engine.lifecycle.registry import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
-from cq_engine.query.result import Result
+from cq_engine.query.result import Result, placed
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.storage.reader import Reader
@@ -128,14 +128,14 @@ class Engine(Upkeep, Scheduling):
         """
         self._check_open()
         statement = parse(sql, source, line, column)
-        with located(sql, statement, source, line, column):
-            return statements.execute(statement, self, sql)
+        with located(sql, statement, source, line, column) as place:
+            return placed(statements.execute(statement, self, sql), place)
 
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
         """Runs one statement inside `transaction`."""
         statement = parse(sql)
-        with located(sql, statement, "<input>", 1, 1):
-            return transaction.execute(statement, sql)
+        with located(sql, statement, "<input>", 1, 1) as place:
+            return placed(transaction.execute(statement, sql), place)
 
     def run_script(self, path_or_text: str | Path) -> list[Result]:
         """Runs the statements of a script file, or of a text, in order; stops at the first error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cq_engine.core.errors import CQError, Location
@@ -20,13 +20,25 @@ __all__ = ["located"]
 
 
 @contextmanager
-def located(sql: str, statement: Statement, source: str, line: int, column: int) -> Iterator[None]:
-    """Errors that name a place in a part of `sql` name it in `source`, where `sql` starts at `line` and `column`."""
-    try:
-        yield
-    except CQError as error:
-        if error.location is not None and error.location.source in ("<input>", "<query>"):
+def located(
+    sql: str, statement: Statement, source: str, line: int, column: int
+) -> Iterator[Callable[[CQError], CQError]]:
+    """Errors that name a place in a part of `sql` name it in `source`, where `sql` starts at `line` and `column`.
+
+    In a script, those without a place get that of the statement. The block gets what does it to a later error.
+    """
+
+    def place(error: CQError) -> CQError:
+        if error.location is None and source != "<input>":
+            error.location = Location(source, line, column, " " * (column - 1) + sql.split("\n", 1)[0])
+        elif error.location is not None and error.location.source in ("<input>", "<query>"):
             error.location = _moved(error.location, sql, _offset(sql, statement), source, line, column)
+        return error
+
+    try:
+        yield place
+    except CQError as error:
+        place(error)
         raise
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Protocol
@@ -50,17 +50,9 @@ def run_query(
     services: Services, text: str, snapshot_version: int | None = None, transaction: View | None = None
 ) -> Result:
     """The rows of a SELECT over tables and change logs; see `query_frame`."""
-    return _QueryResult(frame=query_frame(services, text, snapshot_version, transaction))
-
-
-class _QueryResult(Result):
-    """A result whose rows Spark computes when they are asked for, so that only then an expression can fail."""
-
-    def to_arrow(self) -> pa.Table:
-        try:
-            return super().to_arrow()
-        except SPARK_ERRORS as error:
-            raise translate_spark_error(error) from error
+    resolver = Resolver(services, snapshot_version, transaction)
+    frame = resolver.frame(text)
+    return Result(frame=frame, translate=resolver.translate)
 
 
 def query_frame(
@@ -95,6 +87,8 @@ class Resolver:
         self.read: set[str] = set()
         self.extra: dict[str, DataFrame] = {}
         """Fresh names that stand in the text already, with their relations."""
+        self.translate: Callable[[BaseException], CQError] = translate_spark_error
+        """Says an error of Spark in the words of the last query that `frame` resolved."""
 
     def frame(self, query: str | Composed) -> DataFrame:
         """The query over the relations that it names, analysed. Raises CQSyntaxError, AnalysisError, CQError."""
@@ -103,12 +97,13 @@ class Resolver:
         names = {r: fresh_name(r.name) for r in references}
         relations = {names[r]: self.relation(r, source) for r in references}
         replaced, positions = substitute(source.text, references, names.get)
+        back = {n: r.name for r, n in names.items()}
+        steps = (positions, source.origin)
+        self.translate = lambda e: translate_spark_error(e, source.user, names=back, positions=steps)
         try:
             return run_sql(self.services.spark(), replaced, {**relations, **self.extra})
         except SPARK_ERRORS as error:
-            back = {n: r.name for r, n in names.items()}
-            steps = (positions, source.origin)
-            raise translate_spark_error(error, source.user, names=back, positions=steps) from error
+            raise self.translate(error) from error
 
     def _references(self, source: Composed) -> list[Reference]:
         try:

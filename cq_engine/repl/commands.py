@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cq_engine.core.errors import CQError, CQSyntaxError
+from cq_engine.query.rendering import FORMATS
 from cq_engine.repl.describe import describe_name, describe_warehouse
 from cq_engine.repl.ports import Overview
 from cq_engine.repl.shell import Shell
@@ -33,9 +34,8 @@ def run_command(shell: Shell, line: str) -> bool:
 
     Errors, an unknown command among them, are shown and counted by the shell.
     """
-    name, _, argument = line.strip().partition(" ")
-    # `\\q;` is what fingers type that have just typed SQL.
-    name = name.rstrip(";")
+    # `\\limit 5;` is what fingers type that have just typed SQL.
+    name, _, argument = line.strip().rstrip(";").partition(" ")
     command = next((command for command in COMMANDS if name in command.names), None)
     if command is None:
         shell.complain(CQSyntaxError(f"there is no command {name}", hint="\\? lists the commands"))
@@ -100,8 +100,16 @@ def _limit(shell: Shell, argument: str) -> bool:
                 f"\\limit takes a number of rows, not {argument}", hint="\\limit 0 shows all rows"
             )
         shell.settings.limit = int(argument)
-    limit = shell.settings.limit
+    limit = shell.limit
     shell.write(f"Results show up to {limit} rows." if limit else "Results show all rows.")
+    return True
+
+
+def _format(shell: Shell, argument: str) -> bool:
+    if argument and argument.lower() not in FORMATS:
+        raise CQSyntaxError(f"\\format takes {', '.join(FORMATS)}, not {argument}")
+    shell.settings.format = argument.lower() or shell.settings.format
+    shell.write(f"Rows are written as {shell.settings.format}.")
     return True
 
 
@@ -129,6 +137,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("\\drain",), "", "wait until every ON COMMIT query and destination is up to date", _drain),
     Command(("\\timing",), "[on|off]", "show how long statements take", _timing),
     Command(("\\x",), "[on|off|auto]", "show one line per value; auto: where a table is too wide", _expanded),
+    Command(("\\format",), f"[{'|'.join(FORMATS)}]", "how rows are written", _format),
     Command(("\\limit",), "[N]", "how many rows a result shows; 0: all", _limit),
     Command(("\\q",), "", "leave (so does Ctrl-D)", _quit),
 )

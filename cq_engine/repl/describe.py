@@ -17,8 +17,8 @@ from cq_engine.grammar.statements import (
     StartWithPeriod,
     When,
 )
+from cq_engine.query.rendering import Grid, render_grid
 from cq_engine.repl.ports import Overview
-from cq_engine.repl.render import Grid, render_grid
 
 __all__ = ["describe_name", "describe_warehouse", "when_text"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pydoc
 import shutil
 import sys
 import threading
@@ -13,14 +14,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from cq_engine.core.errors import CQError
+from cq_engine.core.errors import CQError, Location
+from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_result, row_count
 from cq_engine.repl.background import Opening, Worker, wait
 from cq_engine.repl.ports import EngineLike
-from cq_engine.repl.render import DEFAULT_LIMIT, render_duration, render_result
 
-__all__ = ["Leave", "Settings", "Shell", "state_directory"]
+if TYPE_CHECKING:  # imports Spark
+    from cq_engine.query.result import Result
+
+__all__ = ["Leave", "Settings", "Shell", "render_duration", "state_directory"]
 
 T = TypeVar("T")
 
@@ -38,20 +42,27 @@ class _Cancelled(Exception):
 
 @dataclass
 class Settings:
-    """How results are shown. `expanded` is off, on, or auto (where a table is wider than the terminal)."""
+    """How results are shown. `expanded` is off, on, or auto (where a table is wider than the terminal).
+
+    `limit` is the most rows of a result that are shown, 0 for all of them, None for what suits the output: a table at
+    a terminal shows the first of them, everything else is whole.
+    """
 
     timing: bool = False
     expanded: str = "off"
-    limit: int = DEFAULT_LIMIT
+    limit: int | None = None
     echo: bool = False
+    format: str = "table"
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What one statement gave, as text."""
+    """What one statement gave: text, remarks that are no rows, and whether a text that is long is paged."""
 
     text: str
-    seconds: float
+    note: str = ""
+    paged: bool = False
+    seconds: float = 0.0
 
 
 @dataclass
@@ -140,11 +151,7 @@ class Shell:
     def call(self, work: Callable[[EngineLike], str]) -> bool:
         """Runs `work` on the engine as a statement is run, and writes the text it returns."""
 
-        def timed(engine: EngineLike) -> _Shown:
-            begin = time.monotonic()
-            return _Shown(work(engine), time.monotonic() - begin)
-
-        return self._guarded(lambda attempt: self._waited(timed, attempt))
+        return self._guarded(lambda attempt: self._waited(lambda engine: _Shown(work(engine)), attempt))
 
     def drain(self) -> bool:
         """Waits until every ON COMMIT query and every destination has the newest commit."""
@@ -190,18 +197,45 @@ class Shell:
 
     def _run_statement(self, sql: str, source: str, line: int, column: int, *, silent: bool = False) -> bool:
         def executed(engine: EngineLike) -> _Shown:
-            begin = time.monotonic()
             result = engine.execute(sql, source=source, line=line, column=column)
-            settings = self.settings
-            width = shutil.get_terminal_size().columns if settings.expanded == "auto" else 0
-            text = render_result(result, settings.limit, expanded=settings.expanded == "on", width=width)
-            if result.has_rows:
-                text += "\n"  # an empty line between a table and what follows it
-            return _Shown("" if silent else text, time.monotonic() - begin)
+            return _Shown("") if silent else self._shown(result)
 
         if self.settings.echo and not silent:
             self.write(sql.rstrip().rstrip(";") + ";")
-        return self._guarded(lambda attempt: self._waited(executed, attempt), sql)
+        first = " " * (column - 1) + sql.split("\n", 1)[0]
+        place = None if source == "<input>" or silent else Location(source, line, column, first)
+        return self._guarded(lambda attempt: self._waited(executed, attempt), sql, place)
+
+    @property
+    def limit(self) -> int:
+        """How many rows of a result are shown; 0: all."""
+        if self.settings.limit is not None:
+            return self.settings.limit
+        return DEFAULT_LIMIT if self._at_terminal and self.settings.format == "table" else 0
+
+    @property
+    def _at_terminal(self) -> bool:
+        return (self._out or sys.stdout).isatty()
+
+    def _shown(self, result: Result) -> _Shown:
+        """A result in the format that was asked for. Rows that Spark has still to compute are computed here."""
+        settings = self.settings
+        if settings.format == "table" or result.is_text:
+            width = shutil.get_terminal_size().columns if settings.expanded == "auto" else 0
+            cell = CELL_WIDTH if self._at_terminal else 0
+            text = render_result(
+                result, self.limit, expanded=settings.expanded == "on", width=width, cell=cell
+            )
+            if result.has_rows and not result.is_text:
+                text += "\n"  # an empty line between a table and what follows it
+            return _Shown(text, paged=result.whole)
+        if not result.has_rows:
+            return _Shown("", note=result.message or "OK")
+        from cq_engine.query.formats import WRITERS
+
+        table, more = result.head(self.limit)
+        note = row_count(table.num_rows, more) if more else ""
+        return _Shown(WRITERS[settings.format](table), note="\n".join(filter(None, (note, result.message))))
 
     def _waited(self, work: Callable[[EngineLike], _Shown], attempt: _Attempt) -> None:
         def opened() -> _Shown:
@@ -209,18 +243,24 @@ class Shell:
             if engine is None:
                 raise _Cancelled
             attempt.started.set()
-            return work(engine)
+            begin = time.monotonic()
+            return replace(work(engine), seconds=time.monotonic() - begin)
 
         shown = self._finish(self._worker.submit(opened), attempt)
-        self.write(shown.text)
-        if self.settings.timing and shown.text:
-            self.write(render_duration(shown.seconds))
+        if shown.paged and self._at_terminal and shown.text.count("\n") >= shutil.get_terminal_size().lines:
+            _page(shown.text)
+        else:
+            self.write(shown.text)
+        if shown.note:
+            self.note(shown.note)
+        if self.settings.timing and (shown.text or shown.note):
+            (self.write if self.settings.format == "table" else self.note)(render_duration(shown.seconds))
 
     def _finish(self, done: Future[T], attempt: _Attempt) -> T:
         return wait(done, lambda: self._interrupted(attempt), lambda: self._tick(attempt))
 
-    def _guarded(self, run: Callable[[_Attempt], None], sql: str = "") -> bool:
-        """Runs one thing; shows and counts whatever goes wrong with it."""
+    def _guarded(self, run: Callable[[_Attempt], None], sql: str = "", place: Location | None = None) -> bool:
+        """Runs one thing; shows and counts whatever goes wrong with it, at `place` unless the error knows better."""
         attempt = _Attempt()
         try:
             run(attempt)
@@ -230,7 +270,9 @@ class Shell:
             if attempt.interrupts or isinstance(error, KeyboardInterrupt | _Cancelled):
                 self.cancelled = True
                 return self._failed(CQError("cancelled"))
-            return self._failed(_known(error) or self._logged(error, sql))
+            found = _known(error) or self._logged(error, sql)
+            found.location = found.location or place
+            return self._failed(found)
         return True
 
     def _failed(self, error: CQError) -> bool:
@@ -283,7 +325,8 @@ class _InternalError(CQError):
     """An error that nobody expected, on one line."""
 
     def render(self) -> str:
-        return f"internal error: {self.message}"
+        at = self.location
+        return f"{f'{at.source}:{at.line}:{at.column}: ' if at else ''}internal error: {self.message}"
 
 
 def state_directory() -> Path:
@@ -314,6 +357,21 @@ def _known(error: BaseException) -> CQError | None:
     # What else Spark says are plans and stack traces; the excerpt of the statement is for people.
     excerpt = rest.split("\n\nJVM stacktrace", 1)[0].strip()
     return CQError(message, detail=excerpt if excerpt.startswith("== SQL") else "")
+
+
+def render_duration(seconds: float) -> str:
+    """How long a statement took, as `\\timing` prints it.
+
+    >>> render_duration(0.0123), render_duration(75.5)
+    ('Time: 12.3 ms', 'Time: 75.50 s')
+    """
+    return f"Time: {seconds * 1000:.1f} ms" if seconds < 1 else f"Time: {seconds:.2f} s"
+
+
+def _page(text: str) -> None:
+    """Shows a text that is longer than the terminal in the pager of the system, `$PAGER` or less."""
+    os.environ.setdefault("LESS", "FRX")
+    pydoc.pager(text)
 
 
 def _moved(error: CQError, lines: int) -> CQError:

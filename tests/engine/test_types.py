@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.types import key_problem
+from cq_engine.query.rendering import render_result
 from cq_engine.refresh import binding, refresh
-from cq_engine.repl.render import render_result
 from cq_engine.storage import reader
 from cq_engine.transactions import commit, transaction
 

@@ -114,6 +114,62 @@ def test_options_reach_the_engine(
     assert opened[1].drained == 1
 
 
+@pytest.mark.parametrize("arguments", [("exec", "INSERT x"), ("run", "s.cql"), ("-c", "INSERT x")])
+def test_the_warehouse_is_the_last_argument(
+    cq: Callable[..., int],
+    fake: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    (tmp_path / "s.cql").write_text("INSERT x;", encoding="utf-8")
+    opened: list[str] = []
+
+    def connect(path: str, **options: Any) -> Any:
+        opened.append(path)
+        return fake.FakeEngine(path, **options)
+
+    monkeypatch.setattr(cq_engine, "connect", connect, raising=False)
+    assert cq(*arguments, "here", "--timing") == 0
+    assert cq(*arguments, "--timing", "there") == 0
+    assert cq(*arguments) == 0
+    assert opened == ["here", "there", "warehouse"]
+    assert cq(*arguments, "here", "--timing", "there") == 2
+
+
+def test_a_statement_is_no_warehouse(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("exec", "INSERT INTO t VALUES (1)", "DROP TABLE t") == 1
+    assert "hint: separate statements by semicolons" in capsys.readouterr().err
+    assert cq("exec", "INSERT x", "INSERT y", "--warehouse", "w") == 0
+    assert capsys.readouterr().out == "INSERT 1\nINSERT 1\n"
+
+
+def test_formats(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cq("exec", "SELECT some; INSERT x", "--format", "csv") == 0
+    shown = capsys.readouterr()
+    assert shown.out == "oid,name,amount,placed\n1,Anna,12.50,2024-05-01T12:00:00Z\n2,,3.00,\n"
+    assert shown.err == "INSERT 1\n"
+    assert cq("exec", "SELECT many", "--format", "jsonl", "--limit", "2") == 0
+    shown = capsys.readouterr()
+    assert shown.out == '{"n": 0}\n{"n": 1}\n'
+    assert shown.err == "(first 2 rows; there are more)\n"
+    assert cq("exec", "SELECT many", "--format", "xml") == 2
+
+
+def test_output_that_is_no_terminal_is_whole(
+    cq: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cq("exec", "SELECT many") == 0
+    assert capsys.readouterr().out.endswith("\n 99\n(100 rows)\n\n")
+
+
+def test_run_names_the_place_of_errors_that_have_none(tmp_path: Path) -> None:
+    (tmp_path / "s.cql").write_text("INSERT a;\n  DROP\n TABLE x;\nBOOM;\n", encoding="utf-8")
+    done = process("run", "--keep-going", "s.cql", cwd=tmp_path)
+    assert "s.cql:2:3: error: orders is in use\n    DROP\n    ^\ndetail: " in done.stderr
+    assert "s.cql:4:1: internal error: ZeroDivisionError: a bug" in done.stderr
+
+
 def test_run_stops_with_the_place(tmp_path: Path) -> None:
     (tmp_path / "s.cql").write_text("INSERT a;\n  frob it;\nINSERT b;\n", encoding="utf-8")
     done = process("run", "s.cql", cwd=tmp_path)

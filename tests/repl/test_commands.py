@@ -46,6 +46,24 @@ def test_quit(shell: Any, line: str) -> None:
     assert not run_command(shell, line)
 
 
+def test_a_semicolon_after_a_command(shell: Any) -> None:
+    for line in ("\\limit 5;", "\\x on;", "\\timing on ;", "\\format csv;"):
+        assert run_command(shell, line)
+    assert not shell.errors
+    settings = shell.settings
+    assert (settings.limit, settings.expanded, settings.timing, settings.format) == (5, "on", True, "csv")
+
+
+def test_format(shell: Any) -> None:
+    run_command(shell, "\\format jsonl")
+    shell.run_text("SELECT many LIMIT 2;", "<input>")
+    assert '{"n": 99}\n' in shell.output
+    run_command(shell, "\\format xml")
+    assert "error: \\format takes table, csv, json, jsonl, not xml" in shell.errors
+    run_command(shell, "\\format")
+    assert "Rows are written as jsonl." in shell.output
+
+
 def test_unknown(shell: Any) -> None:
     assert run_command(shell, "\\zz top")
     assert shell.errors == "error: there is no command \\zz\nhint: \\? lists the commands\n"

@@ -1,10 +1,12 @@
-"""Results as text: aligned tables for a person at a terminal.
+"""Results as text: tables for a person, in psql's look.
 
  key | name  | amount
 -----+-------+--------
    1 | Anna  |  12.50
    2 | NULL  |   3.00
 (2 rows)
+
+rich.table draws the same picture, a hundred times slower: a pipe may get a million rows.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
@@ -22,10 +25,27 @@ from rich.cells import cell_len, set_cell_size
 if TYPE_CHECKING:  # imports Spark
     from cq_engine.query.result import Result
 
-__all__ = ["DEFAULT_LIMIT", "Grid", "grid", "render_duration", "render_grid", "render_result", "render_value"]
+__all__ = [
+    "CELL_WIDTH",
+    "DEFAULT_LIMIT",
+    "FORMATS",
+    "Grid",
+    "grid",
+    "render_float",
+    "render_grid",
+    "render_html",
+    "render_result",
+    "render_timestamp",
+    "render_value",
+    "row_count",
+    "values_of",
+]
 
 DEFAULT_LIMIT = 20
 """How many rows a result shows unless something else is asked for."""
+
+FORMATS = ("table", "csv", "json", "jsonl")
+"""How rows can be written; formats.py has those that are not tables."""
 
 CELL_WIDTH = 60
 """Terminal columns that one cell may take before it is cut with an ellipsis."""
@@ -61,43 +81,62 @@ def render_result(
     """
     if not result.has_rows:
         return result.message or "OK"
-    table, more = _head(result, limit)
-    shown = grid(table)
-    text = render_grid(shown, cell=cell)
-    if expanded or (width and _width(text) > width):
-        text = _render_expanded(shown)
-    footer = _footer(table.num_rows, more)
-    parts = [text, footer, result.message]
+    if result.is_text:
+        return "\n".join(str(value) for (value,) in result)
+    table, more = result.head(0 if result.whole else limit)
+    shown = grid(table, lines=result.whole)
+    text = render_grid(shown, cell=0 if result.whole else cell)
+    if expanded or (width and not result.whole and _width(text) > width):
+        text = _render_expanded(grid(table))
+    parts = [text, row_count(table.num_rows, more), result.message]
     return "\n".join(part for part in parts if part)
 
 
+def render_html(result: Result, limit: int = DEFAULT_LIMIT) -> str:
+    """A result as notebooks show it."""
+    if not result.has_rows or result.is_text:
+        return f"<pre>{escape(render_result(result))}</pre>"
+    table, more = result.head(limit)
+    shown = grid(table)
+    align = [' style="text-align: right"' if right else "" for right in shown.right]
+    head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(shown.columns, align))
+    rows = (
+        "".join(f"<td{style}>{escape(value)}</td>" for value, style in zip(row, align)) for row in shown.rows
+    )
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
+    count = row_count(table.num_rows, more)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{count}</p>"
+
+
 def render_grid(shown: Grid, *, cell: int = CELL_WIDTH) -> str:
-    """A header, a rule and the rows, aligned; cells wider than `cell` are cut (0: none is)."""
+    """A header, a rule and the rows, aligned; cells wider than `cell` are cut (0: none is), lines of a cell kept."""
     if not shown.columns:
         return ""
     header = [_cut(_printable(name), cell) for name in shown.columns]
-    body = [[_cut(value, cell) for value in row] for row in shown.rows]
+    body = [[_cut(part, cell) for part in line] for row in shown.rows for line in _lines(row)]
     widths = [max(cell_len(row[i]) for row in (header, *body)) for i in range(len(header))]
     rule = "+".join("-" * (width + 2) for width in widths)
     lines = [_line(row, widths, shown.right) for row in (header, *body)]
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def render_duration(seconds: float) -> str:
-    """How long a statement took, as `\\timing` prints it.
-
-    >>> render_duration(0.0123), render_duration(75.5)
-    ('Time: 12.3 ms', 'Time: 75.50 s')
-    """
-    return f"Time: {seconds * 1000:.1f} ms" if seconds < 1 else f"Time: {seconds:.2f} s"
-
-
-def grid(table: Any) -> Grid:
-    """The rows of an Arrow table as text."""
+def grid(table: Any, *, lines: bool = False) -> Grid:
+    """The rows of an Arrow table as text; `lines`: text of several lines keeps them."""
     columns = tuple(table.column_names)
-    cells = [_column(column) for column in table.columns]
+    cells = [_column(column, lines) for column in table.columns]
     right = tuple(_stands_right(field.type) for field in table.schema)
     return Grid(columns, right, tuple(zip(*cells)))
+
+
+def row_count(rows: int, more: bool) -> str:
+    """The line under a table.
+
+    >>> row_count(1, False), row_count(20, True)
+    ('(1 row)', '(first 20 rows; there are more)')
+    """
+    if more:
+        return f"(first {rows} rows; there are more)" if rows != 1 else "(first row; there are more)"
+    return f"({rows} row{'' if rows == 1 else 's'})"
 
 
 def render_value(value: Any) -> str:
@@ -116,24 +155,8 @@ def render_value(value: Any) -> str:
     return _printable(str(value))
 
 
-def _head(result: Result, limit: int) -> tuple[Any, bool]:
-    """Up to `limit` rows and whether there are more. A frame is not collected whole for it."""
-    if limit <= 0:
-        return result.to_arrow(), False
-    collected = result._arrow is not None  # noqa: SLF001 - nobody else asks whether rows were collected already
-    from cq_engine.spark.arrow_io import to_arrow
-
-    table = result.to_arrow() if collected else to_arrow(result.to_df().limit(limit + 1))
-    return table.slice(0, limit), table.num_rows > limit
-
-
-def _footer(rows: int, more: bool) -> str:
-    if more:
-        return f"(first {rows} rows; there are more)" if rows != 1 else "(first row; there are more)"
-    return f"({rows} row{'' if rows == 1 else 's'})"
-
-
-def _column(column: Any) -> list[str]:
+def values_of(column: Any) -> list[Any]:
+    """The values of an Arrow column as Python's; as text what Python cannot hold."""
     from cq_engine.core.values import python_values
 
     try:
@@ -144,12 +167,30 @@ def _column(column: Any) -> list[str]:
     ):  # a time outside of Python's years 1 to 9999, or finer than microseconds
         import pyarrow as pa
 
-        values = column.cast(pa.string()).to_pylist()
+        return list(column.cast(pa.string()).to_pylist())
     if str(column.type) == "float":  # 0.1 as a FLOAT is 0.1, not 0.10000000149011612
         import numpy as np
 
-        return [_show_float(np.float32(value)) if value is not None else NULL for value in values]
-    return [render_value(value) for value in values]
+        return [None if value is None else float(str(np.float32(value))) for value in values]
+    return values
+
+
+def _column(column: Any, lines: bool) -> list[str]:
+    if not lines:
+        return [render_value(value) for value in values_of(column)]
+    return [
+        "\n".join(map(render_value, value.split("\n"))) if isinstance(value, str) else render_value(value)
+        for value in values_of(column)
+    ]
+
+
+def _lines(row: Sequence[str]) -> list[tuple[str, ...]]:
+    """The lines that a row takes, one for each line of its longest cell."""
+    if not any("\n" in value for value in row):
+        return [tuple(row)]
+    parts = [value.split("\n") for value in row]
+    height = max(map(len, parts))
+    return list(zip(*(part + [""] * (height - len(part)) for part in parts)))
 
 
 def _stands_right(kind: Any) -> bool:
@@ -216,7 +257,7 @@ def _show_struct(value: dict[str, Any]) -> str:
     return "{" + ", ".join(f"{_printable(name)}: {_nested(item)}" for name, item in value.items()) + "}"
 
 
-def _show_float(value: Any) -> str:
+def render_float(value: Any) -> str:
     """A float in Spark's spelling."""
     if math.isnan(value):
         return "NaN"
@@ -225,18 +266,18 @@ def _show_float(value: Any) -> str:
     return str(value)
 
 
-def _show_timestamp(value: datetime) -> str:
+def render_timestamp(value: datetime, separator: str = " ") -> str:
     """A TIMESTAMP in UTC, marked `Z`; a TIMESTAMP_NTZ as it is."""
     mark = "" if value.tzinfo is None else "Z"
     moment = value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
-    return moment.isoformat(sep=" ") + mark
+    return moment.isoformat(sep=separator) + mark
 
 
 _SHOWN: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     (bool, lambda value: "true" if value else "false"),
     (Decimal, lambda value: format(value, "f")),
-    (float, _show_float),
-    (datetime, _show_timestamp),
+    (float, render_float),
+    (datetime, render_timestamp),
     ((bytes, bytearray), lambda value: f"x'{bytes(value).hex()}'"),
     ((list, tuple), _show_list),
     (dict, _show_struct),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import doctest
+import io
+import json
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -10,9 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-import cq_engine.repl.render
-from cq_engine.query.result import Result
-from cq_engine.repl.render import render_result, render_value
+import cq_engine.query.rendering
+from cq_engine.query.formats import render_csv, render_json, render_jsonl
+from cq_engine.query.rendering import render_html, render_result, render_value
+from cq_engine.query.result import Result, text_result
 
 
 def result(**columns: object) -> Result:
@@ -20,7 +24,7 @@ def result(**columns: object) -> Result:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(cq_engine.repl.render).failed == 0
+    assert doctest.testmod(cq_engine.query.rendering).failed == 0
 
 
 def test_table() -> None:
@@ -113,6 +117,94 @@ def test_values_that_python_cannot_hold() -> None:
 
 def test_float_has_its_own_digits() -> None:
     assert " 0.1" in render_result(Result(arrow=pa.table({"f": pa.array([0.1, None], pa.float32())})))
+
+
+def test_what_is_whole_is_neither_cut_nor_framed_anew() -> None:
+    rows = pa.table({"property": ["name", "statement"], "value": ["q", "CREATE\n  " + "x" * 100]})
+    lines = render_result(Result(arrow=rows, whole=True), 1, width=40).splitlines()
+    assert lines[2:] == [
+        " name      | q",
+        " statement | CREATE",
+        "           |   " + "x" * 100,
+        "(2 rows)",
+    ]
+
+
+def test_text_is_shown_as_it_is() -> None:
+    text = text_result("plan", "one\n  " + "x" * 100)
+    assert render_result(text, 1, width=40) == "one\n  " + "x" * 100
+    assert text.fetchall() == [("one",), ("  " + "x" * 100,)]
+
+
+def typed() -> pa.Table:
+    return pa.table(
+        {
+            "n": pa.array([1, None], pa.int32()),
+            "s": pa.array(['say "hi", ü', ""], pa.string()),
+            "d": pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
+            "day": pa.array([date(2024, 2, 29), None]),
+            "at": pa.array([datetime(2024, 5, 1, 12, tzinfo=timezone.utc), None], pa.timestamp("us", "UTC")),
+            "local": pa.array([datetime(2024, 5, 1, 12, 0, 0, 500), None], pa.timestamp("us")),  # noqa: DTZ001
+            "f": pa.array([float("nan"), 0.5], pa.float64()),
+            "f32": pa.array([0.1, None], pa.float32()),
+            "b": pa.array([b"\x00\xff", None]),
+            "flag": pa.array([True, None]),
+            "list": pa.array([[1, None], []], pa.list_(pa.int64())),
+            "map": pa.array([[("a", Decimal("1.0"))], []], pa.map_(pa.string(), pa.decimal128(4, 1))),
+            "row": pa.array([{"x": date(2024, 1, 1), "y": "z"}, None]),
+        }
+    )
+
+
+ROWS = [
+    (
+        '{"n": 1, "s": "say \\"hi\\", ü", "d": 12.50, "day": "2024-02-29", "at": "2024-05-01T12:00:00Z", '
+        '"local": "2024-05-01T12:00:00.000500", "f": "NaN", "f32": 0.1, "b": "00ff", "flag": true, "list": [1, null], '
+        '"map": {"a": 1.0}, "row": {"x": "2024-01-01", "y": "z"}}'
+    ),
+    (
+        '{"n": null, "s": "", "d": null, "day": null, "at": null, "local": null, "f": 0.5, "f32": null, "b": null, '
+        '"flag": null, "list": [], "map": {}, "row": null}'
+    ),
+]
+
+
+def test_json() -> None:
+    assert render_jsonl(typed()).splitlines() == ROWS
+    assert render_json(typed()) == "[\n" + ",\n".join(ROWS) + "\n]"
+    assert json.loads(render_json(typed()))[1]["list"] == []
+    assert render_json(typed().slice(0, 0)) == "[]"
+
+
+def test_csv() -> None:
+    assert render_csv(typed()).splitlines() == [
+        "n,s,d,day,at,local,f,f32,b,flag,list,map,row",
+        (
+            '1,"say ""hi"", ü",12.50,2024-02-29,2024-05-01T12:00:00Z,2024-05-01T12:00:00.000500,NaN,0.1,00ff,true,'
+            '"[1, null]","{""a"": 1.0}","{""x"": ""2024-01-01"", ""y"": ""z""}"'
+        ),
+        ',"",,,,,0.5,,,,[],{},',
+    ]
+    assert list(csv.reader(io.StringIO(render_csv(typed()))))[1][1] == 'say "hi", ü'
+
+
+def test_a_result_iterates_and_says_what_it_is() -> None:
+    rows = result(n=[1, 2], name=["a", None])
+    assert list(rows) == [(1, "a"), (2, None)]
+    assert rows.to_pandas()["n"].tolist() == [1, 2]
+    assert repr(rows) == "<Result: 2 rows of (n, name)>"
+    assert repr(Result(message="table t created")) == "<Result: table t created>"
+    assert repr(Result(frame=FakeFrame())) == "<Result: rows of (n), not computed yet>"  # type: ignore[arg-type]
+    assert list(Result(message="done")) == []
+
+
+def test_notebooks_get_html() -> None:
+    shown = render_html(result(name=["<b>", None], n=[1, 2]), 1)
+    assert "<td>&lt;b&gt;</td>" in shown
+    assert '<td style="text-align: right">1</td>' in shown
+    assert "(first row; there are more)" in shown
+    assert result(n=[1])._repr_html_().startswith("<table>")
+    assert Result(message="x < y")._repr_html_() == "<pre>x &lt; y</pre>"
 
 
 class FakeFrame:
