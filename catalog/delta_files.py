@@ -35,7 +35,6 @@ from cq_engine.core.types import arrow_schema
 
 __all__ = ["add_action", "copy_inserts", "delta_schema", "relative", "remove_action"]
 
-_BATCH_ROWS = 65_536
 _SKIPPING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 """Types whose statistics mean the same in a Delta log. Timestamps would have to be rounded to milliseconds."""
 
@@ -114,16 +113,18 @@ def copy_inserts(catalog: Catalog, table: VersionedTable, changes: ChangeSet, ro
             catalog.warehouse, root, f"inserts-{changes.low}-{changes.id}", f"part-{number:05d}.parquet"
         )
         target.parent.mkdir(parents=True, exist_ok=True)
-        _copy(Path(catalog.warehouse, file.path), target, schema, extra)
+        _copy(Path(catalog.warehouse, file.path), target, schema, extra, catalog.limits.publish_batch_rows)
         copies.append(data_file(target, catalog.warehouse, stats))
     return copies
 
 
-def _copy(source: Path, target: Path, schema: pa.Schema, extra: Mapping[str, object]) -> None:
+def _copy(
+    source: Path, target: Path, schema: pa.Schema, extra: Mapping[str, object], batch_rows: int
+) -> None:
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     with pq.ParquetFile(source) as reader, staged.open("wb") as sink:
         with pq.ParquetWriter(sink, schema, compression=CODEC) as writer:
-            for batch in reader.iter_batches(batch_size=_BATCH_ROWS):
+            for batch in reader.iter_batches(batch_size=batch_rows):
                 writer.write_batch(_completed(batch, schema, extra))
         make_durable(sink.fileno())
     staged.replace(target)

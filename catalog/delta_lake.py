@@ -37,9 +37,6 @@ from cq_engine.core.errors import StorageError
 __all__ = ["APPLICATION", "Publisher"]
 
 APPLICATION = "cq-engine"
-_CHECKPOINT_EVERY = 50
-"""Delta commits between checkpoints: opening a table reads the commits since the last one."""
-_TRIES = 3
 
 
 class Publisher:
@@ -132,9 +129,9 @@ class Publisher:
         return copies
 
     def _commit_log(self, handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int) -> None:
-        for last in (False,) * (_TRIES - 1) + (True,):
+        for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
             try:
-                _commit(handle, actions, version)
+                _commit(handle, actions, version, self.catalog.limits.checkpoint_commits)
                 return
             except CommitFailedError:
                 handle.update_incremental()
@@ -162,7 +159,7 @@ class Publisher:
     ) -> int:
         """Makes the Delta table hold exactly the snapshot's files."""
         wanted = {relative(file, root): file for file in layout.snapshot}
-        for last in (False,) * (_TRIES - 1) + (True,):
+        for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
             there = set(pa.table(handle.get_add_actions()).column("path").to_pylist())
             actions: list[AddAction | RemoveAction] = [
                 add_action(self.catalog.warehouse, root, file, columns)
@@ -173,7 +170,7 @@ class Publisher:
             if not actions:
                 return 0
             try:
-                _commit(handle, actions, layout.base)
+                _commit(handle, actions, layout.base, self.catalog.limits.checkpoint_commits)
                 faults.point("publish.committed")
                 return 1
             except CommitFailedError:
@@ -211,7 +208,9 @@ def _add_columns(handle: DeltaTable, schema: Schema) -> None:
         handle.update_incremental()
 
 
-def _commit(handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int) -> None:
+def _commit(
+    handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int, checkpoint_every: int
+) -> None:
     """One Delta commit, as a compare-and-set on the version that `handle` has seen."""
     properties = CommitProperties(
         custom_metadata={"cq_engine.commit_version": version},
@@ -220,5 +219,5 @@ def _commit(handle: DeltaTable, actions: list[AddAction | RemoveAction], version
     )
     handle.create_write_transaction(actions, "append", handle.schema(), commit_properties=properties)
     handle.update_incremental()
-    if handle.version() % _CHECKPOINT_EVERY == 0:
+    if handle.version() % checkpoint_every == 0:
         handle.create_checkpoint()

@@ -29,9 +29,6 @@ from cq_engine.core.types import arrow_schema
 
 __all__ = ["flush", "log_columns", "with_timestamps"]
 
-_MOST_ROWS = 1_000_000
-"""Rows per file, so that a long run does not have to fit into memory."""
-
 
 def log_columns(table: VersionedTable) -> tuple[Column, ...]:
     """The columns of a change log as it lies in files and is published.
@@ -117,7 +114,7 @@ def _runs(catalog: Catalog) -> Iterator[tuple[VersionedTable, list[ChangeSet]]]:
         size = 0
         for change_set in changes:
             inline = change_set.inline_id is not None
-            if run and (not inline or size >= _MOST_ROWS):
+            if run and (not inline or size >= catalog.limits.flush_rows):
                 yield tables[number], run
                 run, size = [], 0
             if inline:

@@ -23,13 +23,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from cq_engine.catalog import schema
 from cq_engine.catalog.schema import Database
 from cq_engine.core.errors import LeaseError
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["Holder", "Lease"]
-
-TIME_OUT = 30_000_000
-"""Microseconds without a heartbeat after which a holder that cannot be asked is taken for dead."""
-HEARTBEAT = 5.0
-"""Seconds between heartbeats."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,9 @@ class Holder:
 class Lease:
     """This process's lease on the warehouse of one catalog database."""
 
-    def __init__(self, database: Database, epoch: int) -> None:
+    def __init__(self, database: Database, epoch: int, limits: Limits) -> None:
         self.epoch = epoch
+        self._pause = limits.heartbeat_seconds
         self._database = database
         self._stop = threading.Event()
         self._beat = threading.Event()
@@ -70,14 +67,14 @@ class Lease:
         self._thread.start()
 
     @classmethod
-    def take(cls, database: Database, label: str | None) -> Lease:
+    def take(cls, database: Database, label: str | None, limits: Limits = DEFAULT_LIMITS) -> Lease:
         """Takes the lease, from a dead holder too. LeaseError names a holder that lives."""
         with database.writing() as connection:
             row = connection.execute(sa.select(schema.lease).with_for_update()).one()
             now = database.now(connection)
             if row.holder:
                 holder = Holder(**json.loads(row.holder))
-                if not holder.is_dead() and now - row.heartbeat < TIME_OUT:
+                if not holder.is_dead() and now - row.heartbeat < limits.lease_seconds * 1_000_000:
                     raise LeaseError(
                         f"the warehouse is in use by {holder}",
                         detail=f"one process writes to a warehouse at a time; last sign of life"
@@ -87,7 +84,7 @@ class Lease:
             epoch = int(row.epoch) + 1
             holder_text = json.dumps(asdict(Holder.this_process(label)))
             connection.execute(schema.lease.update().values(epoch=epoch, holder=holder_text, heartbeat=now))
-        return cls(database, epoch)
+        return cls(database, epoch, limits)
 
     def guard(self, connection: Connection) -> None:
         """First in every write transaction: LeaseError unless the lease is still ours; counts the write."""
@@ -117,7 +114,7 @@ class Lease:
 
     def _keep(self) -> None:
         table = schema.lease
-        while not self._stop.wait(HEARTBEAT):
+        while not self._stop.wait(self._pause):
             if self._beat.is_set():  # a write since the last time was a sign of life
                 self._beat.clear()
                 continue

@@ -38,23 +38,28 @@ from cq_engine.catalog.view import Storage, View, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, StorageError
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["Catalog"]
-
-_ROW_ID_BLOCK = 10_000
-INLINE_CACHE = 256 * 1024 * 1024
-"""Bytes of decoded change rows that are kept in memory."""
 
 
 class Catalog:
     """Open it with `Catalog.open`. Safe to use from several threads; `lock` is the commit lock."""
 
-    def __init__(self, warehouse: str, database: Database, lease: Lease | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        warehouse: str,
+        database: Database,
+        lease: Lease | None,
+        clock: Clock,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self.warehouse = warehouse
         self.read_only = lease is None
         self.clock = clock
+        self.limits = limits
         self.lock = threading.RLock()
-        self.cache = InlineCache(INLINE_CACHE)
+        self.cache = InlineCache(limits.inline_cache_bytes)
         self._database = database
         self._lease = lease
         self._live_attempts: set[str] = set()
@@ -71,10 +76,12 @@ class Catalog:
         read_only: bool = False,
         clock: Clock,
         holder: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> Catalog:
         """Opens the warehouse at `warehouse`, creating it where it is not there.
 
-        `url` is a SQLAlchemy URL, by default SQLite in `<warehouse>/catalog.db`. Raises CatalogError where a
+        `url` is a SQLAlchemy URL, by default SQLite in `<warehouse>/catalog.db`; `limits` are those of everything that
+        works with this catalog. Raises CatalogError where a
         read-only one is not there, LeaseError where another process writes to it, StorageError where it cannot
         be reached.
         """
@@ -95,8 +102,8 @@ class Catalog:
             else:
                 with database.writing() as connection:
                     migrations.prepare(connection, str(path), bound=url is not None)
-                lease = Lease.take(database, holder)
-            catalog = cls(str(path), database, lease, clock)
+                lease = Lease.take(database, holder, limits)
+            catalog = cls(str(path), database, lease, clock, limits)
             if not read_only:
                 catalog.recover()
         except BaseException as error:
@@ -274,7 +281,7 @@ class Catalog:
                 if storage is None:
                     raise CatalogError(f"versioned table {table_id} is not in the catalog")
                 first = storage.next_row_id
-                limit = first + max(count, _ROW_ID_BLOCK)
+                limit = first + max(count, self.limits.row_ids)
                 self.write_set(WriteSet(storage=[replace(storage, next_row_id=limit)]))
             self._row_ids[table_id] = (first + count, limit)
             return first

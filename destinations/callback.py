@@ -20,14 +20,11 @@ from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.log import read_pairs
 
-__all__ = ["CHUNK", "Callback", "CallbackDestination", "Retry"]
+__all__ = ["Callback", "CallbackDestination", "Retry"]
 
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[DeltaBatch], object]
-
-CHUNK = 10_000
-"""Deltas in one batch, at most."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Retry:
 
 
 class CallbackDestination(Destination):
-    """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of at most `chunk` deltas.
+    """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of `Limits.batch_deltas`.
 
     The cursor is durable after each batch. A function that raises is called again with the same batch, after a pause;
     when `retry` is exhausted the delivery fails, and the next one starts with that batch. The function runs in the
@@ -71,22 +68,18 @@ class CallbackDestination(Destination):
         name: str,
         function: Callback,
         *,
-        chunk: int = CHUNK,
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(services, query, name)
-        if chunk < 1:
-            raise ValueError("a chunk holds at least one delta")
         self.function = function
-        self.chunk = chunk
         self.retry = retry or Retry()
         self._sleep = sleep
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
         count = 0
-        for wide, last in in_batches(blocks, self.chunk):
+        for wide, last in in_batches(blocks, self.services.limits.batch_deltas):
             version = wide.column("version")[0].as_py()
             batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
             faults.point("deliver.begin")

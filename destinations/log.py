@@ -22,8 +22,6 @@ from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["commit_times", "count_rows", "needed_from", "read_frame", "read_pairs", "read_small"]
 
-BLOCK_ROWS = 100_000
-"""Change rows that are taken from Spark at a time."""
 
 _VERSION = f"{quote(COMMIT_VERSION)}"
 
@@ -104,33 +102,34 @@ def _large_blocks(
 
     The sorted rows are persisted, so that Spark skips what lies outside a slice by its batches' minima and maxima.
     """
-    count = max(1, math.ceil(count_rows(services, query, cursor, upto) / BLOCK_ROWS))
+    size = services.limits.log_block_rows
+    count = max(1, math.ceil(count_rows(services, query, cursor, upto) / size))
     keys = [f.col(_VERSION), f.col(SEQUENCE)]
     rows = (
         read_frame(services, query, cursor, upto).repartitionByRange(count, *keys).sortWithinPartitions(*keys)
     )
     rows = rows.persist()
     try:
-        for condition in _slices(rows):
+        for condition in _slices(rows, size):
             found = conform(to_arrow(rows.where(condition)), change_columns(query.result))
             yield pair(found, query.result.columns)
     finally:
         rows.unpersist()
 
 
-def _slices(rows: DataFrame) -> Iterator[SparkColumn]:
-    """Conditions that cut the rows, in order, into parts of about BLOCK_ROWS."""
+def _slices(rows: DataFrame, most: int) -> Iterator[SparkColumn]:
+    """Conditions that cut the rows, in order, into parts of about `most` rows."""
     sequence = f.col(SEQUENCE)
     found = rows.groupBy(f.col(_VERSION).alias("v")).agg(f.count("*"), f.min(sequence), f.max(sequence))
     low, high, size = 0, -1, 0
     for version, count, first, last in found.orderBy("v").toLocalIterator():
-        if size and size + count > BLOCK_ROWS:
+        if size and size + count > most:
             yield f.col(_VERSION).between(low, high)
             size = 0
-        if count <= BLOCK_ROWS:
+        if count <= most:
             low, high, size = (version if size == 0 else low), version, size + count
             continue
-        parts = math.ceil(count / BLOCK_ROWS)
+        parts = math.ceil(count / most)
         step = math.ceil((last - first + 1) / parts)
         for start in range(first, last + 1, step):
             yield (f.col(_VERSION) == version) & sequence.between(start, start + step - 1)

@@ -34,10 +34,7 @@ from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
 from cq_engine.destinations.pairs import select_markers
 
-__all__ = ["INLINE_BYTES", "TableDestination"]
-
-INLINE_BYTES = 2**20
-"""Rows up to this size are stored in the catalog; larger ones in a file that the driver writes."""
+__all__ = ["TableDestination"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class TableDestination(Destination):
         versions = wide.column("version")
         times = commit_times(self.services, versions[0].as_py(), versions[-1].as_py())
         rows = self._as_table_rows(output_rows(self.query, wide, times))
-        if rows.nbytes <= INLINE_BYTES:
+        if rows.nbytes <= self.services.limits.table_inline_bytes:
             return _Staged(rows.num_rows, rows=rows)
         attempt = self.services.catalog.attempt("deliver")
         try:

@@ -27,6 +27,7 @@ from cq_engine.context.functions import PythonFunction
 from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, TransactionError
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.grammar import parse
@@ -203,7 +204,7 @@ class Engine(Upkeep, Scheduling):
     def _after(self, result: Refresh) -> None:
         if result.to_version > result.from_version:
             self.cascade(result.query)
-        if self._scheduled and time.monotonic() - self._published > 5.0:
+        if self._scheduled and time.monotonic() - self._published > self.services.limits.publish_seconds:
             self.publish()
         self.maintenance.refreshed()
 
@@ -349,6 +350,7 @@ def connect(
     conf: Mapping[str, str] | None = None,
     read_only: bool = False,
     scheduler: bool = True,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Engine:
     """Opens the warehouse at a path; creates it if it is absent.
 
@@ -360,13 +362,14 @@ def connect(
         conf: engine options; `spark.*` go to the session that the engine starts.
         read_only: queries only, without the lease.
         scheduler: False: only `refresh` and `drain` move queries.
+        limits: numeric bounds of the engine's parts, for tests and experiments.
 
     Raises:
         LeaseError: another process holds the warehouse; the error names it.
         CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
     """
     chosen = clock or SystemClock()
-    opened = Catalog.open(str(warehouse), url=catalog, read_only=read_only, clock=chosen)
+    opened = Catalog.open(str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits)
     try:
         return Engine(opened, spark, chosen, conf or {}, scheduler)
     except BaseException:

@@ -22,7 +22,6 @@ from cq_engine.query.query import query_frame
 from cq_engine.query.result import Result
 from cq_engine.refresh.forms import decide, statistics
 from cq_engine.refresh.frontier import frontier
-from cq_engine.refresh.refresh import SMALL_CHANGES
 from cq_engine.refresh.report import Report
 
 if TYPE_CHECKING:
@@ -107,7 +106,8 @@ def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> li
         f"form of the delta: {decision.form}, pre-image by {decision.pre_image}",
         *(f"  {reason}" for reason in decision.reasons),
     ]
-    at_once = interval.rows <= SMALL_CHANGES and decision.undo and not query.functions
+    few = interval.rows <= queries.services.limits.refresh_changes
+    at_once = few and decision.undo and not query.functions
     plan = plan_delta(compiled, interval.changed, interval.insert_only, at_once=at_once)
     if decision.form == "recompute":
         return [*lines, "the result before and after:", *(f"  {line}" for line in compiled.text.splitlines())]

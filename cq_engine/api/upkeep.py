@@ -11,7 +11,7 @@ from cq_engine.context.services import Services
 from cq_engine.lifecycle.registry import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
-from cq_engine.maintenance.retention import GRACE, Vacuumed, parse_retention, vacuum
+from cq_engine.maintenance.retention import Vacuumed, parse_retention, vacuum
 
 __all__ = ["Upkeep"]
 
@@ -62,5 +62,5 @@ class Upkeep:
         length = None if retain is None else parse_retention(retain)
         self.queries.groups.settle(whole=True)
         self.publish()
-        grace = 0.0 if length is not None and not length else GRACE
+        grace = 0.0 if length is not None and not length else None
         return vacuum(self.services, self.conf, name, length, grace=grace)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import Functions
 from cq_engine.core.clock import Clock
+from cq_engine.core.limits import Limits
 from cq_engine.storage.read_holds import ReadHolds
 from cq_engine.storage.reader import Reader
 
@@ -35,6 +36,11 @@ class Services:
     """Versions that retention leaves alone besides those that the catalog knows of."""
     resolve: Callable[[str], DataFrame | None] = _nothing
     """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds that everything works within."""
+        return self.catalog.limits
 
     def now(self) -> datetime:
         return self.clock.now()

@@ -15,23 +15,24 @@ from pyspark.sql import functions as f
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import ROW_ID, DataFile, Table
 from cq_engine.context.services import Services
+from cq_engine.core.limits import Limits
 from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import SPARK_ERRORS, quote, translate_spark_error
 
 if TYPE_CHECKING:
     from cq_engine.catalog.attempts import Attempt
 
-__all__ = ["ROW_GROUPS", "SIGN", "clustering", "discard", "stage_arrow", "stage_plain", "stage_rows"]
+__all__ = ["SIGN", "clustering", "discard", "row_groups", "stage_arrow", "stage_plain", "stage_rows"]
 
 SIGN = "_sign"
 """−1 for a row that is gone, +1 for a new row."""
-ROW_GROUPS = {"parquet.block.row.count.limit": "10000"}
-"""Small row groups: files are sorted, and a look-up by key decodes only the groups that may hold it."""
-ROWS_PER_FILE = 1_000_000
-MOST_FILES = 64
-DEFAULT_FILES = 8
 
 _numbers = itertools.count(1)
+
+
+def row_groups(limits: Limits) -> dict[str, str]:
+    """What executors that write a file have to be told."""
+    return {"parquet.block.row.count.limit": str(limits.row_group_rows)}
 
 
 def clustering(table: Table) -> tuple[str, ...]:
@@ -47,9 +48,10 @@ def stage_plain(
 
     Raises CQError where an expression fails on some row.
     """
-    count = (
-        DEFAULT_FILES if estimate is None else min(MOST_FILES, max(1, math.ceil(estimate / ROWS_PER_FILE)))
-    )
+    limits = services.limits
+    count = limits.staged_files_unknown
+    if estimate is not None:
+        count = min(limits.staged_files, max(1, math.ceil(estimate / limits.staged_file_rows)))
     keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
     frame = (
         frame.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
@@ -71,7 +73,7 @@ def stage_rows(
     """
     directory = _fresh_directory(attempt, table, role)
     try:
-        writer(frame).mode("append").options(**ROW_GROUPS).parquet(directory)
+        writer(frame).mode("append").options(**row_groups(services.limits)).parquet(directory)
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
     return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))
@@ -82,15 +84,15 @@ def stage_arrow(
 ) -> list[DataFile]:
     """Writes Arrow rows from the driver, in files of a bounded size, in the order given."""
     directory = _fresh_directory(attempt, table, role)
-    columns = _stats_columns(table)
+    columns, size = _stats_columns(table), services.limits.staged_file_rows
     return [
         tables.write_parquet(
-            rows.slice(start, ROWS_PER_FILE),
+            rows.slice(start, size),
             f"{directory}/part-{n:05d}.parquet",
             services.catalog.warehouse,
             columns,
         )
-        for n, start in enumerate(range(0, rows.num_rows, ROWS_PER_FILE))
+        for n, start in enumerate(range(0, rows.num_rows, size))
     ]
 
 

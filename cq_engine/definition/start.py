@@ -25,7 +25,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ResultKeyError
 from cq_engine.delta.stored import initial_state
@@ -41,9 +41,6 @@ from cq_engine.spark.sql import run_sql, translate_spark_error
 from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states", "state_frame"]
-
-SMALL_START = 100_000
-"""A state or snapshot of at most so many rows goes through the driver."""
 
 
 @dataclass
@@ -127,19 +124,19 @@ def state_frame(services: Services, compiled: Compiled, stored: StoredAggregate,
         raise translate_spark_error(error) from error
 
 
-def _collect(frame: DataFrame) -> pa.Table | None:
-    """The rows, or None where they are many."""
+def _collect(frame: DataFrame, most: int) -> pa.Table | None:
+    """The rows, or None where they are more than `most`."""
     try:
-        rows = to_arrow(frame.limit(SMALL_START + 1))
+        rows = to_arrow(frame.limit(most + 1))
     except PySparkException as error:
         raise translate_spark_error(error) from error
-    return rows if rows.num_rows <= SMALL_START else None
+    return rows if rows.num_rows <= most else None
 
 
 def _keep(
     services: Services, start: Start, table: VersionedTable, frame: DataFrame, *, more: bool = False
 ) -> None:
-    rows = _collect(frame)
+    rows = _collect(frame, services.limits.start_rows)
     if rows is not None:
         kinds = pa.array(["insert"] * rows.num_rows, pa.string())
         versions = pa.array([start.version] * rows.num_rows, pa.int64())
@@ -157,7 +154,7 @@ def _keep(
     shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    shown.write.options(**ROW_GROUPS).parquet(directory)
+    shown.write.options(**row_groups(services.limits)).parquet(directory)
     files = tables.data_files(directory, services.catalog.warehouse, table.identity)
     if more:
         start.add(table, files, (1, 0, 0))
@@ -213,7 +210,7 @@ def keep_difference(
     `relation_at` is the version up to which the relation has its rows. Returns how many rows are I, D and U.
     Raises ResultKeyError where two rows have one key.
     """
-    found = _collect(rows)
+    found = _collect(rows, services.limits.start_rows)
     if found is None:
         twice = to_arrow(rows.where("_duplicate").limit(10))
         if twice.num_rows:

@@ -35,8 +35,6 @@ Changed = Mapping[str, frozenset[str]]
 """Table → which of INSERT, DELETE, UPDATE a commit did to it."""
 Committed = Callable[[int, Changed], None]
 
-TOGETHER = 64
-"""How many destinations may be served at the same time in the background."""
 ONCE = Retry(attempts=1)
 """A batch is tried once in a delivery: the pauses are between deliveries, where nobody waits."""
 
@@ -73,7 +71,7 @@ class Delivery:
         self._background = False
         # Its clock stands still: deliveries are due when they are woken, never by the time.
         clock = ManualClock(services.now())
-        self._runs = Scheduler(clock, self._run, on_error=self._failed, workers=TOGETHER)
+        self._runs = Scheduler(clock, self._run, on_error=self._failed, workers=services.limits.deliveries)
 
     # ------------------------------------------------------------ life
 

@@ -40,9 +40,6 @@ __all__ = ["Groups"]
 
 _log = logging.getLogger(__name__)
 
-TRIALS = 100
-"""How often a refresh that failed is computed for a part of the members, to find those that make it fail."""
-
 
 class Groups:
     """The groups of `queries`. Whoever moves or changes one holds its lock (`Queries.only`)."""
@@ -230,7 +227,7 @@ class Groups:
             return []
         found: list[tuple[ContinuousQuery, str]] = []
         parts = [list(self.members(group).values())]
-        for _ in range(TRIALS):
+        for _ in range(self.services.limits.guilty_trials):
             if not parts:
                 return found
             part = parts.pop()

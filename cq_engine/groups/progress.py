@@ -20,11 +20,6 @@ from cq_engine.spark.arrow_io import to_arrow
 
 __all__ = ["MemberNews"]
 
-SETTLE_ROWS = 50_000
-"""Rows of the shared log after which the cursors of members without deltas are moved, all at once."""
-SETTLE_CURSORS = 500
-"""Cursors that one transaction moves."""
-
 
 class MemberNews:
     """For each member the newest version at which it has deltas; read from the log once, then kept up to date."""
@@ -107,7 +102,7 @@ class MemberNews:
         position = catalog.status(group.name).position
         since = self._settled.setdefault(log.id, position)
         rows = sum(c.rows for c in catalog.changes(log.id, since + 1, position))
-        if not delivering or (rows < SETTLE_ROWS and not now):
+        if not delivering or (rows < self.services.limits.settle_rows and not now):
             return
         self._settled[log.id] = position
         newest = self.newest_of(group)
@@ -119,7 +114,8 @@ class MemberNews:
             and not cursor.failures
             and newest.get(query.id, 0) <= cursor.version < position
         ]
-        for start in range(0, len(moved), SETTLE_CURSORS):  # commits come in between
+        step = self.services.limits.settle_cursors
+        for start in range(0, len(moved), step):  # commits come in between
             with catalog.write() as unit:
-                for cursor in moved[start : start + SETTLE_CURSORS]:
+                for cursor in moved[start : start + step]:
                     unit.set_cursor(cursor)

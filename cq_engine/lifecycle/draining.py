@@ -16,9 +16,6 @@ from cq_engine.schedule.scheduler import Scheduler
 
 __all__ = ["drain", "has_news"]
 
-TOGETHER = 4
-"""How many queries are refreshed at the same time; they share the session, and Spark runs the jobs of several threads."""
-
 
 def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
     """Whether a commit after the query's position is one that its WHEN waits for."""
@@ -51,7 +48,8 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
             names = ", ".join(q.name for q in late or active if late or queries.delivery.waiting(q))
             raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
         if len(late) > 1:
-            with ThreadPoolExecutor(TOGETHER, thread_name_prefix="cq-drain") as pool:
+            together = queries.services.limits.drain_refreshes
+            with ThreadPoolExecutor(together, thread_name_prefix="cq-drain") as pool:
                 for done in [pool.submit(queries.refresh, query.name) for query in late]:
                     done.result()
         elif late:

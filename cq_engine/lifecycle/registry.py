@@ -26,9 +26,6 @@ from cq_engine.spark.settings import meaning
 
 __all__ = ["Queries"]
 
-ROUNDS = 5
-"""How often a refresh starts over because others have taken the queries that it reads to different versions."""
-
 
 class Queries:
     """All continuous queries of an engine. Refreshes of one query never overlap; different queries may run at once.
@@ -133,7 +130,7 @@ class Queries:
         self._check_active(query)
         wanted = target = self.services.catalog.newest_version
         whole: Refresh | None = None
-        for _ in range(ROUNDS):
+        for _ in range(self.services.limits.refresh_rounds):
             free = self.refresh_sources(query.sources, target)
             done = self.refresh(name, target)
             whole = done if whole is None else _joined(whole, done)

@@ -12,25 +12,14 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
 from cq_engine.context.services import Services
-from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.context.staging import row_groups
 from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError
-from cq_engine.maintenance.copy_on_write import ROWS_PER_FILE, Merge, plan_merge, stats_columns, write_merge
+from cq_engine.maintenance.copy_on_write import Merge, plan_merge, stats_columns, write_merge
 from cq_engine.spark.settings import writer
 from cq_engine.storage.change_rows import retry_reading
 
 __all__ = ["Compactor"]
-
-TAIL = 20_000
-"""Change rows since the snapshot below which nothing is merged."""
-LONG_TAIL = 80_000
-"""Change rows beyond which they are merged whatever that costs: look-ups read all of them."""
-SHARE = 5
-"""Between the two, at most so many rows are rewritten for each change row."""
-FILE_ROWS = 1_000
-"""A file of change rows that is not in memory costs a look-up as much as so many rows."""
-FREE_FILES = 8
-"""So many of them cost nothing."""
 
 
 class Compactor:
@@ -52,18 +41,20 @@ class Compactor:
 
     def is_due(self, table: VersionedTable, at: int) -> bool:
         """Whether the changes up to the version `at` are to be merged now."""
-        if self._estimate(table, at) <= TAIL:
+        limits = self.services.limits
+        if self._estimate(table, at) <= limits.compact_rows:
             return False
         layout = self.services.catalog.layout(table.id, at)
         weight = self.weight(layout, at)
-        if weight <= TAIL or weight < self._later.get(table.id, 0):
+        if weight <= limits.compact_rows or weight < self._later.get(table.id, 0):
             return False
-        if weight > LONG_TAIL or SHARE * weight > sum(file.rows for file in layout.snapshot):
+        most = limits.compact_share * weight
+        if weight > limits.compact_long_rows or most > sum(file.rows for file in layout.snapshot):
             return True
         merge = self._plan(table, at)
-        if merge is not None and merge.rows <= SHARE * weight:
+        if merge is not None and merge.rows <= most:
             return True
-        self._later[table.id] = min(LONG_TAIL, weight + weight // 2)
+        self._later[table.id] = min(limits.compact_long_rows, weight + weight // 2)
         return False
 
     def _estimate(self, table: VersionedTable, at: int) -> int:
@@ -86,10 +77,11 @@ class Compactor:
 
     def weight(self, layout: Layout, at: int) -> int:
         """What the changes of a layout up to `at` cost a look-up, in rows."""
-        cached = self.services.catalog.cached
+        cached, limits = self.services.catalog.cached, self.services.limits
         sets = [s for s in layout.changes if s.low <= at]
         files = sum(len(s.files) for s in sets if s.files and cached(s) is None)
-        return sum(s.rows for s in sets) + FILE_ROWS * max(0, files - FREE_FILES)
+        more = max(0, files - limits.free_change_files)
+        return sum(s.rows for s in sets) + limits.change_file_weight * more
 
     # ------------------------------------------------------------ what
 
@@ -148,13 +140,13 @@ class Compactor:
         image = self.services.reader.image(table, at)
         rows = sum(f.rows for f in layout.snapshot) + sum(s.rows for s in layout.changes)
         keys = [quote(name) for name in (table.cluster_by or table.identity)]
-        count = max(1, math.ceil(rows / ROWS_PER_FILE))
+        count = max(1, math.ceil(rows / self.services.limits.snapshot_file_rows))
         if keys:
             image = image.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
         else:
             image = image.repartition(count)
         directory = attempt.directory(table, "snapshot") + f"/v{at}-whole"
-        writer(image).options(**ROW_GROUPS).parquet(directory)
+        writer(image).options(**row_groups(self.services.limits)).parquet(directory)
         files = tables.data_files(directory, catalog.warehouse, stats_columns(table))
         return files, [f.path for f in layout.snapshot]
 

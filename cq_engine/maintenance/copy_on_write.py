@@ -32,24 +32,14 @@ from cq_engine.catalog.model import (
     Layout,
     VersionedTable,
 )
-from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform, identity_columns, identity_keys, open_dataset
 
-__all__ = ["ROWS_PER_FILE", "Merge", "plan_merge", "stats_columns", "write_merge"]
+__all__ = ["Merge", "plan_merge", "stats_columns", "write_merge"]
 
-ROWS_PER_FILE = 500_000
-ROW_GROUP = 10_000
-MERGE_CHANGES = 200_000
-"""Change rows that the driver plans a merge with; more are merged by rewriting the whole table with Spark."""
-MERGE_FILES = 1_000
-"""Files of change rows that it reads for that."""
-ARROW_ROWS = 1_000_000
-"""Rows that the driver rewrites itself; more are rewritten by Spark."""
-VERSIONS = 32
-"""Insert-only commits whose files one Spark statement rewrites."""
 _VERSION = "_changed"
 
 
@@ -89,10 +79,16 @@ def stats_columns(table: VersionedTable) -> list[str]:
 def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -> Merge | None:
     """How to bring the snapshot of `layout` to the version `at`; None where the driver cannot say: there are too many
     change rows, or the table has no identity. Call it again with another layout where StorageError says so."""
+    limits = reader.limits
     sets = [s for s in layout.changes if s.low <= at]
     plain = [(file, s.low) for s in sets if s.insert_only for file in s.files]
     changes = reader.rows_of(
-        table, [s for s in sets if not s.insert_only], layout.base, at, MERGE_CHANGES, MERGE_FILES
+        table,
+        [s for s in sets if not s.insert_only],
+        layout.base,
+        at,
+        limits.merge_changes,
+        limits.merge_files,
     )
     if changes is None or not table.identity:
         return None
@@ -109,7 +105,7 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
     rewritten = _touched(table, stored, gone)
     newest = changes.take(pa.array(last.values(), pa.int64()))
     added = conform(newest.filter(pc.not_equal(newest.column(CHANGE_TYPE), DELETE)), table.physical_columns)
-    rewritten += _small(stored, rewritten, added.num_rows)
+    rewritten += _small(stored, rewritten, added.num_rows, limits.snapshot_file_rows // 2)
     again = {file.path for file, _ in rewritten}
     names = [c.name for c in identity]
     return Merge(
@@ -148,16 +144,16 @@ def _touched(
 
 
 def _small(
-    stored: Sequence[tuple[DataFile, int]], rewritten: Sequence[tuple[DataFile, int]], added: int
+    stored: Sequence[tuple[DataFile, int]], rewritten: Sequence[tuple[DataFile, int]], added: int, most: int
 ) -> list[tuple[DataFile, int]]:
-    """The small files that are rewritten with the others."""
+    """The small files, of fewer than `most` rows, that are rewritten with the others."""
     taken = {file.path for file, _ in rewritten}
     size = added + sum(file.rows for file, _ in rewritten)
     more = []
     for each in sorted(stored, key=lambda s: s[0].rows):
         if each[0].path in taken:
             continue
-        if each[0].rows > size or each[0].rows >= ROWS_PER_FILE // 2:
+        if each[0].rows > size or each[0].rows >= most:
             break
         more.append(each)
         size += each[0].rows
@@ -172,15 +168,15 @@ def write_merge(reader: Reader, merge: Merge, attempt: Attempt) -> list[DataFile
     if not merge.rewritten and merge.added.num_rows == 0:
         return []
     directory = attempt.directory(merge.table, "snapshot") + f"/v{merge.at}"
-    if merge.rows <= ARROW_ROWS:
+    if merge.rows <= reader.limits.merge_rows:
         return _write_arrow(reader, merge, directory)
-    if len({version for _, version in merge.rewritten}) > VERSIONS:
+    if len({version for _, version in merge.rewritten}) > reader.limits.merge_versions:
         return None
     image = _image(reader, merge)
     keys = [quote(name) for name in (merge.table.cluster_by or merge.table.identity)]
-    count = math.ceil(merge.rows / ROWS_PER_FILE)
+    count = math.ceil(merge.rows / reader.limits.snapshot_file_rows)
     sorted_image = image.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
-    sorted_image.write.options(**ROW_GROUPS).parquet(directory)
+    sorted_image.write.options(**row_groups(reader.limits)).parquet(directory)
     return tables.data_files(directory, reader.catalog.warehouse, stats_columns(merge.table))
 
 
@@ -190,7 +186,7 @@ def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]
     rows = pa.concat_tables([*parts, merge.added])
     with suppress(pa.ArrowException):  # a column whose type Arrow does not sort
         rows = rows.sort_by([(name, "ascending") for name in (table.cluster_by or table.identity)])
-    count = math.ceil(rows.num_rows / ROWS_PER_FILE)
+    count = math.ceil(rows.num_rows / reader.limits.snapshot_file_rows)
     size = math.ceil(rows.num_rows / count) if count else 1
     return [
         tables.write_parquet(
@@ -198,7 +194,7 @@ def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]
             f"{directory}/part-{number:05d}.parquet",
             reader.catalog.warehouse,
             stats_columns(table),
-            row_group=ROW_GROUP,
+            row_group=reader.limits.row_group_rows,
         )
         for number, start in enumerate(range(0, rows.num_rows, size))
     ]

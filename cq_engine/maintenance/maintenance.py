@@ -22,12 +22,6 @@ from cq_engine.maintenance.compaction import Compactor
 __all__ = ["Maintenance"]
 
 _log = logging.getLogger(__name__)
-VACUUM_EVERY = 3600.0
-"""Seconds."""
-FIRST_VACUUM = 600.0
-"""Seconds after the start."""
-COMMITS = 64
-"""Commits after which a process that only commits gets the thread."""
 
 
 class Maintenance:
@@ -44,7 +38,8 @@ class Maintenance:
         self.compactor = compactor
         self._conf = conf
         self._vacuum = vacuum
-        self._vacuumed = time.monotonic() - VACUUM_EVERY + FIRST_VACUUM
+        limits = services.limits
+        self._vacuumed = time.monotonic() - limits.vacuum_seconds + limits.first_vacuum_seconds
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._stopping = False
@@ -76,8 +71,9 @@ class Maintenance:
         return is_manual(self._conf)
 
     def _work(self) -> None:
+        limits = self.services.limits
         while True:
-            self._woken.wait(FIRST_VACUUM)
+            self._woken.wait(limits.first_vacuum_seconds)
             self._woken.clear()
             if self._stopping:
                 return
@@ -85,7 +81,8 @@ class Maintenance:
                 continue
             try:
                 self.run()
-                if self._vacuum is not None and time.monotonic() - self._vacuumed >= VACUUM_EVERY:
+                due = time.monotonic() - self._vacuumed >= limits.vacuum_seconds
+                if self._vacuum is not None and due:
                     self._vacuumed = time.monotonic()
                     self._vacuum()
             except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
@@ -96,7 +93,7 @@ class Maintenance:
     def committed(self) -> None:
         """After a commit."""
         self._commits += 1
-        if self._thread is not None or self._commits >= COMMITS:
+        if self._thread is not None or self._commits >= self.services.limits.maintenance_commits:
             self.start()
 
     def refreshed(self) -> None:

@@ -27,13 +27,11 @@ from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.destinations.log import needed_from
 
-__all__ = ["GRACE", "KEPT", "OPTION", "Vacuumed", "parse_retention", "vacuum"]
+__all__ = ["KEPT", "OPTION", "Vacuumed", "parse_retention", "vacuum"]
 
 OPTION = "retention"
 """The option of a table, a continuous query or the engine that says how long its versions are kept."""
 KEPT = "7 days"
-GRACE = 600.0
-"""Seconds for which the files of forgotten versions stay: a reader may have begun to read them."""
 
 _UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
@@ -69,7 +67,7 @@ def vacuum(
     name: str | None = None,
     retain: timedelta | None = None,
     *,
-    grace: float = GRACE,
+    grace: float | None = None,
 ) -> Vacuumed:
     """Forgets the versions of one table or continuous query, or of all, that nobody can ask for any more.
 
@@ -78,7 +76,7 @@ def vacuum(
         conf: the engine's options.
         name: of a table or continuous query; all where it is not given.
         retain: in the place of every declared retention.
-        grace: seconds that the files of what is forgotten stay.
+        grace: seconds that the files of what is forgotten stay; by default those of the engine's limits.
 
     Raises:
         CatalogError: there is no such table or query.
@@ -89,7 +87,7 @@ def vacuum(
         raise CatalogError(f"there is no table or continuous query {name}")
     forgotten = catalog.forget(lambda: _holds(services, conf, name, retain), logs=True)
     faults.point("vacuum.after_catalog")
-    return Vacuumed(forgotten, catalog.sweep(grace))
+    return Vacuumed(forgotten, catalog.sweep(services.limits.grace_seconds if grace is None else grace))
 
 
 def _holds(

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cq_engine.catalog.model import CatalogState
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
 __all__ = [
     "FORMS",
@@ -44,10 +45,6 @@ __all__ = [
 
 FORMS = ("auto", "general", "fk_pk", "fk_pk_units", "recompute")
 PRE_IMAGES = ("auto", "undo", "sql")
-RECOMPUTE_SHARE = 1.0
-"""A refresh recomputes where the interval has more change rows than this share of the rows of all tables."""
-RECOMPUTE_ROWS = 100_000
-"""Of fewer change rows, a delta is always made from them."""
 
 
 @dataclass(frozen=True)
@@ -173,18 +170,21 @@ def references(state: CatalogState, sources: Mapping[str, int]) -> tuple[Referen
 # ------------------------------------------------------------------------------------------------ the choice
 
 
-def worth_counting(wanted: int, base: int) -> bool:
-    """True where a query over `wanted` change rows, to see which of their keys are left, is cheap beside a scan."""
-    return wanted < base
+def worth_counting(wanted: int, base: int, always: int = 0) -> bool:
+    """True where a query over `wanted` change rows, to see which of their keys are left, is cheap beside a scan; below
+    `always` in any case."""
+    return wanted < max(base, always)
 
 
-def choose(statistics: Statistics, form: str = "auto", pre_image: str = "auto") -> Decision:
+def choose(
+    statistics: Statistics, form: str = "auto", pre_image: str = "auto", limits: Limits = DEFAULT_LIMITS
+) -> Decision:
     """The cheapest form for an interval, unless `form` or `pre_image` asks for one."""
     reasons: list[str] = []
     if form != "auto":
         reasons.append(f"WITH (form = '{form}') asks for it")
     else:
-        form, why = _form(statistics)
+        form, why = _form(statistics, limits)
         reasons.append(why)
     if pre_image != "auto":
         reasons.append(f"WITH (pre_image = '{pre_image}') asks for it")
@@ -193,11 +193,12 @@ def choose(statistics: Statistics, form: str = "auto", pre_image: str = "auto") 
     return Decision(form, pre_image, tuple(reasons))
 
 
-def _form(statistics: Statistics) -> tuple[str, str]:
+def _form(statistics: Statistics, limits: Limits) -> tuple[str, str]:
     changed = statistics.changed
     rows = sum(table.rows for table in statistics.tables)
     moved = sum(table.changed for table in changed)
-    if not statistics.per_commit and moved > max(RECOMPUTE_ROWS, RECOMPUTE_SHARE * rows):
+    enough = max(limits.recompute_rows, limits.recompute_share * rows)
+    if not statistics.per_commit and moved > enough:
         return "recompute", f"{moved} change rows are more than the {rows} rows of all tables"
     if len(changed) > 1 or any(table.scans > 1 for table in changed):
         names = ", ".join(table.name for table in changed)

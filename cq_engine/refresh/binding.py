@@ -45,15 +45,6 @@ from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["ImageBinder", "IntervalBinder"]
 
-DRIVER_CHANGES = 1_000_000
-"""More change rows than this of one table are netted by Spark, not by the driver."""
-DRIVER_ROWS = 1_000_000
-"""More rows than this of one table are read by Spark."""
-DRIVER_BYTES = 128 * 2**20
-"""Likewise, whatever their number."""
-STATE_CHANGES = 500_000
-"""More change rows than this of a state are merged by Spark."""
-
 
 class ImageBinder:
     """Binds scans to the tables' images at one version."""
@@ -125,9 +116,10 @@ class IntervalBinder:
         self.report = Report() if report is None else report
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
-        small = LookUps(tables, references, self.report, self._log, self._start)
+        limits = reader.limits
+        small = LookUps(tables, references, self.report, self._log, self._start, limits)
         large = LargeLookUps(reader, small, a, b)
-        self._keys = KeyValues(tables, self._log, self._history_rows, small.reduced, large.remaining)
+        self._keys = KeyValues(tables, self._log, self._history_rows, small.reduced, large.remaining, limits)
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -197,10 +189,12 @@ class IntervalBinder:
         """The table's change rows where the driver can have them."""
         if name not in self._logs:
             table = self.tables[name]
-            rows = self.reader.changes_arrow(table, self._start(table), self.b, DRIVER_CHANGES)
+            rows = self.reader.changes_arrow(
+                table, self._start(table), self.b, self.reader.limits.driver_changes
+            )
             if rows is not None:
                 self._note(table, "changes", rows.num_rows)
-            few = rows is not None and rows.nbytes <= DRIVER_BYTES
+            few = rows is not None and rows.nbytes <= self.reader.limits.driver_bytes
             small = UncompactedLog.of(table, rows, self.a, self.b, self.compressed) if few else None
             self._logs[name] = small
         return self._logs[name]
@@ -270,7 +264,8 @@ class IntervalBinder:
                 self._known_rows[key] = None
             else:
                 if self.undo:
-                    log = narrow(log, base, wanted, self.b, self.compressed)
+                    most = self.reader.limits.relevant_rows
+                    log = narrow(log, base, wanted, self.b, self.compressed, most)
                 self._known_rows[key] = filter_rows(row_versions(log, base, self.undo), wanted)
         return key, self._known_rows[key]
 
@@ -326,8 +321,10 @@ class IntervalBinder:
             rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
             if rows is not None:
                 self._note(table, "look-up", rows.num_rows, len(prune_files(layout.snapshot, restrict)))
-        few = rows is not None and rows.num_rows <= DRIVER_ROWS and rows.nbytes <= DRIVER_BYTES
-        return rows if few else None
+        limits = self.reader.limits
+        if rows is None or rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes:
+            return None
+        return rows
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):
@@ -353,7 +350,7 @@ class IntervalBinder:
         key = ("state", id(leaf))
         if key not in self._known_rows:
             rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
-            if rows is None or rows.num_rows > DRIVER_ROWS:
+            if rows is None or rows.num_rows > self.reader.limits.driver_rows:
                 self._known_rows[key] = None
             else:
                 self._note(self.states[leaf.label], "state", rows.num_rows)
@@ -381,7 +378,7 @@ class IntervalBinder:
             return None
         layout = self.reader.catalog.layout(table.id, self.a)
         base = self.reader.base_arrow(table, layout, restrict)
-        rows = self.reader.changes_arrow(table, layout.base, self.a, STATE_CHANGES)
+        rows = self.reader.changes_arrow(table, layout.base, self.a, self.reader.limits.state_changes)
         if base is None or rows is None:
             return None
         rows = filter_rows(rows, restrict)

@@ -16,7 +16,7 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
-from cq_engine.context.staging import ROW_GROUPS
+from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
@@ -175,5 +175,5 @@ def write_state(
         keys = [f.col(quote(k)) for k in table.identity]
         shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
     directory = attempt.directory(table, "log") + f"/{table.id}"
-    writer(shown).options(**ROW_GROUPS).parquet(directory)
+    writer(shown).options(**row_groups(services.limits)).parquet(directory)
     return tables.data_files(directory, services.catalog.warehouse, table.identity)

@@ -62,4 +62,5 @@ def decide(services: Services, query: ContinuousQuery, compiled: Compiled, inter
     """The form of the refresh: what WITH (...) asks for, else what the statistics say."""
     options = {name.lower(): value.lower() for name, value in query.options}
     found = statistics(services, query, compiled, interval)
-    return choose(found, options.get("form", "auto"), options.get("pre_image", "auto"))
+    form, pre_image = options.get("form", "auto"), options.get("pre_image", "auto")
+    return choose(found, form, pre_image, services.limits)

@@ -37,6 +37,7 @@ from cq_engine.algebra.nodes import (
     Window,
 )
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type, collations, spark_type
 from cq_engine.refresh.conditions import possible
 from cq_engine.storage.uncompacted_log import UncompactedLog
@@ -45,12 +46,6 @@ __all__ = ["KeyValues", "Restrict", "contents"]
 
 Restrict = Mapping[str, pa.Array]
 """Column → wanted values, as `Reader` takes it; empty to read everything."""
-
-HINT_VALUES = 100_000
-"""More distinct keys than this are not worth a look-up by key; the table is scanned."""
-
-KNOWN_VALUES = 1_000_000
-"""More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
 
 
 def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
@@ -92,6 +87,7 @@ class KeyValues:
         versions: the row versions of a leaf; None where they are many.
         reduced: what of a restriction has to be read.
         remaining: the same for a column's keys that the driver does not know; None where they are too many.
+        limits: the engine's.
     """
 
     def __init__(
@@ -101,7 +97,9 @@ class KeyValues:
         versions: Callable[[History], pa.Table | None],
         reduced: Callable[[VersionedTable, Restrict], Restrict],
         remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._tables = tables
         self._log = log
         self._versions = versions
@@ -140,10 +138,11 @@ class KeyValues:
                 fitting = None if values is None else _fitting(values, table, sources[hint.column])
                 if fitting is not None:
                     found[sources[hint.column]] = fitting
-            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= HINT_VALUES}
+            most = self._limits.key_values
+            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= most}
             if not found:
                 left = self._large(table, hints, sources)
-            wanted = {name: values for name, values in found.items() if len(values) <= HINT_VALUES}
+            wanted = {name: values for name, values in found.items() if len(values) <= most}
             self._restricts[key] = hints, Wanted(wanted, left)
         return self._restricts[key][1]
 
@@ -152,7 +151,7 @@ class KeyValues:
     ) -> dict[str, pa.Array]:
         """By the first of the hints whose keys can be found by Spark."""
         for hint in hints:
-            values = self._remaining(table, sources[hint.column], hint, HINT_VALUES)
+            values = self._remaining(table, sources[hint.column], hint, self._limits.key_values)
             if values is not None:
                 return {sources[hint.column]: values}
         return {}
@@ -163,7 +162,8 @@ class KeyValues:
         if key not in self._known:
             self._kept.append(node)  # ids stay unique while the memo lives
             values = self._find_values(node, name)
-            self._known[key] = None if values is None or len(values) > KNOWN_VALUES else values
+            many = values is not None and len(values) > self._limits.known_values
+            self._known[key] = None if many else values
         return self._known[key]
 
     def _find_values(self, node: Node, name: str) -> pa.Array | None:

@@ -54,7 +54,8 @@ class LargeLookUps:
             return pa.nulls(0, arrow_type(kind))
         wanted = sum(s.rows for other, _ in found for s in self._sets(self._small.tables[other], self._a))
         base = sum(file.rows for file in self._reader.catalog.layout(table.id, self._a).snapshot)
-        if not (units or keys) or not worth_counting(wanted, base):
+        always = self._reader.limits.counted_changes
+        if not (units or keys) or not worth_counting(wanted, base, always):
             return None
         parts = [self._values(self._small.tables[other], source, self._a) for other, source in sorted(found)]
         left = reduce(DataFrame.unionAll, parts).distinct()

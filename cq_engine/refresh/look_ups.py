@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE, VersionedTable
+from cq_engine.core.limits import Limits
 from cq_engine.planner.forms import LookUp, Reference
 from cq_engine.refresh.report import Report
 from cq_engine.storage.identities import KeySet
@@ -27,8 +28,6 @@ from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["LookUps"]
 
-COMBINATIONS = 100_000
-"""Keys of several columns are tried one by one up to this number."""
 
 Restrict = Mapping[str, pa.Array]
 Logs = Callable[[str], "UncompactedLog | None"]
@@ -43,6 +42,7 @@ class LookUps:
         report: its decision says which of the two facts are used; it is told of the look-ups.
         log: a table's change rows, where the driver can have them.
         start: the version from which a table's change rows reach to the end of the interval.
+        limits: the engine's.
     """
 
     def __init__(
@@ -52,12 +52,14 @@ class LookUps:
         report: Report,
         log: Logs,
         start: Callable[[VersionedTable], int],
+        limits: Limits,
     ) -> None:
         self.decision = report.decision
         self.done = report.look_ups
         self.tables = tables
         self.references = references
         self.start = start
+        self._most = limits.key_combinations
         self._names = {table.id: name for name, table in tables.items()}
         self._log = log
         self._gone: dict[tuple[str, int], KeySet] = {}
@@ -76,7 +78,7 @@ class LookUps:
         counts = {"units": 0, "keys": 0}
         for fact, columns, names, excluded in self._facts(name, table, frozenset(left)):
             before = _count(left)
-            left = _without(left, columns, names, excluded)
+            left = _without(left, columns, names, excluded, self._most)
             counts[fact] += before - _count(left)
         self.done.append(
             LookUp(name, tuple(left), _count(restrict), counts["units"], counts["keys"], _count(left))
@@ -120,12 +122,12 @@ def _count(restrict: Restrict) -> int:
 
 
 def _without(
-    restrict: Restrict, columns: Sequence[str], names: Sequence[str], excluded: KeySet
+    restrict: Restrict, columns: Sequence[str], names: Sequence[str], excluded: KeySet, most: int
 ) -> dict[str, pa.Array]:
     """`restrict` without the values of `columns` of which every combination is excluded; `names` are what the columns
-    are called where the excluded keys come from."""
+    are called where the excluded keys come from. More than `most` combinations are not tried."""
     left = dict(restrict)
-    many = len(columns) > 1 and prod(len(left[name]) for name in columns) > COMBINATIONS
+    many = len(columns) > 1 and prod(len(left[name]) for name in columns) > most
     if many or not len(excluded):
         return left
     places = [grid.ravel() for grid in np.indices([len(left[name]) for name in columns])]

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.core.limits import Limits
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.refresh.binding import IntervalBinder
@@ -39,12 +40,6 @@ __all__ = ["CachedPlan", "PlanCache", "UnpreparedError"]
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
 
-PLANS = 256
-"""Delta plans that an engine keeps; those used last stay."""
-OWN_PLAN = 20
-"""As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
-MISSES = 3
-"""After so many intervals that a plan could not serve, it serves only those that it was made for."""
 _KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
 """Operators of Spark that keep rows from one run to the next."""
 
@@ -59,10 +54,11 @@ class PlanCache:
 
     The first refresh of a query is planned as ever: it may be the only one. The second prepares a plan for changes of
     all kinds in all tables, which gives every interval's rows, so that no later one has to be planned. An interval of
-    a kind that has come OWN_PLAN times gets a plan of its own, which is smaller.
+    a kind that has come `Limits.own_plan_uses` times gets a plan of its own, which is smaller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._plans: OrderedDict[_Key, CachedPlan] = OrderedDict()
         self._served: Counter[_Key] = Counter()
         self._seen: set[_Key] = set()
@@ -96,7 +92,7 @@ class PlanCache:
                 return found
             again = whole in self._seen
             self._seen.add(whole)
-            enough = smaller and (not again or self._served[key] >= OWN_PLAN)
+            enough = smaller and (not again or self._served[key] >= self._limits.own_plan_uses)
         if not general.prepare and not enough:
             general.prepare = True
             return general
@@ -120,15 +116,19 @@ class PlanCache:
         made = CachedPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
         with self._guard:
             kept = self._plans.setdefault(key, made)
-            gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - PLANS)]
+            gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._limits.plans)]
         for each in gone:
             each.clear()
         return kept
 
     def _ready_plan(self, key: _Key, smaller: bool) -> CachedPlan | None:
         """A prepared plan that serves the interval; `smaller`: one of its own would read less than the general one."""
-        ready = [k for k, kept in self._plans.items() if k.covers(key) and kept.is_ready(exact=k == key)]
-        if smaller and key not in ready and self._served[key] >= OWN_PLAN:
+        ready = [
+            k
+            for k, kept in self._plans.items()
+            if k.covers(key) and kept.is_ready(None if k == key else self._limits.plan_misses)
+        ]
+        if smaller and key not in ready and self._served[key] >= self._limits.own_plan_uses:
             return None
         best = min(ready, key=lambda k: self._plans[k].plan.leaves, default=None)
         if best is None:
@@ -201,9 +201,10 @@ class CachedPlan:
     _spark: SparkSession | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def is_ready(self, *, exact: bool) -> bool:
-        """Are its statements prepared, or will they be? Not `exact`: for an interval of fewer changes."""
-        return self.prepare and None not in self._statements.values() and (exact or self.misses < MISSES)
+    def is_ready(self, most_misses: int | None) -> bool:
+        """Are its statements prepared, or will they be? `most_misses`: for an interval of fewer changes."""
+        missed = most_misses is not None and self.misses >= most_misses
+        return self.prepare and None not in self._statements.values() and not missed
 
     def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
         """May its statements be planned anew for such an interval?"""
@@ -338,7 +339,7 @@ class _PlanInputs:
                 raise _NotDrivenError
             if not fits_plan_input(found.columns):
                 raise _NeverFitsError
-            source = PlanInput(found.columns, found.rows)
+            source = PlanInput(found.columns, found.rows, self._binder.reader.limits)
             self.inputs.append((leaf, source))
             name = self._names[key] = fresh_name("input")
             self.relations[name] = source.frame(self._spark)

@@ -20,18 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import collations, contains, spark_schema, spark_type
 from cq_engine.storage.rows import conform
 from cq_engine.storage.scratch import scratch_directory
 
 __all__ = ["PlanInput", "PlanInputFullError", "fits_plan_input"]
 
-LEAST_BYTES = 1 << 20
-SPARE = 8
-"""A plan input has room for so many times what it gets first, up to MOST_BYTES. The room is a hole in the file and costs
-nothing."""
-MOST_BYTES = 1 << 27
-"""Larger contents are not worth a plan input: there the fixed cost of a query counts for little."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic number
 _ODD = (
@@ -59,16 +54,16 @@ def fits_plan_input(columns: Sequence[Column]) -> bool:
 class PlanInput:
     """A file that holds rows of `columns`, at first `rows`. Not thread-safe.
 
-    Raises PlanInputFullError for rows of more than MOST_BYTES, OSError.
+    Raises PlanInputFullError for rows of more than `limits.input_most_bytes`, OSError.
     """
 
-    def __init__(self, columns: Sequence[Column], rows: pa.Table) -> None:
+    def __init__(self, columns: Sequence[Column], rows: pa.Table, limits: Limits) -> None:
         self.columns = tuple(columns)
         content = _parquet(rows, self.columns)
-        self._size = LEAST_BYTES
-        while self._size < min(SPARE * len(content), MOST_BYTES):
+        self._size = limits.input_least_bytes
+        while self._size < min(limits.input_spare * len(content), limits.input_most_bytes):
             self._size *= 2
-        if len(content) > MOST_BYTES:
+        if len(content) > limits.input_most_bytes:
             raise PlanInputFullError
         self._path = _fresh_path()
         self._replace(content)

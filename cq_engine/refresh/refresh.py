@@ -37,9 +37,6 @@ from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Interval", "Outcome", "Refresh", "Refresher"]
 
-SMALL_CHANGES = 1_000_000
-"""Up to so many change rows a refresh leaves through Arrow, if its rows are at most SMALL_RESULT."""
-SMALL_RESULT = 2_000_000
 _TOO_LARGE = "spark.driver.maxResultSize"
 """Named by the error of a job whose rows are more than the driver takes."""
 
@@ -123,11 +120,11 @@ class _Statements:
             if _TOO_LARGE not in str(error):
                 raise
             return None
-        return rows if rows.num_rows <= SMALL_RESULT else None
+        return rows if rows.num_rows <= self.services.limits.refresh_rows else None
 
     def _rows(self, name: str, text: Text) -> pa.Table:
-        spark, binder = self.services.spark(), self.binder
-        rows = self.kept.run(spark, name, text, binder, SMALL_RESULT + 1) if self.lasting else None
+        spark, binder, limit = self.services.spark(), self.binder, self.services.limits.refresh_rows + 1
+        rows = self.kept.run(spark, name, text, binder, limit) if self.lasting else None
         if rows is None and not self.exact:
             self.kept.misses += 1
             raise UnpreparedError
@@ -135,7 +132,7 @@ class _Statements:
             self.kept.misses = 0
         if rows is None:
             frame = run_sql(spark, text(binder, binder.attach), binder.relations)
-            rows = to_arrow(frame.limit(SMALL_RESULT + 1))
+            rows = to_arrow(frame.limit(limit))
         return rows
 
 
@@ -144,7 +141,7 @@ class Refresher:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.plans = PlanCache()
+        self.plans = PlanCache(services.limits)
         self.reports: dict[str, Report] = {}
         """By query what its last refresh did."""
 
@@ -217,7 +214,7 @@ class Refresher:
         if compiled.node is None:
             return self._outcome(query, recompute(self.services, query, compiled, interval), ())
         what = (compiled, interval.changed, interval.insert_only, query.session)
-        small = interval.rows <= SMALL_CHANGES
+        small = interval.rows <= self.services.limits.refresh_changes
         decision = decide(self.services, query, compiled, interval)
         prepared = small and not query.functions
         kept = self.plans.plan(*what, at_once=decision.undo) if prepared else self.plans.exact_plan(*what)

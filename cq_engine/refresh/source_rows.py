@@ -13,8 +13,8 @@ from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
 from cq_engine.catalog.model import COMMIT_VERSION, VersionedTable
 from cq_engine.core.columns import Column
 from cq_engine.refresh.key_values import Restrict
-from cq_engine.storage import reader
 from cq_engine.storage.identities import Identities
+from cq_engine.storage.reader import relevant_changes
 from cq_engine.storage.rows import identity_columns
 from cq_engine.storage.uncompacted_log import UncompactedLog, group_starts
 
@@ -37,13 +37,16 @@ _FIELDS = {
 }
 
 
-def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, b: int, compressed: bool) -> UncompactedLog:
-    """The change rows of (base, b] without what changed only before the interval and is neither in `base` nor wanted."""
+def narrow(
+    log: UncompactedLog, base: pa.Table, wanted: Restrict, b: int, compressed: bool, most: int
+) -> UncompactedLog:
+    """The change rows of (base, b] without what changed only before the interval and is neither in `base` nor wanted; as it is
+    where that is at most `most` rows."""
     recent = pc.less_equal(log.rows.column(COMMIT_VERSION), log.a)
     before = log.rows.filter(recent)
-    if not wanted or before.num_rows <= reader.NARROWED:
+    if not wanted or before.num_rows <= most:
         return log
-    kept = [reader.relevant_changes(log.table, before, base, wanted), log.rows.filter(pc.invert(recent))]
+    kept = [relevant_changes(log.table, before, base, wanted, most), log.rows.filter(pc.invert(recent))]
     return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, b, compressed)
 
 

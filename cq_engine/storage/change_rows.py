@@ -25,19 +25,14 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import spark_schema
 from cq_engine.spark.arrow_io import from_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
-__all__ = ["TAIL_ROWS", "ChangeReader", "retry_reading"]
+__all__ = ["ChangeReader", "retry_reading"]
 
-TAIL_ROWS = 200_000
-"""Change rows that the driver is willing to apply to build one image in memory."""
-CHANGE_FILES = 16
-"""Change files that the driver reads itself."""
-CHANGE_BYTES = 64 * 2**20
-"""How large they may be together."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -64,6 +59,11 @@ class ChangeReader:
     def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
         self.catalog = catalog
         self.spark = spark
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds that everything works within."""
+        return self.catalog.limits
 
     # ------------------------------------------------------------ Arrow and files as DataFrames
 
@@ -98,9 +98,10 @@ class ChangeReader:
 
     @retry_reading
     def changes_arrow(
-        self, table: VersionedTable, a: int, b: int, limit_rows: int = TAIL_ROWS
+        self, table: VersionedTable, a: int, b: int, limit_rows: int | None = None
     ) -> pa.Table | None:
-        """The rows of `changes` as Arrow, in version order, or None where they are many or in many files."""
+        """The rows of `changes` as Arrow, in version order, or None where they are many (more than `limit_rows`, or than
+        the engine's limit) or in many files."""
         sets = self._change_sets(table, a, b)
         if table.part is not None:
             rows = self.rows_of(shared_log(table), sets, a, b, limit_rows)
@@ -154,16 +155,19 @@ class ChangeReader:
         sets: Sequence[ChangeSet],
         a: int,
         b: int,
-        limit_rows: int = TAIL_ROWS,
-        limit_files: int = CHANGE_FILES,
+        limit_rows: int | None = None,
+        limit_files: int | None = None,
     ) -> pa.Table | None:
         """The rows of (a, b] in `sets`, of one layout, as `changes_arrow` gives them."""
-        if sum(s.rows for s in sets) > limit_rows:
+        limits = self.limits
+        if sum(s.rows for s in sets) > (limits.change_rows if limit_rows is None else limit_rows):
             return None
         in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
         stored = {s.id for s in sets} - {s.id for s in in_memory}
         files = [file for s in sets if s.id in stored for file in s.files]
-        if len(files) > limit_files or sum(file.bytes for file in files) > CHANGE_BYTES:
+        if len(files) > (limits.change_files if limit_files is None else limit_files):
+            return None
+        if sum(file.bytes for file in files) > limits.change_bytes:
             return None
         columns = change_columns(table)
         parts = [

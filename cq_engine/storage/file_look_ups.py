@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import collations, spark_type
 from cq_engine.storage.indexed_columns import IndexedColumns, is_compared
 from cq_engine.storage.row_groups import RowGroups
@@ -27,9 +28,9 @@ class FileLookUps:
     """The look-ups of an engine: in copies of columns where a file has them, else in the row groups that may have the
     values. Thread-safe."""
 
-    def __init__(self) -> None:
-        self.indexed = IndexedColumns()
-        self._row_groups = RowGroups()
+    def __init__(self, limits: Limits) -> None:
+        self.indexed = IndexedColumns(limits)
+        self._row_groups = RowGroups(limits.row_group_files)
 
     def rows(
         self,

@@ -24,18 +24,22 @@ __all__ = ["Identities", "KeySet", "Numbers"]
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 _MOST = 2**62
+"""Numbers of combinations that fit into 64 bits."""
 
 
 class Identities:
-    """Numbers the identities that `rows` have in `columns`; `numbers` are those of `rows`, in order."""
+    """Numbers the identities that `rows` have in `columns`; `numbers` are those of `rows`, in order.
 
-    def __init__(self, rows: pa.Table, columns: Sequence[Column]) -> None:
+    Columns are numbered each by itself where there are fewer than `most` combinations.
+    """
+
+    def __init__(self, rows: pa.Table, columns: Sequence[Column], most: int = _MOST) -> None:
         self._columns = tuple(columns)
         self._rows = rows.select([c.name for c in columns])
         self._values: list[pa.Array] | None = None
         if all(_is_plain(c, rows.schema.field(c.name).type) for c in columns):
             values = [pc.unique(rows.column(c.name)) for c in columns]
-            self._values = values if prod(map(len, values)) < _MOST else None
+            self._values = values if prod(map(len, values)) < most else None
         self.numbers = self.find(rows)
 
     def find(self, rows: pa.Table) -> Numbers:

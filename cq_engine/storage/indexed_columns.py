@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory
@@ -35,18 +36,12 @@ __all__ = ["IndexedColumns", "is_compared"]
 Restrict: TypeAlias = Mapping[str, pa.Array]
 Places: TypeAlias = "npt.NDArray[np.int64]"
 
-FREE = 4
-"""At most a FREE-th of the room that is left becomes copies."""
-COMMON = 1_000
-"""A column gets a sorted copy where a value has, on average, at most so many rows."""
-FEW = 20
-"""Values are searched for one by one where there are at most a FEW-th as many of them as rows."""
-
 
 class IndexedColumns:
     """The copies of one engine. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._guard = threading.Lock()
         self._filling = threading.Lock()
@@ -66,7 +61,11 @@ class IndexedColumns:
         if any(c not in copies for c in columns):
             return None
         by_name = {c.name: copies[c] for c in columns}
-        places = _search([(by_name[name], values) for name, values in restrict.items()], limit)
+        places = _search(
+            [(by_name[name], values) for name, values in restrict.items()],
+            limit,
+            self._limits.column_copy_search,
+        )
         if places is not None and len(places) > limit:
             return None
         arrays = [by_name[c.name].values for c in columns]
@@ -161,7 +160,10 @@ class IndexedColumns:
             with self._guard:
                 file.refuse()
             return False
-        copies = {c: _Copy.of(rows.column(c.name), self._directory, searched=c.name in keys) for c in columns}
+        most = self._limits.column_copy_common
+        copies = {
+            c: _Copy.of(rows.column(c.name), self._directory, most if c.name in keys else 0) for c in columns
+        }
         with self._guard:
             file.copies.update(copies)
         return True
@@ -169,7 +171,7 @@ class IndexedColumns:
     def _room_for(self, path: str, more: int, budget: int) -> bool:
         """Makes room within the budget; False where there is none."""
         assert self._directory is not None
-        free = shutil.disk_usage(self._directory).free // FREE
+        free = shutil.disk_usage(self._directory).free // self._limits.column_copy_share
         with self._guard:
             taken = sum(file.nbytes for file in self._files.values())
             for other, file in list(self._files.items()):
@@ -219,15 +221,16 @@ class _Copy:
     paths: tuple[Path, ...]
 
     @classmethod
-    def of(cls, column: pa.ChunkedArray, directory: Path, *, searched: bool) -> _Copy:
+    def of(cls, column: pa.ChunkedArray, directory: Path, common: int) -> _Copy:
+        """A copy that look-ups search where a value has on average at most `common` rows; 0: they do not."""
         paths = [_path(directory)]
         values = _map_columns(paths[0], {"values": column.combine_chunks()})["values"]
         ordered = places = None
-        if searched and _is_number(column.type) and not column.null_count and len(column):
+        if common and _is_number(column.type) and not column.null_count and len(column):
             numbers = _numbers(values)
             if bool(np.all(numbers[:-1] <= numbers[1:])):
                 ordered = numbers
-            elif len(column) <= COMMON * len(pc.unique(column)):
+            elif len(column) <= common * len(pc.unique(column)):
                 order = np.argsort(numbers, kind="stable").astype(np.int32)
                 paths.append(_path(directory))
                 index = _map_columns(
@@ -242,9 +245,10 @@ class _Copy:
             with suppress(OSError):
                 path.unlink()
 
-    def ranges(self, values: pa.Array) -> tuple[Places, Places] | None:
-        """For each wanted value, where in `ordered` its rows begin and end; None where there is no order."""
-        if self.ordered is None or len(values) * FEW > len(self.ordered) or not _is_number(values.type):
+    def ranges(self, values: pa.Array, search: int) -> tuple[Places, Places] | None:
+        """For each wanted value, where in `ordered` its rows begin and end; None where there is no order, or the values
+        are more than one in `search` of the rows."""
+        if self.ordered is None or len(values) * search > len(self.ordered) or not _is_number(values.type):
             return None
         kind = np.iinfo(self.ordered.dtype)
         wanted = np.unique(_numbers(values.drop_null()))
@@ -259,12 +263,12 @@ class _Copy:
         return found if self.places is None else np.sort(self.places[found].astype(np.int64))
 
 
-def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int) -> Places | None:
+def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, search: int) -> Places | None:
     """The places of the rows with a wanted value in every column; None where nothing is restricted. May be longer than
     `limit`, and is then not all that it should be."""
     ranges, others = [], []
     for copy, values in wanted:
-        found = copy.ranges(values)
+        found = copy.ranges(values, search)
         if found is not None:
             ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
         elif is_compared(values.type):
@@ -272,7 +276,7 @@ def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int) -> Places | No
     ranges.sort(key=lambda each: each[0])
     places: Places | None = None
     if ranges:
-        if ranges[0][0] > limit * FEW:
+        if ranges[0][0] > limit * search:
             return np.arange(limit + 1)
         places = ranges[0][1].at(*ranges[0][2])
         others = [*((copy, values) for _, copy, _, values in ranges[1:]), *others]

@@ -43,21 +43,6 @@ from cq_engine.storage.rows import (
 
 __all__ = ["Reader", "relevant_changes"]
 
-SMALL_ROWS = 50_000
-"""A table with at most this many rows has an image in memory."""
-SMALL_BYTES = 64 * 2**20
-"""All images in memory together."""
-RESTRICT_FILES = 64
-"""Files, after pruning, that the driver reads itself."""
-RESTRICT_ROWS = 1_000_000
-"""Rows that the driver takes out of them."""
-IN_LIST = 1_000
-"""Literals in one pushed-down IN; more become a broadcast semi-join."""
-NARROWED = 1_000
-"""Of more change rows than this, those are picked that concern what is looked up."""
-FRAMES = 64
-"""DataFrames of images in memory that are kept for the next statement."""
-
 
 class Reader(ChangeReader):
     """Reads versioned tables through Arrow where they are small and through Spark where not. Thread-safe."""
@@ -67,7 +52,7 @@ class Reader(ChangeReader):
         self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
-        self.look_ups = FileLookUps()
+        self.look_ups = FileLookUps(catalog.limits)
         self._residents: OrderedDict[int, ResidentImage] = OrderedDict()
         self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
         self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
@@ -104,18 +89,18 @@ class Reader(ChangeReader):
         """
         columns = table.physical_columns
         files = prune_files(layout.snapshot, restrict)
-        if len(files) > RESTRICT_FILES:
+        if len(files) > self.limits.look_up_files:
             return None
         names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
         read = [c for c in columns if c.name in names]
         opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
-        rows = self.look_ups.rows(table.id, opened, read, restrict, RESTRICT_ROWS)
+        rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows)
         return None if rows is None else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)
         wanted = pc.unique(values)
-        if len(wanted) <= IN_LIST and not pa.types.is_nested(wanted.type):
+        if len(wanted) <= self.limits.in_list and not pa.types.is_nested(wanted.type):
             known = wanted.drop_null()
             condition = _column(name).isin(known.to_pylist()) if len(known) else f.lit(False)
             return rows.where(condition | _column(name).isNull() if wanted.null_count else condition)
@@ -162,7 +147,7 @@ class Reader(ChangeReader):
             rows = self._images[key] = resident.rows()
             while (
                 len(self._images) > 1
-                and sum(image.nbytes for image in self._images.values()) > SMALL_BYTES // 2
+                and sum(image.nbytes for image in self._images.values()) > self.limits.small_bytes // 2
             ):
                 self._images.popitem(last=False)
             return rows
@@ -211,7 +196,7 @@ class Reader(ChangeReader):
         base = self.base_arrow(table, layout, restrict) if changes is not None else None
         if changes is None or base is None:
             return None
-        changes = relevant_changes(table, changes, base, restrict)
+        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
         resident = ResidentImage(table.physical_columns, table.identity)
         resident.load(base, layout.base)
         resident.advance(changes, version)
@@ -241,23 +226,23 @@ class Reader(ChangeReader):
             self._residents.move_to_end(table.id)
             while (
                 len(self._residents) > 1
-                and sum(a.nbytes for a in self._residents.values()) > SMALL_BYTES // 2
+                and sum(a.nbytes for a in self._residents.values()) > self.limits.small_bytes // 2
             ):
                 self._residents.popitem(last=False)
         return resident
 
     def _advance(self, table: VersionedTable, resident: ResidentImage, version: int) -> bool:
         try:
-            changes = self.changes_arrow(table, resident.version, version, SMALL_ROWS)
+            changes = self.changes_arrow(table, resident.version, version, self.limits.small_rows)
         except StorageError:
             if resident.version >= self.catalog.floor(table.id):
                 raise
             changes = None  # the changes since were forgotten
-        if changes is None or len(resident) + changes.num_rows > 2 * SMALL_ROWS:
+        if changes is None or len(resident) + changes.num_rows > 2 * self.limits.small_rows:
             del self._residents[table.id]
             return False
         resident.advance(changes, version)
-        if len(resident) > SMALL_ROWS or resident.nbytes > SMALL_BYTES // 4:
+        if len(resident) > self.limits.small_rows or resident.nbytes > self.limits.small_bytes // 4:
             del self._residents[table.id]
             return False
         self._residents.move_to_end(table.id)
@@ -268,7 +253,7 @@ class Reader(ChangeReader):
         sets = [s for s in layout.changes if s.low <= version]
         inserts = sum(s.rows if s.kinds <= {INSERT} else -s.rows for s in sets if s.high <= version)
         least = sum(file.rows for file in layout.snapshot) + inserts
-        if least > SMALL_ROWS or len(layout.snapshot) > RESTRICT_FILES:
+        if least > self.limits.small_rows or len(layout.snapshot) > self.limits.look_up_files:
             return None
         changes = self.rows_of(table, sets, layout.base, version)
         if changes is None:
@@ -279,7 +264,11 @@ class Reader(ChangeReader):
                 open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base
             )
         resident.advance(changes, version)
-        return resident if len(resident) <= SMALL_ROWS and resident.nbytes <= SMALL_BYTES // 4 else None
+        return (
+            resident
+            if len(resident) <= self.limits.small_rows and resident.nbytes <= self.limits.small_bytes // 4
+            else None
+        )
 
     def _small_frame(self, table: VersionedTable, version: int, rows: pa.Table) -> DataFrame:
         spark = self.spark()
@@ -287,7 +276,7 @@ class Reader(ChangeReader):
         with self._lock:
             if key not in self._frames:
                 self._frames[key] = self.frame(rows, table.physical_columns)
-                while len(self._frames) > FRAMES:
+                while len(self._frames) > self.limits.image_frames:
                     self._frames.popitem(last=False)
             self._frames.move_to_end(key)
             return self._frames[key]
@@ -319,14 +308,14 @@ def _overlay(table: VersionedTable, base: DataFrame, log: DataFrame, only_insert
 
 
 def relevant_changes(
-    table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict
+    table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict, most: int
 ) -> pa.Table:
     """The change rows of identities that have a row in `base`, or a change row with wanted values.
 
     Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
     """
     identity = identity_columns(table)
-    if changes.num_rows <= NARROWED or not set(restriction(changes.slice(0, 0), identity)).issuperset(
+    if changes.num_rows <= most or not set(restriction(changes.slice(0, 0), identity)).issuperset(
         c.name for c in identity
     ):
         return changes

@@ -17,9 +17,6 @@ import pyarrow.dataset as ds
 
 __all__ = ["RowGroups"]
 
-FILES = 1_024
-"""Files of which statistics are kept; those used last stay."""
-
 
 class _Bounds(NamedTuple):
     """A column's smallest and largest value by row group (None: not known), and whether there may be NULLs."""
@@ -30,9 +27,10 @@ class _Bounds(NamedTuple):
 
 
 class RowGroups:
-    """The row groups of files that were looked into. Thread-safe."""
+    """The row groups of at most `most` files that were looked into. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._files: OrderedDict[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -67,7 +65,7 @@ class RowGroups:
         read = fragment, _bounds(fragment)
         with self._guard:
             self._files[fragment.path] = read
-            while len(self._files) > FILES:
+            while len(self._files) > self._most:
                 self._files.popitem(last=False)
         return read
 

@@ -26,7 +26,6 @@ from cq_engine.core import faults
 from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.transactions.batch_references import check_within
 from cq_engine.transactions.change_batches import Batch, Form, Rows, prepare, ranked, timestamps
-from cq_engine.transactions.commit import INLINE_BYTES
 from cq_engine.transactions.constraints import Change, check, check_not_null
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import SmallPending
@@ -137,11 +136,12 @@ def _write(
         for batch, log in zip(batches, logs)
         if log.events.version
     ]
-    attempt = catalog.attempt("apply") if any(rows.nbytes > INLINE_BYTES for _, rows in parts) else None
+    inline = services.limits.inline_bytes
+    attempt = catalog.attempt("apply") if any(rows.nbytes > inline for _, rows in parts) else None
     try:
         files = [
             _stage(services, attempt, table, rows, first=first, stamps=stamps)
-            if attempt is not None and rows.nbytes > INLINE_BYTES
+            if attempt is not None and rows.nbytes > inline
             else []
             for table, rows in parts
         ]

@@ -26,9 +26,6 @@ from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
 __all__ = ["Committed", "commit", "next_timestamp", "with_version"]
 
-INLINE_BYTES = 1_000_000
-"""Change rows up to this size live in the catalog transaction itself, larger ones in files."""
-
 
 @dataclass(frozen=True)
 class Committed:
@@ -200,7 +197,7 @@ def _write(transaction: Workspace, change: Change, version: int, timestamp: date
 
 def _write_small(transaction: Workspace, table: Table, net: Net, version: int, timestamp: datetime) -> _Write:
     services = transaction.services
-    if net.changes().nbytes <= INLINE_BYTES:
+    if net.changes().nbytes <= services.limits.inline_bytes:
         rows = conform(with_version(net.changes(), version), change_columns(table.storage))
         return _Write(table, net.kinds, rows=rows)
     if net.kinds == {"INSERT"}:

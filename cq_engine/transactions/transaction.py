@@ -23,8 +23,6 @@ from cq_engine.transactions.workspace import Workspace
 
 __all__ = ["Rows", "Transaction"]
 
-PENDING_ROWS = 100_000
-"""Rows of one statement's effect that the driver takes; more are staged by executors."""
 
 _STATEMENTS: dict[str, Callable[[Clauses, Resolver], dml.Effect]] = {
     "INSERT": dml.insert,
@@ -51,7 +49,7 @@ class Transaction(Workspace):
 
     def __init__(self, services: Services) -> None:
         with services.catalog.lock:
-            super().__init__(services, services.catalog.newest_version, PENDING_ROWS)
+            super().__init__(services, services.catalog.newest_version, services.limits.pending_rows)
             services.read_holds.hold(self, self.snapshot)
         self.commit_version: int | None = None
         self.commit_timestamp: datetime | None = None

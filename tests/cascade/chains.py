@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from tests.oracle.generate import History, core_histories, nested_histories
 from tests.oracle.law import Account, Broken, Change, Row, difference, row_of
 from tests.oracle.queries import QueryMaker
@@ -74,18 +75,21 @@ def chains(draw: Callable[[Any], Any], nested: bool, modes: Sequence[str], depth
 class _Replay:
     """One warehouse, driven at random. After each action every position that a query has is noted, to be checked."""
 
-    def __init__(self, chain: Chain, recorded: Recorded, directory: Path, spark: SparkSession) -> None:
+    def __init__(
+        self, chain: Chain, recorded: Recorded, directory: Path, spark: SparkSession, limits: Limits
+    ) -> None:
         self.chain = chain
         self.recorded = recorded
         self.directory = directory
         self.spark = spark
+        self.limits = limits
         self.random = random.Random(chain.history.seed)
         self.engine = self._open()
         self.versions: list[int] = []
         self.positions: dict[str, set[int]] = defaultdict(set)
 
     def _open(self) -> cq_engine.Engine:
-        return cq_engine.connect(self.directory, spark=self.spark, scheduler=False)
+        return cq_engine.connect(self.directory, spark=self.spark, scheduler=False, limits=self.limits)
 
     def run(self) -> None:
         for table in self.chain.history.tables:
@@ -171,12 +175,12 @@ class _Replay:
         return found
 
 
-def check_chain(chain: Chain, spark: SparkSession, directory: Path) -> None:
+def check_chain(chain: Chain, spark: SparkSession, directory: Path, limits: Limits = DEFAULT_LIMITS) -> None:
     """Replays a chain in a new warehouse; raises Broken with a script that shows the problem."""
     recorded = oracle(chain)
     if recorded.newest < 2:
         return
-    replay = _Replay(chain, recorded, directory, spark)
+    replay = _Replay(chain, recorded, directory, spark, limits)
     try:
         replay.run()
         replay.check()

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine, RefreshError
+from cq_engine.core.limits import Limits
 from tests.cascade.chains import Chain, Step, check_chain
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.warehouse import forced
@@ -76,8 +77,8 @@ def test_shapes(spark: SparkSession, warehouse: Path, shape: str, modes: tuple[s
 
 @pytest.mark.parametrize("shape", ["three_deep", "without_a_key"])
 def test_large_deltas_cascade(spark: SparkSession, warehouse: Path, shape: str) -> None:
-    with forced(bulk=True, large=True):
-        check_chain(chain(shape, ("TRANSACTIONAL",)), spark, warehouse)
+    limits = Limits(**forced(bulk=True, large=True))
+    check_chain(chain(shape, ("TRANSACTIONAL",)), spark, warehouse, limits)
 
 
 # ------------------------------------------------------------------------------------------------ one engine

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from pyspark.sql import SparkSession
 
+from cq_engine.core.limits import Limits
 from tests.cascade.chains import Chain, chains, check_chain
 from tests.oracle.budget import budget
 from tests.oracle.warehouse import forced
@@ -30,8 +31,8 @@ def test_chains(spark: SparkSession, modes: str, nested: bool) -> None:
     @given(chain=chains(nested, MODES[modes]))
     def check(chain: Chain) -> None:
         seed = chain.history.seed
-        paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0)
-        with tempfile.TemporaryDirectory(prefix="cq_cascade_") as directory, paths:
-            check_chain(chain, spark, Path(directory))
+        limits = Limits(**forced(bulk=seed % 3 == 0, large=seed % 2 == 0))
+        with tempfile.TemporaryDirectory(prefix="cq_cascade_") as directory:
+            check_chain(chain, spark, Path(directory), limits)
 
     check()

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine
+from tests.limits import limit
 from tests.oracle.law import Account, Change, Row, row_of
 from tests.oracle.warehouse import forced
 
@@ -69,32 +70,31 @@ REPLACE, ALTER = "CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CON
     ids=["keyed", "bag", "keyed_large", "bag_large"],
 )
 def test_the_difference_is_delivered(engine: Engine, how: str, old: str, new: str, large: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch, forced(bulk=large, large=large):
-        if large:
-            patch.setattr("cq_engine.definition.start.SMALL_START", 0)
-        engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {old}")
-        value = engine.describe("q").columns[1]
-        engine.execute(
-            f"CREATE CONTINUOUS QUERY r ON DEMAND AS SELECT sum({value}) AS total, count(*) AS n FROM q"
-        )
-        totals = rows(engine, f"SELECT sum({value}), count(*) FROM ({old})")
-        engine.execute("UPDATE t SET amt = 0 WHERE id = 2")
-        before = rows(engine, old)
-        position = engine.catalog.newest_version
-        said = engine.execute(f"{how} {new}").message
-        assert f"at version {position + 1}" in said
-        assert check_law(engine, "q", before, new, position) > 0
-        engine.execute("INSERT INTO t VALUES (6, 'c', 8), (7, 'a', -3)")
-        engine.execute("DELETE FROM t WHERE id = 1")
-        engine.refresh("r")
-        check_law(engine, "q", before, new, position)
-        account = Account(totals, True)
-        account.start([])
-        for change in changes(engine, "r", 0):
-            account.apply([change])
-        account.check(rows(engine, f"SELECT sum({value}), count(*) FROM ({new})"), "of what reads it")
-        newest = engine.execute("SHOW REFRESHES FOR q").to_arrow().to_pylist()
-        assert "REDEFINED" in {row["plan"] for row in newest}
+    if large:
+        limit(engine, start_rows=0, **forced(bulk=True, large=True))
+    engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {old}")
+    value = engine.describe("q").columns[1]
+    engine.execute(
+        f"CREATE CONTINUOUS QUERY r ON DEMAND AS SELECT sum({value}) AS total, count(*) AS n FROM q"
+    )
+    totals = rows(engine, f"SELECT sum({value}), count(*) FROM ({old})")
+    engine.execute("UPDATE t SET amt = 0 WHERE id = 2")
+    before = rows(engine, old)
+    position = engine.catalog.newest_version
+    said = engine.execute(f"{how} {new}").message
+    assert f"at version {position + 1}" in said
+    assert check_law(engine, "q", before, new, position) > 0
+    engine.execute("INSERT INTO t VALUES (6, 'c', 8), (7, 'a', -3)")
+    engine.execute("DELETE FROM t WHERE id = 1")
+    engine.refresh("r")
+    check_law(engine, "q", before, new, position)
+    account = Account(totals, True)
+    account.start([])
+    for change in changes(engine, "r", 0):
+        account.apply([change])
+    account.check(rows(engine, f"SELECT sum({value}), count(*) FROM ({new})"), "of what reads it")
+    newest = engine.execute("SHOW REFRESHES FOR q").to_arrow().to_pylist()
+    assert "REDEFINED" in {row["plan"] for row in newest}
 
 
 def test_destinations_stay_right(engine: Engine) -> None:

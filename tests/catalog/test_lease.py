@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from cq_engine.catalog import lease, schema
+from cq_engine.catalog import schema
 from cq_engine.catalog.lease import Holder
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import LeaseError
+from cq_engine.core.limits import Limits
 
 Open = Callable[..., Catalog]
 Run = Callable[..., "subprocess.Popen[str]"]
@@ -116,8 +117,7 @@ def test_a_silent_holder_loses_it_and_cannot_write(
     try:
         with pytest.raises(LeaseError):
             open_catalog()
-        monkeypatch.setattr(lease, "TIME_OUT", 0)
-        catalog = open_catalog()
+        catalog = open_catalog(limits=Limits(lease_seconds=0))
     finally:
         os.kill(holder.pid, signal.SIGCONT)
     out, _ = holder.communicate("\n", timeout=60)
@@ -126,11 +126,8 @@ def test_a_silent_holder_loses_it_and_cannot_write(
     sample.commit(catalog, [1])
 
 
-def test_a_quiet_holder_keeps_giving_signs_of_life(
-    open_catalog: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "HEARTBEAT", 0.05)
-    catalog = open_catalog()
+def test_a_quiet_holder_keeps_giving_signs_of_life(open_catalog: Open) -> None:
+    catalog = open_catalog(limits=Limits(heartbeat_seconds=0.05))
 
     def heartbeat() -> int:
         with catalog._database.reading() as connection:

@@ -31,6 +31,7 @@ from cq_engine.core.types import arrow_schema
 from cq_engine.destinations import CallbackDestination, Delivered, Destination, Retry, TableDestination
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import change_columns
+from tests.limits import limit
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LOG_COLUMNS = (
@@ -160,7 +161,6 @@ class Subject:
             self.world.query,
             "sink",
             self._called,
-            chunk=2,
             retry=Retry(attempts=1),
         )
 
@@ -201,6 +201,7 @@ def world(warehouse: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["table", "callback"])
 def subject(request: pytest.FixtureRequest, world: World) -> Subject:
+    limit(world, batch_deltas=2)
     world.define(destination_table())
     return Subject(world, request.param)
 

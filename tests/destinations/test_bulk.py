@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from cq_engine.catalog.model import ROW_ID
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import TableDestination, read_deltas
-from cq_engine.destinations import log as log_module
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.storage.reader import Reader
+from tests.limits import limit
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def bulk(world: Any, make: Any, spark: SparkSession, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def long(bulk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Reader, "changes_arrow", lambda *_: None)
-    monkeypatch.setattr(log_module, "BLOCK_ROWS", 4)
+    limit(bulk, log_block_rows=4)
     return bulk
 
 
@@ -67,7 +67,7 @@ def test_long_logs_are_read_in_order(bulk: Any, make: Any, monkeypatch: pytest.M
     expected = list(read_deltas(bulk.services, bulk.query, 0, 4))
     monkeypatch.setattr(Reader, "changes_arrow", lambda *_: None)
     for size in (4, 7, 1000):
-        monkeypatch.setattr(log_module, "BLOCK_ROWS", size)
+        limit(bulk, log_block_rows=size)
         assert list(read_deltas(bulk.services, bulk.query, 0, 4)) == expected
     start = make["Cursor"]("q", "d", 2, 3)
     blocks = list(read_pairs(bulk.services, bulk.query, start, 3))

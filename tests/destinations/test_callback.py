@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cq_engine.core.errors import DestinationError
+from cq_engine.core.limits import Limits
 from cq_engine.destinations import (
     CallbackDestination,
     Callbacks,
@@ -18,6 +19,7 @@ from cq_engine.destinations import (
 )
 from cq_engine.destinations.callback import in_batches
 from cq_engine.grammar.statements import DestinationRef
+from tests.limits import limit
 
 
 class Recorder:
@@ -56,7 +58,8 @@ def test_large_commits_come_in_chunks(world: Any, make: Any) -> None:
     seen = Recorder()
     world.refresh(*(("I", row(n)) for n in range(5)))
     upto = world.refresh(*(("U", row(n), row(n, "x")) for n in range(4)))
-    CallbackDestination(world.services, world.query, "a", seen, chunk=2).deliver(upto)
+    limit(world, batch_deltas=2)
+    CallbackDestination(world.services, world.query, "a", seen).deliver(upto)
     assert seen.ids() == [[0, 1], [2, 3], [4], [0, 1], [2, 3]]
     assert [batch.last for batch in seen.batches] == [False, False, True, False, True]
     assert [batch.idempotency_key[2] for batch in seen.batches] == [2, 4, 5, 2, 4]
@@ -65,7 +68,8 @@ def test_large_commits_come_in_chunks(world: Any, make: Any) -> None:
 def test_no_cursor_stands_on_sequence_zero_within_a_commit(world: Any, make: Any) -> None:
     seen = Recorder()
     upto = world.refresh(*(("I", make["row"](n)) for n in range(4)), first=0)
-    CallbackDestination(world.services, world.query, "a", seen, chunk=1).deliver(upto)
+    limit(world, batch_deltas=1)
+    CallbackDestination(world.services, world.query, "a", seen).deliver(upto)
     assert seen.ids() == [[0, 1], [2], [3]]
 
 
@@ -86,8 +90,9 @@ def test_retries_with_growing_pauses(world: Any, make: Any) -> None:
 def test_gives_up_and_comes_back(world: Any, make: Any) -> None:
     row = make["row"]
     seen = Recorder()
+    limit(world, batch_deltas=2)
     destination = CallbackDestination(
-        world.services, world.query, "a", seen, chunk=2, retry=Retry(attempts=2), sleep=lambda _: None
+        world.services, world.query, "a", seen, retry=Retry(attempts=2), sleep=lambda _: None
     )
     first = world.refresh(*(("I", row(n)) for n in range(3)))
     upto = world.refresh(("D", row(1)))
@@ -150,9 +155,9 @@ def test_batches_do_not_depend_on_blocks(sizes: list[int], chunk: int) -> None:
     assert found == expected
 
 
-def test_bad_settings(world: Any) -> None:
+def test_bad_settings() -> None:
     with pytest.raises(ValueError, match="at least one delta"):
-        CallbackDestination(world.services, world.query, "a", print, chunk=0)
+        Limits(batch_deltas=0)
     with pytest.raises(ValueError, match="at least once"):
         Retry(attempts=0)
 

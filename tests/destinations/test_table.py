@@ -16,6 +16,7 @@ from cq_engine.core.types import spark_type
 from cq_engine.destinations import TableDestination, check, columns_for
 from cq_engine.destinations import table as table_module
 from cq_engine.destinations.fit import widens
+from tests.limits import limit
 
 
 def sink(world: Any) -> TableDestination:
@@ -59,8 +60,8 @@ def test_types_widen_into_the_table(world: Any, make: Any) -> None:
     assert (line["ID"], str(line["AMOUNT"])) == (1, "1.5000")
 
 
-def test_more_than_a_little_goes_into_a_file(world: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "INLINE_BYTES", 0)
+def test_more_than_a_little_goes_into_a_file(world: Any, make: Any) -> None:
+    limit(world, table_inline_bytes=0)
     world.define(make["table"]())
     upto = world.refresh(*(("I", make["row"](n)) for n in range(20)))
     sink(world).deliver(upto)
@@ -75,7 +76,7 @@ def test_more_than_a_little_goes_into_a_file(world: Any, make: Any, monkeypatch:
 def test_a_primary_key_that_would_be_violated(
     world: Any, make: Any, monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
-    monkeypatch.setattr(table_module, "INLINE_BYTES", inline)
+    limit(world, table_inline_bytes=inline)
     if inline == 0:
         monkeypatch.setattr(table_module, "check_files", _as_arrow(world))
     world.define(make["table"](primary_key=("id",)))
@@ -159,7 +160,7 @@ def test_a_table_that_was_dropped(world: Any, make: Any) -> None:
 def test_files_of_a_failed_delivery_are_removed(
     world: Any, make: Any, monkeypatch: pytest.MonkeyPatch, warehouse: Any
 ) -> None:
-    monkeypatch.setattr(table_module, "INLINE_BYTES", 0)
+    limit(world, table_inline_bytes=0)
     monkeypatch.setattr(table_module, "check_files", _as_arrow(world))
     world.define(make["table"](primary_key=("id",)))
     upto = world.refresh(("D", make["row"](4)), ("I", make["row"](4)))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, ConstraintError, Engine, TransactionError
-from cq_engine.refresh import binding
+from cq_engine.core.limits import Limits
 
 LINES = "SELECT l.o, l.n, l.item, o.note FROM lines l JOIN orders o ON l.o = o.o"
 NEW_UNIT = ("INSERT INTO orders VALUES (901, 1)", "INSERT INTO lines VALUES (901, 1, 5), (901, 2, 6)")
@@ -74,11 +74,11 @@ class Shop:
 def shop(
     warehouse: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Shop]]:
-    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     opened: list[Engine] = []
 
-    def make(promise: str) -> Shop:
-        engine = cq_engine.connect(warehouse / str(len(opened)), spark=spark, scheduler=False)
+    def make(promise: str, **bounds: int) -> Shop:
+        limits = Limits(small_rows=0, **bounds)
+        engine = cq_engine.connect(warehouse / str(len(opened)), spark=spark, scheduler=False, limits=limits)
         opened.append(engine)
         made = Shop(engine, promise)
         made.watch(monkeypatch)
@@ -115,11 +115,8 @@ def test_forms_read_less_and_say_the_same(shop: Callable[..., Shop]) -> None:
     assert read["sql"] == [[], [("orders", 1)], [("lines", 2), ("orders", 1)], [("lines", 4)]]
 
 
-def test_large_intervals_do_without_the_base_too(
-    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(binding, "DRIVER_CHANGES", -1)
-    made = shop("ENFORCED")
+def test_large_intervals_do_without_the_base_too(shop: Callable[..., Shop]) -> None:
+    made = shop("ENFORCED", driver_changes=-1)
     for name in ("general", "fk_pk_units"):
         made.engine.execute(f"CREATE CONTINUOUS QUERY {name} ON DEMAND WITH (form = '{name}') AS {LINES}")
     for change in (NEW_UNIT, CANCELLED):
@@ -213,12 +210,9 @@ def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., 
 
 
 @pytest.mark.parametrize("mode", ["COMPRESSED", "TRANSACTIONAL"])
-def test_statistics_ask_for_recomputation(
-    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_statistics_ask_for_recomputation(shop: Callable[..., Shop], mode: str) -> None:
     """Its states are as if they had been kept: later deltas go on from them."""
-    monkeypatch.setattr("cq_engine.planner.forms.RECOMPUTE_ROWS", 0)
-    made = shop("ENFORCED")
+    made = shop("ENFORCED", recompute_rows=0)
     engine = made.engine
     text = (
         "SELECT item, count(*) AS n, max(n) AS top, sum(o) AS s FROM lines GROUP BY item HAVING count(*) > 1"

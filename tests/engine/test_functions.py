@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.refresh import refresh
+from tests.limits import limit
 from tests.oracle.law import Change, replay, row_of
 
 
@@ -70,11 +70,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_in_queries_dml_and_continuous_queries(
-    engine: cq_engine.Engine, monkeypatch: pytest.MonkeyPatch, bulk: bool
-) -> None:
+def test_in_queries_dml_and_continuous_queries(engine: cq_engine.Engine, bulk: bool) -> None:
     if bulk:
-        monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
+        limit(engine, refresh_changes=-1)
     _register(engine)
     engine.execute("CREATE FUNCTION loud(s STRING) RETURNS STRING DETERMINISTIC RETURN upper(s) || '!'")
     for name, (text, _) in QUERIES.items():

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
-from cq_engine.storage import identities
 from cq_engine.storage.identities import Identities, KeySet
 from cq_engine.storage.rows import identity_keys
 
@@ -60,12 +59,8 @@ def test_numbers_are_equal_where_the_keys_are(
     most: int, generated: tuple[tuple[Column, ...], pa.Table, pa.Table]
 ) -> None:
     columns, known, others = generated
-    before, identities._MOST = identities._MOST, most
-    try:
-        numbered = Identities(known, columns)
-        found = numbered.find(others)
-    finally:
-        identities._MOST = before
+    numbered = Identities(known, columns, most)
+    found = numbered.find(others)
     keys, other_keys = identity_keys(known, columns), identity_keys(others, columns)
     assert len(set(zip(keys, numbered.numbers.tolist()))) == len(set(keys)) == len(set(numbered.numbers))
     number_of = dict(zip(keys, numbered.numbers.tolist()))

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.core.types import arrow_schema
-from cq_engine.storage import indexed_columns, reader
 from cq_engine.storage.indexed_columns import IndexedColumns
 from cq_engine.storage.rows import identity_keys
 from tests.maintenance.oracle import check_law
@@ -83,7 +83,7 @@ def expected(rows: pa.Table, restrict: dict[str, pa.Array]) -> list[int]:
 
 @pytest.fixture
 def indexed() -> Any:
-    made = IndexedColumns()
+    made = IndexedColumns(DEFAULT_LIMITS)
     yield made
     made.close()
 
@@ -199,15 +199,14 @@ def test_a_file_that_is_gone(indexed: IndexedColumns, tmp_path: Path) -> None:
     assert indexed.rows(str(path), COLUMNS, {}, ROWS) is None
 
 
-@pytest.mark.parametrize("searched_for", [1, indexed_columns.FEW])
-def test_refreshes_and_commits_over_copies(
-    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, searched_for: int
-) -> None:
+@pytest.mark.parametrize("searched_for", [1, DEFAULT_LIMITS.column_copy_search])
+def test_refreshes_and_commits_over_copies(spark: SparkSession, warehouse: Path, searched_for: int) -> None:
     """A join by a foreign key, a primary key that commits check, merges that replace the files; both ways to find."""
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(indexed_columns, "FEW", searched_for)
+    limits = Limits(small_rows=-1, column_copy_search=searched_for)
     query = "SELECT t.k, t.c, t.x, d.n FROM t t JOIN d d ON t.c = d.k"
-    with cq_engine.connect(warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}) as engine:
+    with cq_engine.connect(
+        warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=limits
+    ) as engine:
         engine.execute("CREATE TABLE d (k INT PRIMARY KEY, n STRING)")
         engine.execute("CREATE TABLE t (k BIGINT PRIMARY KEY, c INT, x DECIMAL(9,2)) CLUSTER BY (k)")
         engine.execute("INSERT INTO d SELECT id, concat('n', id) FROM range(50)")

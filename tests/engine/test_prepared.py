@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.columns import Column
-from cq_engine.refresh import plan_cache, plan_inputs, refresh
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
+from cq_engine.refresh import plan_cache, refresh
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 
@@ -60,7 +61,7 @@ def _rows(count: int) -> pa.Table:
 
 def test_a_dataframe_gives_what_the_plan_input_has_now(spark: SparkSession) -> None:
     assert fits_plan_input(COLUMNS)
-    source = PlanInput(COLUMNS, _rows(3))
+    source = PlanInput(COLUMNS, _rows(3), DEFAULT_LIMITS)
     frame = source.frame(spark)
     for count in (3, 250, 0, 1, 40):
         source.put(_rows(count))
@@ -102,8 +103,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
 
 
 @pytest.fixture
-def engine(spark: SparkSession, warehouse: Path) -> Iterator[cq_engine.Engine]:
-    with cq_engine.connect(warehouse, spark=spark, scheduler=False) as opened:
+def limits() -> Limits:
+    """Those of the engine; a test may have others by its parameters."""
+    return DEFAULT_LIMITS
+
+
+@pytest.fixture
+def engine(spark: SparkSession, warehouse: Path, limits: Limits) -> Iterator[cq_engine.Engine]:
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=limits) as opened:
         opened.execute("CREATE TABLE c (c INT PRIMARY KEY, region STRING, since TIMESTAMP)")
         opened.execute("CREATE TABLE o (o INT PRIMARY KEY, c INT, amount DECIMAL(10, 2))")
         opened.execute("CREATE TABLE l (o INT, n INT, price DOUBLE, PRIMARY KEY (o, n))")
@@ -202,10 +209,8 @@ def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _R
     assert runs.prepared == 6
 
 
-def test_a_kind_of_interval_that_comes_often_gets_a_plan(
-    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_cache, "OWN_PLAN", 2)
+@pytest.mark.parametrize("limits", [Limits(own_plan_uses=2)])
+def test_a_kind_of_interval_that_comes_often_gets_a_plan(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (o) ON DEMAND AS {QUERIES['without']}")
     plans = engine.queries.refresher.plans
     found = []
@@ -233,9 +238,7 @@ def test_a_general_plan_that_cannot_be_prepared_does_not_run(engine: cq_engine.E
         assert sum(read.rows for read in reads if read.how in ("scan", "look-up")) == 0
 
 
-def test_more_rows_than_the_plan_input_holds(
-    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_rows_than_the_plan_input_holds(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
     total = 0
     for rows in (1, 1, 9_000, 9_000, 3):
@@ -245,12 +248,9 @@ def test_more_rows_than_the_plan_input_holds(
     assert runs.prepared == 5, "the third makes the plan input larger"
 
 
-def test_an_interval_that_no_plan_input_holds_comes_between(
-    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limits", [Limits(input_least_bytes=65_536, input_most_bytes=200_000)])
+def test_an_interval_that_no_plan_input_holds_comes_between(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
-    monkeypatch.setattr(plan_inputs, "LEAST_BYTES", 65_536)
-    monkeypatch.setattr(plan_inputs, "MOST_BYTES", 200_000)
     total = 0
     for rows in (1, 9_000, 1, 9_000, 3):
         engine.execute(f"INSERT INTO o SELECT {total} + id, 1, 1.00 FROM range({rows})")
@@ -283,12 +283,11 @@ def test_a_changed_function_is_seen(engine: cq_engine.Engine) -> None:
 
 
 def test_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "PLANS", 2)
     monkeypatch.setattr(plan_cache, "plan_delta", lambda *_, **__: object())
-    plans = plan_cache.PlanCache()
+    plans = plan_cache.PlanCache(Limits(plans=2))
     compiled: Any = object()
     a, b = (plans.exact_plan(compiled, frozenset(t), insert_only=True) for t in "ab")
     assert plans.exact_plan(compiled, frozenset("a"), insert_only=True) is a
     plans.exact_plan(compiled, frozenset("c"), insert_only=True)
     assert plans.exact_plan(compiled, frozenset("b"), insert_only=True) is not b
-    assert refresh.SMALL_RESULT > refresh.SMALL_CHANGES
+    assert DEFAULT_LIMITS.refresh_rows > DEFAULT_LIMITS.refresh_changes

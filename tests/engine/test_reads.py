@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.core.limits import Limits
 from cq_engine.refresh.key_values import contents
 
+LIMITS = Limits(small_rows=0)
 QUERIES = {
     "outer_join": "SELECT t.id, t.grp, u.id AS other FROM t LEFT JOIN u ON t.grp = u.grp",
     "anti_join": "SELECT id, grp FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.grp = t.grp)",
@@ -29,9 +31,10 @@ def _reads(
     directory: Path, spark: SparkSession, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, list[tuple[object, int]]]:
     """By query what was read from tables of `groups` groups with five rows each: table with restriction, and rows."""
-    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
     found: dict[str, list[tuple[object, int]]] = {}
-    with cq_engine.connect(str(directory / "warehouse"), spark=spark, scheduler=False) as engine:
+    with cq_engine.connect(
+        str(directory / "warehouse"), spark=spark, scheduler=False, limits=LIMITS
+    ) as engine:
         for name in ("t", "u"):
             engine.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY, grp INT, amt INT)")
             engine.execute(f"INSERT INTO {name} SELECT id, id DIV 5, id % 100 FROM range({5 * groups})")
@@ -75,8 +78,9 @@ def test_a_refresh_reads_what_its_keys_need(
 def test_columns_that_the_query_does_not_have_are_not_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
-    with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
+    with cq_engine.connect(
+        str(tmp_path / "warehouse"), spark=spark, scheduler=False, limits=LIMITS
+    ) as engine:
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, grp INT, amt INT, note STRING)")
         engine.execute("CREATE TABLE u (id INT PRIMARY KEY, note STRING, grp INT, name STRING)")
         engine.execute("INSERT INTO u SELECT id, 'long', id, concat('u', id) FROM range(100)")
@@ -97,8 +101,9 @@ def test_columns_that_the_query_does_not_have_are_not_read(
 def test_rows_that_a_condition_leaves_out_are_not_looked_up(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq_engine.storage.reader.SMALL_ROWS", 0)
-    with cq_engine.connect(str(tmp_path / "warehouse"), spark=spark, scheduler=False) as engine:
+    with cq_engine.connect(
+        str(tmp_path / "warehouse"), spark=spark, scheduler=False, limits=LIMITS
+    ) as engine:
         engine.execute("CREATE TABLE customer (c INT PRIMARY KEY, region STRING)")
         engine.execute("CREATE TABLE orders (o INT PRIMARY KEY, c INT)")
         engine.execute("CREATE TABLE line (l INT PRIMARY KEY, o INT, item STRING)")

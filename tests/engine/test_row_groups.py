@@ -34,7 +34,7 @@ def _value(kind: str, chance: random.Random) -> Any:
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_pruned_holds_nothing_wanted(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    groups = RowGroups()
+    groups = RowGroups(1_024)
     paths = []
     for number in range(3):
         rows: dict[str, list[Any]] = {k: [_value(k, chance) for _ in range(60)] for k in KINDS}
@@ -69,6 +69,6 @@ def test_few_groups_are_left(tmp_path: Path) -> None:
     path = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"k": range(1_000)}), path, row_group_size=10)
     for wanted, count in (([5, 7, 512], 20), ([2_000], 0)):
-        left, shares = RowGroups().prune(ds.dataset(path, format="parquet"), {"k": pa.array(wanted)})
+        left, shares = RowGroups(1_024).prune(ds.dataset(path, format="parquet"), {"k": pa.array(wanted)})
         assert left.to_table().num_rows == count
         assert shares == [count / 1_000]

@@ -17,9 +17,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.types import key_problem
 from cq_engine.query.rendering import render_result
-from cq_engine.refresh import binding, refresh
-from cq_engine.storage import reader
-from cq_engine.transactions import commit, transaction
+from tests.limits import limited
 
 ZONE = "America/New_York"
 
@@ -126,15 +124,17 @@ def rows(engine: cq_engine.Engine, text: str, fold: bool = False) -> Counter[Any
 
 
 @pytest.fixture(params=["small", "bulk"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(request: pytest.FixtureRequest, engine: cq_engine.Engine) -> Iterator[str]:
     """Rows stay on the driver, or executors do everything."""
-    if request.param == "bulk":
-        monkeypatch.setattr(transaction, "PENDING_ROWS", 0)
-        monkeypatch.setattr(commit, "INLINE_BYTES", 0)
-        monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-        monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
-        monkeypatch.setattr(binding, "DRIVER_CHANGES", -1)
-    return str(request.param)
+    bulk = {
+        "pending_rows": 0,
+        "inline_bytes": 0,
+        "small_rows": -1,
+        "refresh_changes": -1,
+        "driver_changes": -1,
+    }
+    with limited(engine, **(bulk if request.param == "bulk" else {})):
+        yield request.param
 
 
 def test_as_data(engine: cq_engine.Engine, path: str, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("name", [name for name in KEYS if name not in SAME_AS_KEYS])
-def test_as_keys(engine: cq_engine.Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_keys(engine: cq_engine.Engine, name: str) -> None:
     kind = KINDS[name]
     fold = "COLLATE" in kind.type
     engine.execute(f"CREATE TABLE t_{name} (id INT PRIMARY KEY, k {kind.type}, v INT)")
@@ -250,16 +250,14 @@ def test_as_keys(engine: cq_engine.Engine, name: str, monkeypatch: pytest.Monkey
         f"INSERT INTO t_{name} VALUES (6, {again}, 6), (7, NULL, 7)",
     )
     engine.compact(f"p_{name}")
-    monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
-    monkeypatch.setattr(binding, "DRIVER_CHANGES", -1)
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
-        engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
-    step(
-        f"UPDATE t_{name} SET k = {kind.second} WHERE id = 2",
-        f"UPDATE t_{name} SET k = {again} WHERE id = 5",
-        f"DELETE FROM p_{name} WHERE k = {kind.second}",
-    )
+    with limited(engine, refresh_changes=-1, driver_changes=-1, small_rows=-1):
+        with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
+            engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
+        step(
+            f"UPDATE t_{name} SET k = {kind.second} WHERE id = 2",
+            f"UPDATE t_{name} SET k = {again} WHERE id = 5",
+            f"DELETE FROM p_{name} WHERE k = {kind.second}",
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in KEYS])
@@ -307,33 +305,29 @@ def test_published(engine: cq_engine.Engine) -> None:
     assert not DeltaTable.is_deltatable(f"{engine.catalog.warehouse}/tables/closed")
 
 
-def test_files_are_pruned_by_no_statistics_of_collated_text(
-    engine: cq_engine.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_pruned_by_no_statistics_of_collated_text(engine: cq_engine.Engine) -> None:
     engine.execute("CREATE TABLE pruned (k STRING COLLATE UTF8_LCASE PRIMARY KEY, v INT)")
     with engine.transaction() as tx:
         tx.insert(
             "pruned", pa.table({"k": [f"k{n}" for n in range(300)], "v": pa.array(range(300), pa.int32())})
         )
     engine.compact("pruned")
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
-        engine.execute("INSERT INTO pruned VALUES ('K7', 0)")
-    with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
-        engine.execute("INSERT INTO pruned VALUES ('new', 0), ('NEW', 1)")
-    assert engine.execute("UPDATE pruned SET v = 1 WHERE k = 'K9'").rowcount == 1
+    with limited(engine, small_rows=-1):
+        with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
+            engine.execute("INSERT INTO pruned VALUES ('K7', 0)")
+        with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
+            engine.execute("INSERT INTO pruned VALUES ('new', 0), ('NEW', 1)")
+        assert engine.execute("UPDATE pruned SET v = 1 WHERE k = 'K9'").rowcount == 1
 
 
-def test_a_state_that_spark_merges(engine: cq_engine.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh, "SMALL_CHANGES", -1)
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(binding, "DRIVER_ROWS", -1)
-    engine.execute("CREATE TABLE counted (id INT PRIMARY KEY, k INT)")
-    watched = Watched(engine, "counts", "SELECT k, count(*) AS c FROM counted GROUP BY k")
-    for text in (
-        "INSERT INTO counted VALUES (0, 1), (1, 2), (2, 1)",
-        "UPDATE counted SET k = 2 WHERE id = 0",
-        "DELETE FROM counted WHERE id = 1",
-    ):
-        engine.execute(text)
-        watched.check()
+def test_a_state_that_spark_merges(engine: cq_engine.Engine) -> None:
+    with limited(engine, refresh_changes=-1, small_rows=-1, driver_rows=-1):
+        engine.execute("CREATE TABLE counted (id INT PRIMARY KEY, k INT)")
+        watched = Watched(engine, "counts", "SELECT k, count(*) AS c FROM counted GROUP BY k")
+        for text in (
+            "INSERT INTO counted VALUES (0, 1), (1, 2), (2, 1)",
+            "UPDATE counted SET k = 2 WHERE id = 0",
+            "DELETE FROM counted WHERE id = 1",
+        ):
+            engine.execute(text)
+            watched.check()

@@ -13,11 +13,8 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine, RefreshError
-from cq_engine.definition import start as creation
-from cq_engine.maintenance import compaction
-from cq_engine.planner import forms
-from cq_engine.refresh import refresh
-from cq_engine.storage import reader
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
+from tests.limits import limit
 
 SHAPES = {
     "rows": "SELECT id, cust, amt FROM orders WHERE cust = {a}",
@@ -114,6 +111,13 @@ def change(engine: Engine, rng: random.Random) -> None:
             )
 
 
+PATHS = {
+    "": DEFAULT_LIMITS,
+    "large": Limits(refresh_changes=0, small_rows=0, start_rows=0),
+    "recomputed": Limits(recompute_rows=0, recompute_share=0.0),
+}
+
+
 @pytest.mark.parametrize(
     ("seed", "mode", "large", "shapes"),
     [
@@ -128,35 +132,29 @@ def test_members_have_the_deltas_of_queries_by_themselves(
     spark: SparkSession, warehouse: Path, seed: int, mode: str, large: str, shapes: tuple[str, ...]
 ) -> None:
     rng = random.Random(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        if large == "recomputed":
-            patch.setattr(forms, "RECOMPUTE_ROWS", 0)
-            patch.setattr(forms, "RECOMPUTE_SHARE", 0.0)
-        if large == "large":
-            patch.setattr(refresh, "SMALL_CHANGES", 0)
-            patch.setattr(reader, "SMALL_ROWS", 0)
-            patch.setattr(creation, "SMALL_START", 0)
-        engine = cq_engine.connect(warehouse, spark=spark, scheduler=False)
-        create_tables(engine)
-        pairs = Pairs(engine, rng, mode)
-        for shape in (*shapes, *shapes):
-            pairs.create(shape)
-        assert len(engine.catalog.state.groups) == len(shapes)
-        for step in range(4):
-            for _ in range(rng.randrange(1, 3)):
-                change(engine, rng)
-            if step == 1:
-                pairs.create(rng.choice(shapes))
-            elif step == 2:
-                engine.close()
-                engine = pairs.engine = cq_engine.connect(warehouse, spark=spark, scheduler=False)
-                pairs.drop()
-            engine.drain()
-            pairs.check()
-        assert engine.catalog.state.groups
-        plans = [r.plan for r in engine.catalog.refreshes() if r.query.startswith("query group")]
-        assert any("recompute" in plan for plan in plans) == (large == "recomputed")
-        engine.close()
+    engine = cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=PATHS[large])
+    create_tables(engine)
+    pairs = Pairs(engine, rng, mode)
+    for shape in (*shapes, *shapes):
+        pairs.create(shape)
+    assert len(engine.catalog.state.groups) == len(shapes)
+    for step in range(4):
+        for _ in range(rng.randrange(1, 3)):
+            change(engine, rng)
+        if step == 1:
+            pairs.create(rng.choice(shapes))
+        elif step == 2:
+            engine.close()
+            engine = pairs.engine = cq_engine.connect(
+                warehouse, spark=spark, scheduler=False, limits=PATHS[large]
+            )
+            pairs.drop()
+        engine.drain()
+        pairs.check()
+    assert engine.catalog.state.groups
+    plans = [r.plan for r in engine.catalog.refreshes() if r.query.startswith("query group")]
+    assert any("recompute" in plan for plan in plans) == (large == "recomputed")
+    engine.close()
 
 
 # ---------------------------------------------------------------- what becomes of members
@@ -331,9 +329,8 @@ def test_scheduled_members_are_refreshed_in_the_background(spark: SparkSession, 
         engine.publish()
 
 
-def test_a_group_is_compacted_below_its_position(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("TAIL", "LONG_TAIL"):
-        monkeypatch.setattr(compaction, limit, 0)
+def test_a_group_is_compacted_below_its_position(engine: Engine) -> None:
+    limit(engine, compact_rows=0, compact_long_rows=0)
     create(engine, 3)
     for amount in range(3):
         engine.execute(f"UPDATE orders SET amt = amt + {amount + 1}")

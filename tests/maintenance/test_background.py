@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.core.errors import CatalogError
+from cq_engine.core.limits import Limits
 from cq_engine.maintenance import compaction, maintenance
 from cq_engine.maintenance import copy_on_write as merging
-from cq_engine.storage import reader
+from tests.limits import limit
 from tests.maintenance.oracle import check_law, image
 
 LONG = 120
@@ -25,10 +27,9 @@ LONG = 120
 TOTALS = "SELECT g, sum(x) AS s, count(*) AS n FROM t t GROUP BY g"
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(merging, "ROWS_PER_FILE", 16)
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(small_rows=-1, snapshot_file_rows=16)
 
 
 def fill(engine: Engine) -> None:
@@ -119,7 +120,7 @@ def test_two_merges_of_one_table_follow_each_other(engine: Engine, halted: Any) 
 def test_a_merge_that_fails_is_tried_again_later(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an error to anybody; here in this thread."""
     monkeypatch.setattr(maintenance.Maintenance, "start", lambda self: None)
-    monkeypatch.setattr(compaction, "TAIL", 4)
+    limit(engine, compact_rows=4)
     fill(engine)
     tries = []
 
@@ -144,10 +145,14 @@ def test_a_merge_that_fails_is_tried_again_later(engine: Engine, monkeypatch: py
 
 @pytest.mark.parametrize("scheduler", [True, False])
 def test_a_thread_does_it(
-    scheduler: bool, spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: bool,
+    spark: SparkSession,
+    warehouse: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a scheduler and without one, nobody who commits or refreshes waits for it."""
-    monkeypatch.setattr(compaction, "TAIL", 4)
+    limits = replace(limits, compact_rows=4)
     done = threading.Event()
     threads = set()
     plain = compaction.Compactor.merge
@@ -161,7 +166,7 @@ def test_a_thread_does_it(
                 done.set()
 
     monkeypatch.setattr(compaction.Compactor, "merge", merge)
-    with cq_engine.connect(warehouse, spark=spark, scheduler=scheduler) as engine:
+    with cq_engine.connect(warehouse, spark=spark, scheduler=scheduler, limits=limits) as engine:
         fill(engine)
         engine.refresh("totals")
         assert done.wait(LONG)
@@ -175,16 +180,14 @@ def test_a_thread_does_it(
     assert threads == {"cq-maintenance"}
 
 
-def test_nothing_is_merged_unasked_for(
-    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "TAIL", 4)
+def test_nothing_is_merged_unasked_for(spark: SparkSession, warehouse: Path, limits: Limits) -> None:
+    limits = replace(limits, compact_rows=4)
     others = set(threading.enumerate())
 
     def works() -> bool:
         return "cq-maintenance" in {thread.name for thread in set(threading.enumerate()) - others}
 
-    with cq_engine.connect(warehouse, spark=spark, conf={"maintenance": "manual"}) as engine:
+    with cq_engine.connect(warehouse, spark=spark, conf={"maintenance": "manual"}, limits=limits) as engine:
         fill(engine)
         engine.execute("UPDATE t SET x = 2 WHERE k < 30")
         engine.drain(LONG)

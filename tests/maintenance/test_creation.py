@@ -15,6 +15,7 @@ from cq_engine.api.engine import Engine
 from cq_engine.core.errors import ResultKeyError
 from cq_engine.definition import start as creation
 from cq_engine.lifecycle import definitions
+from tests.limits import limit
 from tests.maintenance.oracle import check_law
 
 LONG = 120
@@ -111,10 +112,10 @@ def test_definitions_wait(engine: Engine, halted: Any) -> None:
     check_law(engine, "totals", TOTALS, 1)
 
 
-def test_a_creation_that_fails_leaves_no_files(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creation_that_fails_leaves_no_files(engine: Engine) -> None:
     """The state of the aggregate is in files when the declared key turns out not to be unique."""
     engine.execute("INSERT INTO t SELECT id, id % 7, 1 FROM range(20)")
-    monkeypatch.setattr(creation, "SMALL_START", 3)
+    limit(engine, start_rows=3)
     with pytest.raises(ResultKeyError):
         engine.execute(
             "CREATE CONTINUOUS QUERY bad PRIMARY KEY (n) AS SELECT n, s FROM"

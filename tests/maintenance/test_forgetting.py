@@ -10,9 +10,8 @@ from deltalake import DeltaTable
 
 import cq_engine
 from cq_engine.api.engine import Engine
-from cq_engine.maintenance import copy_on_write as merging
-from cq_engine.storage import reader
-from cq_engine.transactions import commit
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
+from tests.limits import limit
 from tests.maintenance.histories import CREATE, History
 
 
@@ -33,15 +32,14 @@ def in_catalog(engine: Engine) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_held_stays(seed: int, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_stays(seed: int, warehouse: Path) -> None:
     rng, somebody = random.Random(seed), Somebody()
-    monkeypatch.setattr(merging, "ROWS_PER_FILE", 8)
-    monkeypatch.setattr(reader, "SMALL_ROWS", rng.choice([-1, reader.SMALL_ROWS]))
-    engine = cq_engine.connect(warehouse, scheduler=False)
+    limits = Limits(snapshot_file_rows=8, small_rows=rng.choice([-1, DEFAULT_LIMITS.small_rows]))
+    engine = cq_engine.connect(warehouse, scheduler=False, limits=limits)
     engine.execute(CREATE)
     history, held, floor, commits = History(engine, rng), 0, 0, 0
     for _ in range(14):
-        monkeypatch.setattr(commit, "INLINE_BYTES", rng.choice([0, 1_000_000]))
+        limit(engine, inline_bytes=rng.choice([0, 1_000_000]))
         newest = history.commit(inserts_only=rng.random() < 0.4)
         commits += 1
         if rng.random() < 0.5:
@@ -58,7 +56,7 @@ def test_what_is_held_stays(seed: int, warehouse: Path, monkeypatch: pytest.Monk
             history.images = {v: image for v, image in history.images.items() if v >= floor}
         if rng.random() < 0.2:
             engine.close()
-            engine = history.engine = cq_engine.connect(warehouse, scheduler=False)
+            engine = history.engine = cq_engine.connect(warehouse, scheduler=False, limits=limits)
             engine.services.read_holds.hold(somebody, held)
             assert engine.catalog.floor(history.table.id) == floor
         history.check()

@@ -11,10 +11,8 @@ import pytest
 from cq_engine.api.engine import Engine
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import DataFile
-from cq_engine.maintenance import compaction
-from cq_engine.maintenance import copy_on_write as merging
-from cq_engine.storage import reader
-from cq_engine.transactions import commit
+from cq_engine.core.limits import Limits
+from tests.limits import limit
 from tests.maintenance.histories import CREATE, History
 from tests.maintenance.oracle import check_law, image
 
@@ -22,10 +20,13 @@ TOTALS = "SELECT g, count(*) AS n, max(s) AS m FROM t t GROUP BY g"
 
 
 @pytest.fixture
-def history(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> History:
-    """A table of which nothing is kept in memory, in files of a few rows."""
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(merging, "ROWS_PER_FILE", 8)
+def limits() -> Limits:
+    """Nothing is kept in memory, and files have a few rows."""
+    return Limits(small_rows=-1, snapshot_file_rows=8)
+
+
+@pytest.fixture
+def history(engine: Engine) -> History:
     engine.execute(CREATE)
     return History(engine, random.Random(0))
 
@@ -37,7 +38,7 @@ def snapshot(history: History, version: int | None = None) -> dict[str, DataFile
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_images_of_generated_histories(history: History, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_generated_histories(history: History, seed: int) -> None:
     """Inline commits, commits in files and insert-only files, flushed or not; merges at the newest or an earlier
     version; a merge of everything in between."""
     engine, rng = history.engine, random.Random(seed)
@@ -45,7 +46,7 @@ def test_images_of_generated_histories(history: History, seed: int, monkeypatch:
     merged, kept = 0, 0
     for _ in range(14):
         in_files = rng.random() < 0.5
-        monkeypatch.setattr(commit, "INLINE_BYTES", 0 if in_files else 1_000_000)
+        limit(engine, inline_bytes=0 if in_files else 1_000_000)
         version = history.commit(inserts_only=rng.random() < 0.4)
         if rng.random() < 0.3:
             flush(engine.catalog)
@@ -63,11 +64,11 @@ def test_images_of_generated_histories(history: History, seed: int, monkeypatch:
 
 
 @pytest.mark.parametrize("seed", [7])
-def test_images_where_spark_merges(history: History, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "ARROW_ROWS", -1)
+def test_images_where_spark_merges(history: History, seed: int) -> None:
+    limit(history.engine, merge_rows=-1)
     history.rng = random.Random(seed)
     for number in range(6):
-        monkeypatch.setattr(commit, "INLINE_BYTES", 0 if number % 2 else 1_000_000)
+        limit(history.engine, inline_bytes=0 if number % 2 else 1_000_000)
         history.commit(inserts_only=number % 3 == 1)
         if number in (2, 3, 5):
             assert history.engine.compactor.merge(history.table)
@@ -105,10 +106,10 @@ def test_rows_that_move_leave_the_file_of_their_old_cluster(history: History) ->
     assert found == [(0, 0), (1, 1), (2, 2), (3, 30), (4, 4)]
 
 
-def test_small_files_are_merged_with_each_other(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_merged_with_each_other(history: History) -> None:
     """Commits that only insert touch no file, and would leave one more at every merge."""
-    monkeypatch.setattr(merging, "ROWS_PER_FILE", 64)
     engine = history.engine
+    limit(engine, snapshot_file_rows=64)
     for number in range(40):
         engine.execute(f"INSERT INTO t VALUES ({number}, 0, {number}, 'x')")
         engine.compactor.merge(history.table)
@@ -116,10 +117,9 @@ def test_small_files_are_merged_with_each_other(history: History, monkeypatch: p
     assert engine.execute("SELECT count(*), sum(g) FROM t").fetchall() == [(40, 780)]
 
 
-def test_hidden_identities(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", [Limits(small_rows=-1, snapshot_file_rows=3)])
+def test_hidden_identities(engine: Engine) -> None:
     """A table without a key: equal rows are told apart."""
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(merging, "ROWS_PER_FILE", 3)
     engine.execute("CREATE TABLE d (x INT, f DOUBLE)")
     engine.execute("INSERT INTO d VALUES (1, 0.5), (1, 0.5), (2, double('NaN')), (3, -0.0), (NULL, NULL)")
     table = engine.catalog.state.tables["d"].storage
@@ -155,13 +155,10 @@ def test_a_query_that_lags_reads_its_old_image(history: History) -> None:
     assert engine.describe("totals").position == engine.catalog.newest_version
 
 
-def test_states_and_results_are_merged_at_their_position(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_and_results_are_merged_at_their_position(history: History) -> None:
     """Queries above see nothing of it."""
-    monkeypatch.setattr(compaction, "TAIL", 3)
-    monkeypatch.setattr(compaction, "LONG_TAIL", 6)
     engine = history.engine
+    limit(engine, compact_rows=3, compact_long_rows=6)
     history.commit()
     engine.execute(f"CREATE CONTINUOUS QUERY totals AS {TOTALS}")
     engine.execute("CREATE CONTINUOUS QUERY top AS SELECT g, n FROM totals WHERE n > 1")
@@ -198,12 +195,10 @@ def test_a_few_groups_of_a_large_state_are_merged(history: History) -> None:
     check_law(engine, "sums", sums, since)
 
 
-def test_what_is_due(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_due(history: History) -> None:
     """Few changes wait; more wait while merging them rewrites much; a long tail does not wait."""
-    monkeypatch.setattr(compaction, "TAIL", 4)
-    monkeypatch.setattr(compaction, "LONG_TAIL", 30)
-    monkeypatch.setattr(compaction, "SHARE", 2)
     engine, table = history.engine, history.table
+    limit(engine, compact_rows=4, compact_long_rows=30, compact_share=2)
 
     def due() -> bool:
         return engine.compactor.is_due(table, engine.catalog.newest_version)
@@ -213,11 +208,11 @@ def test_what_is_due(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.maintain() == ["t"]
     assert not due()
     engine.execute("UPDATE t SET s = 'y' WHERE a = 1 OR a = 199")
-    assert not due(), "not above TAIL"
+    assert not due(), "not above compact_rows"
     engine.execute("UPDATE t SET s = 'z' WHERE a % 20 = 0")
     assert not due(), "24 change rows and nearly half of the files"
     engine.execute("UPDATE t SET s = 'z' WHERE a % 40 = 1")
-    assert due(), "above LONG_TAIL"
+    assert due(), "above compact_long_rows"
     engine.maintain()
     engine.execute("UPDATE t SET s = 'w' WHERE a < 3")
     assert due(), "6 change rows in one file"

@@ -18,6 +18,7 @@ from hypothesis import given
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import DEFAULT_LIMITS
 from cq_engine.core.types import arrow_schema
 from cq_engine.planner.forms import Decision, LookUp, Reference
 from cq_engine.refresh.look_ups import LookUps
@@ -85,7 +86,9 @@ class _Interval:
     def look_ups(self, decision: Decision) -> tuple[LookUps, list[LookUp]]:
         report = Report(decision)
         log = self.logs.__getitem__
-        return LookUps(self.tables, KEYS, report, log, lambda table: self.starts[table.name]), report.look_ups
+        return LookUps(
+            self.tables, KEYS, report, log, lambda table: self.starts[table.name], DEFAULT_LIMITS
+        ), report.look_ups
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.core.limits import Limits
 from tests.oracle.law import Change, Row, replay, row_of
 from tests.oracle.tied import QUERIES, Query
 from tests.oracle.tied_history import TiedHistory
@@ -24,10 +25,8 @@ def test_ties_are_broken_by_the_identity_in_every_mode(
     history = TiedHistory(seed)
     results: list[list[list[Row]]] = [[] for _ in queries]
     versions: list[int] = []
-    with (
-        cq_engine.connect(warehouse, spark=spark, scheduler=False) as engine,
-        forced(bulk=seed % 2 == 0, large=False),
-    ):
+    limits = Limits(**forced(bulk=seed % 2 == 0, large=False))
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=limits) as engine:
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, p INT, o INT, x INT, s STRING)")
         engine.execute("CREATE TABLE e (p INT, o INT, x INT, s STRING)")
         for at in range(COMMITS):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.refresh import binding, large_look_ups, refresh
-from cq_engine.storage import reader
+from cq_engine.core.limits import Limits
 from tests.oracle.law import Broken, Change, Row, difference, replay, row_of, unique_columns
 from tests.oracle.recorded import Recorded
 
@@ -29,19 +26,17 @@ class Tally:
     verdicts: dict[str, int] = field(default_factory=dict)
 
 
-@contextmanager
-def forced(bulk: bool, large: bool, spark: bool = False) -> Iterator[None]:
-    """Takes the paths of large deltas (`bulk`), large tables (`large`) and large intervals (`spark`), whatever the size."""
-    with pytest.MonkeyPatch.context() as patch:
-        if bulk:
-            patch.setattr(refresh, "SMALL_CHANGES", 0)
-        if large:
-            patch.setattr(reader, "SMALL_ROWS", 0)
-            patch.setattr(reader, "NARROWED", 0)
-        if spark:
-            patch.setattr(binding, "DRIVER_CHANGES", -1)
-            patch.setattr(large_look_ups, "worth_counting", lambda wanted, base: True)
-        yield
+def forced(*, bulk: bool, large: bool, spark: bool = False) -> dict[str, int]:
+    """Limits that take the paths of large deltas (`bulk`), large tables (`large`) and large intervals (`spark`), whatever
+    the size."""
+    bounds = {}
+    if bulk:
+        bounds |= {"refresh_changes": 0}
+    if large:
+        bounds |= {"small_rows": 0, "relevant_rows": 0}
+    if spark:
+        bounds |= {"driver_changes": -1, "counted_changes": 2**60}
+    return bounds
 
 
 class _Replay:
@@ -188,20 +183,16 @@ def check_history(
     `options` are those of WITH (...) that every query gets.
     """
     seed = recorded.history.seed
-    engine = cq_engine.connect(directory, spark=spark, scheduler=False, conf={"maintenance": "manual"})
-    try:
-        with forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1):
-            replayed = _Replay(recorded, engine, tally, options)
-            replayed.create()
-            replayed.run()
-            for number, query in enumerate(recorded.history.queries):
-                try:
-                    replayed.check(number)
-                except AssertionError as problem:
-                    shown = recorded.history.script(query)
-                    raise Broken(
-                        f"{problem}\n{options or 'no options'}; paths: bulk {seed % 3 == 0}, large {seed % 2 == 0},"
-                        f" spark {seed % 3 == 1}\n{shown}"
-                    ) from problem
-    finally:
-        engine.close()
+    paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1)
+    with cq_engine.connect(
+        directory, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=Limits(**paths)
+    ) as engine:
+        replayed = _Replay(recorded, engine, tally, options)
+        replayed.create()
+        replayed.run()
+        for number, query in enumerate(recorded.history.queries):
+            try:
+                replayed.check(number)
+            except AssertionError as problem:
+                shown = recorded.history.script(query)
+                raise Broken(f"{problem}\n{options or 'no options'}; limits: {paths}\n{shown}") from problem

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from cq_engine.api.engine import Engine, TransactionHandle
-from cq_engine.destinations import CallbackDestination, DeltaBatch, registry
+from cq_engine.destinations import DeltaBatch
+from tests.limits import limit
 
 RICH = (
     "SELECT account, sum(amount) AS total, count(*) AS n FROM entry GROUP BY account HAVING sum(amount) > 100"
@@ -60,7 +60,7 @@ Step = Callable[[Engine], None]
 
 def connect_story(engine: Engine, calls: Path) -> None:
     """Registers the callback, which writes every batch durably to `calls` before it accepts it."""
-    registry.CallbackDestination = partial(CallbackDestination, chunk=CHUNK)  # type: ignore[attr-defined, assignment]
+    limit(engine, batch_deltas=CHUNK)
 
     @engine.callback("calls")
     def _write(batch: DeltaBatch) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 import cq_engine
 from cq_engine.api.engine import Engine
-from cq_engine.destinations import CallbackDestination, DeltaBatch, Retry, registry
+from cq_engine.core.limits import Limits
+from cq_engine.destinations import DeltaBatch, Retry
 from tests.recovery.conftest import LONG
 
 Connect = Callable[..., Engine]
@@ -147,11 +148,9 @@ def test_drain_names_the_destination_that_refuses(connect: Connect, scheduler: b
 
 
 @pytest.mark.parametrize("scheduler", [False, True])
-def test_a_cursor_within_a_commit_still_waits(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, scheduler: bool
-) -> None:
-    monkeypatch.setattr(registry, "CallbackDestination", partial(CallbackDestination, chunk=2))
-    engine = connect(scheduler=False)
+def test_a_cursor_within_a_commit_still_waits(connect: Connect, scheduler: bool) -> None:
+    limits = Limits(batch_deltas=2)
+    engine = connect(scheduler=False, limits=limits)
     first = Receiver()
     prepare(engine, "CALLBACK parts", parts=first)
     insert(engine, *range(5))
@@ -167,7 +166,7 @@ def test_a_cursor_within_a_commit_still_waits(
     cursor = cursors(engine)["callback:parts"]
     assert (cursor.version, cursor.sequence > 0) == (1, True)
     engine.close()
-    again = connect(scheduler=scheduler)
+    again = connect(scheduler=scheduler, limits=limits)
     assert again.describe("q").position == 1
     second = Receiver()
     again.callback("parts")(second)

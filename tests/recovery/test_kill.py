@@ -11,7 +11,6 @@ import pytest
 
 from cq_engine.api.engine import Engine
 from cq_engine.core import faults
-from cq_engine.destinations import CallbackDestination, registry
 from tests.recovery.checks import check_all
 from tests.recovery.story import connect_story, finish, tell
 
@@ -46,12 +45,6 @@ def check_successor(connect: Callable[..., Engine], warehouse: Path, calls: Path
     tell(engine)
     finish(engine)
     return check_all(engine, warehouse, calls, look_at=look_at)
-
-
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undoes after the test what the story does to the size of batches."""
-    monkeypatch.setattr(registry, "CallbackDestination", CallbackDestination)
 
 
 def kill(worker: Any, warehouse: Path, calls: Path, fault: str) -> None:

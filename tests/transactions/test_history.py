@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION
-from cq_engine.storage import reader
-from cq_engine.transactions import commit, transaction
+from cq_engine.core.limits import Limits
 from tests.transactions.harness import Small, execute
 
 SCHEMA = "CREATE TABLE t (k INT PRIMARY KEY, g INT, v VARCHAR, x DOUBLE)"
@@ -103,27 +102,22 @@ def test_history_in_memory(small: Small, seed: int) -> None:
     _history(small, seed, 10)
 
 
+@pytest.mark.parametrize("limits", [Limits(small_rows=-1, look_up_rows=-1)])
 @pytest.mark.parametrize("seed", [11])
-def test_history_through_spark(small: Small, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_through_spark(small: Small, seed: int) -> None:
     """No image in memory: everything goes through Spark's images."""
-    monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-    monkeypatch.setattr(reader, "RESTRICT_ROWS", -1)
     _history(small, seed, 6)
 
 
+@pytest.mark.parametrize("limits", [Limits(pending_rows=0, inline_bytes=0, small_rows=0)])
 @pytest.mark.parametrize("seed", [21])
-def test_history_in_bulk(small: Small, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_in_bulk(small: Small, seed: int) -> None:
     """No row on the driver: every effect is staged by executors, every change set is files."""
-    monkeypatch.setattr(transaction, "PENDING_ROWS", 0)
-    monkeypatch.setattr(commit, "INLINE_BYTES", 0)
-    monkeypatch.setattr(reader, "SMALL_ROWS", 0)
     _history(small, seed, 5)
 
 
-def test_a_failed_bulk_commit_leaves_nothing(
-    small: Small, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction, "PENDING_ROWS", 0)
+@pytest.mark.parametrize("limits", [Limits(pending_rows=0)])
+def test_a_failed_bulk_commit_leaves_nothing(small: Small, spark: SparkSession) -> None:
     small.create("CREATE TABLE t (k INT PRIMARY KEY, g INT)")
     current = small.begin()
     current.insert("t", spark.sql("SELECT CAST(id % 5 AS INT) AS k, 1 AS g FROM range(10)"))

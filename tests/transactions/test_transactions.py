@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cq_engine.core.errors import AnalysisError, ConflictError, ConstraintError, CQError, TransactionError
-from cq_engine.transactions import transaction as transactions
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.transactions.apply_changes import apply_all
 from tests.transactions.harness import Small, execute, tuples
 
@@ -162,10 +162,8 @@ def test_apply_changes_of_keys_and_times(stock: Small) -> None:
 # ---------------------------------------------------------------- COPY INTO
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_copy(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bulk: bool) -> None:
-    if bulk:
-        monkeypatch.setattr(transactions, "PENDING_ROWS", 0)
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, Limits(pending_rows=0)], ids=["small", "bulk"])
+def test_copy(small: Small, tmp_path: Path) -> None:
     small.create("CREATE TABLE c (id BIGINT PRIMARY KEY, d DATE, x DOUBLE, s STRING)")
     (tmp_path / "a.csv").write_text("s,id,x\nhello,1,1.5\n,2,\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("3,2024-01-02,0.5,b\n", encoding="utf-8")

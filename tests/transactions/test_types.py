@@ -9,10 +9,9 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.spark.literals import literal_rows
-from cq_engine.storage import reader
 from cq_engine.storage.rows import conform
-from cq_engine.transactions import commit, transaction
 from cq_engine.transactions.dml import _by_position
 from tests.transactions.harness import Small
 
@@ -85,13 +84,16 @@ TYPES = "k INT PRIMARY KEY, a ARRAY<INT>, m MAP<STRING, INT>, s STRUCT<x: INT, y
 ROW = "array({0}, NULL), map('p', {0}), named_struct('x', {0}, 'y', 'z'), X'0{0}', TIMESTAMP '2020-01-01 00:00:0{0}', {0}.5BD"
 
 
-@pytest.mark.parametrize("how", ["memory", "spark", "bulk"])
-def test_every_type(small: Small, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    if how != "memory":
-        monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-        monkeypatch.setattr(commit, "INLINE_BYTES", 0)
-    if how == "bulk":
-        monkeypatch.setattr(transaction, "PENDING_ROWS", 0)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        DEFAULT_LIMITS,
+        Limits(small_rows=-1, inline_bytes=0),
+        Limits(small_rows=-1, inline_bytes=0, pending_rows=0),
+    ],
+    ids=["memory", "spark", "bulk"],
+)
+def test_every_type(small: Small) -> None:
     small.create(f"CREATE TABLE n ({TYPES})")
     for k in (1, 2, 3):
         small.run(f"INSERT INTO n SELECT {k}, " + ROW.format(k))
@@ -106,11 +108,10 @@ def test_every_type(small: Small, monkeypatch: pytest.MonkeyPatch, how: str) -> 
     assert small.run("UPDATE n SET a = a, m = m, s = s").commit_version is None
 
 
-@pytest.mark.parametrize("how", ["memory", "spark"])
-def test_identity_of_floats(small: Small, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    if how == "spark":
-        monkeypatch.setattr(reader, "SMALL_ROWS", -1)
-        monkeypatch.setattr(reader, "RESTRICT_ROWS", -1)
+@pytest.mark.parametrize(
+    "limits", [DEFAULT_LIMITS, Limits(small_rows=-1, look_up_rows=-1)], ids=["memory", "spark"]
+)
+def test_identity_of_floats(small: Small) -> None:
     small.create("CREATE TABLE f (x DOUBLE PRIMARY KEY, v INT)")
     small.run("INSERT INTO f SELECT double('NaN'), 1 UNION ALL SELECT 0.0D, 2 UNION ALL SELECT 1.5D, 3")
     for again in ("double('NaN')", "-0.0D"):

@@ -1,0 +1,187 @@
+"""The numeric bounds of an engine: above which size another way is taken, how much is kept, how long is waited.
+
+One frozen value for all of an engine; `Catalog.limits` holds it, and every part above reads it there. Tests choose a
+path by other values: `connect(..., limits=Limits(small_rows=-1))`. Facts of formats (widths of SQL types, footers of
+files) and words for people are no bounds and stand where they are used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_LIMITS", "Limits"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every bound with its unit and its reason. A row bound of -1 means: never, not even for no rows."""
+
+    # ------------------------------------------------------------ catalog
+
+    row_ids: int = 10_000
+    """Hidden row identities reserved at a time: one write to the catalog for so many rows."""
+    inline_cache_bytes: int = 256 * _MIB
+    """Decoded inline change rows that are kept in memory."""
+    lease_seconds: float = 30.0
+    """Without a heartbeat for so long, a holder of the warehouse that cannot be asked is taken for dead."""
+    heartbeat_seconds: float = 5.0
+    """Between two heartbeats; several of them fit into `lease_seconds`."""
+    flush_rows: int = 1_000_000
+    """Inline change rows per file when they are flushed, so that a long run does not have to fit into memory."""
+    checkpoint_commits: int = 50
+    """Published Delta Lake versions between two checkpoints: readers list no more than so many log files."""
+    publish_tries: int = 3
+    """How often a publication is tried that another writer of the same Delta Lake table comes before."""
+    publish_batch_rows: int = 65_536
+    """Rows in memory at a time while a file is copied for publication."""
+
+    # ------------------------------------------------------------ reading tables
+
+    small_rows: int = 50_000
+    """A table with at most so many rows has an image in memory."""
+    small_bytes: int = 64 * _MIB
+    """All images in memory together."""
+    image_frames: int = 64
+    """DataFrames of images in memory that are kept for the next statement."""
+    look_up_files: int = 64
+    """Files, after pruning, that the driver reads itself."""
+    look_up_rows: int = 1_000_000
+    """Rows that the driver takes out of them."""
+    in_list: int = 1_000
+    """Literals in one pushed-down IN; more become a broadcast semi-join."""
+    relevant_rows: int = 1_000
+    """Of more change rows than this, those are picked that concern what is looked up."""
+    change_rows: int = 200_000
+    """Change rows that the driver is willing to apply to build one image in memory."""
+    change_files: int = 16
+    """Change files that the driver reads itself."""
+    change_bytes: int = 64 * _MIB
+    """How large those files may be together."""
+    row_group_files: int = 1_024
+    """Files of which the statistics of row groups are kept in memory; those used last stay."""
+    column_copy_share: int = 4
+    """At most one part in so many of the free disk space becomes copies of columns."""
+    column_copy_common: int = 1_000
+    """A column gets a sorted copy where a value has, on average, at most so many rows."""
+    column_copy_search: int = 20
+    """Values are searched for one by one where there are at most one in so many of the rows."""
+
+    # ------------------------------------------------------------ refreshes
+
+    refresh_changes: int = 1_000_000
+    """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
+    refresh_rows: int = 2_000_000
+    """Rows of one statement of a refresh that the driver takes; more are written by executors."""
+    driver_changes: int = 1_000_000
+    """More change rows than this of one table are netted by Spark, not by the driver."""
+    driver_rows: int = 1_000_000
+    """More rows than this of one table are read by Spark."""
+    driver_bytes: int = 128 * _MIB
+    """Likewise, whatever their number."""
+    state_changes: int = 500_000
+    """More change rows than this of a state are merged by Spark."""
+    key_values: int = 100_000
+    """More distinct keys than this are not worth a look-up by key; the table is scanned."""
+    known_values: int = 1_000_000
+    """More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
+    key_combinations: int = 100_000
+    """Keys of several columns are tried one by one up to this number."""
+    counted_changes: int = 0
+    """Up to so many change rows Spark counts the keys that are left, however few rows the table has."""
+    recompute_share: float = 1.0
+    """A refresh recomputes where the interval has more change rows than this share of the rows of all tables."""
+    recompute_rows: int = 100_000
+    """Of fewer change rows, a delta is always made from them."""
+    plans: int = 256
+    """Delta plans that an engine keeps; those used last stay."""
+    own_plan_uses: int = 20
+    """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
+    plan_misses: int = 3
+    """After so many intervals that a plan could not serve, it serves only those that it was made for."""
+    input_least_bytes: int = 1 * _MIB
+    """Room of a plan input at least. The room is a hole in a file and costs nothing."""
+    input_most_bytes: int = 128 * _MIB
+    """Larger contents are no plan input: there the fixed cost of a query counts for little."""
+    input_spare: int = 8
+    """A plan input has room for so many times what it gets first, up to `input_most_bytes`."""
+
+    # ------------------------------------------------------------ writing
+
+    inline_bytes: int = 1_000_000
+    """Change rows of one table in a commit up to this size are stored in the catalog; more go into files."""
+    pending_rows: int = 100_000
+    """Rows of one statement's effect that the driver takes; more are staged by executors."""
+    staged_file_rows: int = 1_000_000
+    """Rows per file that a statement writes."""
+    staged_files: int = 64
+    """Files that one statement writes at most, and so the tasks that write them."""
+    staged_files_unknown: int = 8
+    """Files where nobody knows how many rows there will be."""
+    row_group_rows: int = 10_000
+    """Rows of a Parquet row group: files are sorted, and a look-up by key decodes only the groups that may hold it."""
+    start_rows: int = 100_000
+    """Up to so many rows of a new query's result or state go through the driver; executors write more."""
+
+    # ------------------------------------------------------------ maintenance
+
+    compact_rows: int = 20_000
+    """Change rows since the snapshot below which nothing is merged."""
+    compact_long_rows: int = 80_000
+    """Change rows beyond which they are merged whatever that costs: look-ups read all of them."""
+    compact_share: int = 5
+    """Between the two, at most so many rows are rewritten for each change row."""
+    change_file_weight: int = 1_000
+    """A file of change rows that is not in memory costs a look-up as much as so many rows."""
+    free_change_files: int = 8
+    """So many of them cost nothing."""
+    snapshot_file_rows: int = 500_000
+    """Rows per file of a snapshot: what one changed row causes to be written again."""
+    merge_changes: int = 200_000
+    """Change rows that the driver plans a merge with; more are merged by rewriting the whole table with Spark."""
+    merge_files: int = 1_000
+    """Files of change rows that it reads for that."""
+    merge_rows: int = 1_000_000
+    """Rows that the driver rewrites itself; more are rewritten by Spark."""
+    merge_versions: int = 32
+    """Insert-only commits whose files one Spark statement rewrites."""
+    vacuum_seconds: float = 3600.0
+    """Between two vacuums in the background."""
+    first_vacuum_seconds: float = 600.0
+    """From the start to the first of them, and how long maintenance waits for work at most."""
+    maintenance_commits: int = 64
+    """Commits after which a process that only commits gets the thread of maintenance."""
+    publish_seconds: float = 5.0
+    """Between two publications that follow refreshes."""
+    grace_seconds: float = 600.0
+    """For so long the files of forgotten versions stay: a reader may have begun to read them."""
+
+    # ------------------------------------------------------------ delivery, groups and draining
+
+    log_block_rows: int = 100_000
+    """Change rows of a delta log that are taken from Spark at a time."""
+    batch_deltas: int = 10_000
+    """Deltas of a callback's batch at most: what is delivered again after a crash."""
+    table_inline_bytes: int = 1 * _MIB
+    """Rows for a destination table up to this size are stored in the catalog; larger ones in files."""
+    deliveries: int = 64
+    """Destinations that are served at the same time in the background, each by a thread."""
+    guilty_trials: int = 100
+    """Refreshes that are tried to find the members with which the refresh of a group fails."""
+    settle_rows: int = 50_000
+    """Rows of a shared log after which the cursors of members without deltas are moved, all at once."""
+    settle_cursors: int = 500
+    """Cursors that one transaction moves; commits come in between."""
+    refresh_rounds: int = 5
+    """How often a refresh starts over because others have taken the queries that it reads to different versions."""
+    drain_refreshes: int = 4
+    """Queries that DRAIN refreshes at the same time; they share the session, and Spark runs the jobs of several threads."""
+
+    def __post_init__(self) -> None:
+        if self.batch_deltas < 1:
+            raise ValueError("a batch holds at least one delta")
+
+
+DEFAULT_LIMITS = Limits()
+"""What an engine gets that is told nothing else."""
