@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.api import statements
 from cq_engine.api.handles import QueryDescription, TransactionHandle
 from cq_engine.api.locating import located
-from cq_engine.api.options import check_option
 from cq_engine.api.scheduling import Scheduling
 from cq_engine.api.scripts import read_script
 from cq_engine.api.upkeep import Upkeep
@@ -28,6 +27,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
+from cq_engine.core.options import check_option
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.grammar import parse

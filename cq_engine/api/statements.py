@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from cq_engine.api import show
 from cq_engine.api.explain import analyze_query, explain_query, explain_text
-from cq_engine.api.options import check_option
 from cq_engine.catalog import apply
 from cq_engine.catalog.functions import drop_function
 from cq_engine.core.errors import CatalogError, TransactionError
+from cq_engine.core.options import RETENTION, check_option, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     AlterContinuousQuery,
@@ -42,7 +42,6 @@ from cq_engine.grammar import (
     When,
 )
 from cq_engine.lifecycle.draining import has_news
-from cq_engine.maintenance.retention import KEPT, OPTION, parse_retention
 from cq_engine.query.query import query_frame, run_query
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
@@ -140,7 +139,7 @@ def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.tables:
         return Result(message=f"table {statement.name} exists")
-    parse_retention({k.lower(): v for k, v in statement.options}.get(OPTION, KEPT))
+    option_value(RETENTION, {k.lower(): v for k, v in statement.options})
     if statement.query is not None:
         return _create_as(statement, engine)
     with engine.queries.ddl, catalog.lock, catalog.write() as unit:

@@ -8,10 +8,11 @@ from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
+from cq_engine.core.options import parse_retention
 from cq_engine.lifecycle.registry import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
-from cq_engine.maintenance.retention import Vacuumed, parse_retention, vacuum
+from cq_engine.maintenance.retention import Vacuumed, vacuum
 
 __all__ = ["Upkeep"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -13,13 +13,12 @@ from cq_engine.catalog.graph import reached, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError
+from cq_engine.core.options import option_names, option_value
 from cq_engine.definition.start import scalar_states
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import check, columns_for
 from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
-from cq_engine.maintenance.retention import KEPT, OPTION, parse_retention
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.forms import FORMS, PRE_IMAGES
 from cq_engine.refresh.frontier import frontier, waiting_for
 
 __all__ = [
@@ -33,24 +32,18 @@ __all__ = [
 ]
 
 
-_OPTIONS = ("refresh", "form", "pre_image", "query_group", OPTION)
-
-
 def check_options(query: ContinuousQuery) -> None:
     """Raises AnalysisError for WITH options that are unknown or that the query does not meet."""
-    options = dict(query.options)
+    options, known = dict(query.options), option_names("query")
     for name in options:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, 1)
+        if name not in known:
+            near = get_close_matches(name, known, 1)
             raise AnalysisError(
                 f"there is no option {name} of a continuous query",
-                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}",
+                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}",
             )
-    _one_of(options, "query_group", ("auto", "on", "off"))
-    wanted = _one_of(options, "refresh", ("auto", "incremental", "full"))
-    parse_retention(options.get(OPTION, KEPT))
-    form = _one_of(options, "form", FORMS)
-    _one_of(options, "pre_image", PRE_IMAGES)
+    values = {name: option_value(name, options).lower() for name in known}
+    wanted, form = values["refresh"], values["form"]
     if form == "recompute" and wanted == "incremental":
         raise AnalysisError(
             "refresh = incremental and form = recompute contradict each other", hint="leave one of them out"
@@ -66,15 +59,6 @@ def check_options(query: ContinuousQuery) -> None:
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),
             hint="leave out refresh = 'incremental' to have it recomputed in full",
         )  # fmt: skip
-
-
-def _one_of(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:
-    """The value of an option, `auto` where it is not given. Raises AnalysisError for one that it does not have."""
-    value = options.get(name, "auto").lower()
-    if value not in values:
-        shown = f"{', '.join(values[:-1])} or {values[-1]}"
-        raise AnalysisError(f"option {name} = {value} is unknown", hint=f"it is {shown}")
-    return value
 
 
 def start_version(services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled) -> int:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from cq_engine.api.options import is_manual, look_up_cache
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError
+from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
 
 __all__ = ["Maintenance"]

@@ -12,7 +12,6 @@ A version stays where somebody may still ask for it:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,17 +23,11 @@ from cq_engine.catalog.groups import members
 from cq_engine.catalog.model import ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
+from cq_engine.core.errors import CatalogError, StorageError
+from cq_engine.core.options import RETENTION, option_value, parse_retention
 from cq_engine.destinations.log import needed_from
 
-__all__ = ["KEPT", "OPTION", "Vacuumed", "parse_retention", "vacuum"]
-
-OPTION = "retention"
-"""The option of a table, a continuous query or the engine that says how long its versions are kept."""
-KEPT = "7 days"
-
-_UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-_LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
+__all__ = ["Vacuumed", "vacuum"]
 
 
 @dataclass(frozen=True)
@@ -43,22 +36,6 @@ class Vacuumed:
 
     forgotten: int
     removed: int
-
-
-def parse_retention(text: str) -> timedelta | None:
-    """A length of time such as '7 days' or '36 hours'; None for 'forever'. Raises AnalysisError."""
-    if text.strip().lower() == "forever":
-        return None
-    found = _LENGTH.fullmatch(text)
-    if found is None:
-        raise AnalysisError(
-            f"retention = '{text}' is no length of time",
-            hint="write a number of minutes, hours, days or weeks, as in '7 days', or 'forever'",
-        )
-    try:
-        return timedelta(seconds=int(found[1]) * _UNITS[found[2].lower()])
-    except OverflowError:
-        return None
 
 
 def vacuum(
@@ -159,8 +136,8 @@ def _declared(
     """The version at the beginning of the retention: the newest commit that is at least as old."""
     length = retain
     if length is None:
-        text = {name.lower(): value for name, value in options}.get(OPTION) or conf.get(OPTION, KEPT)
-        length = parse_retention(text)
+        own = {name.lower(): value for name, value in options}.get(RETENTION)
+        length = parse_retention(own or option_value(RETENTION, conf))
     if length is None:
         return 0
     try:

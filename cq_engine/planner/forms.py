@@ -31,8 +31,6 @@ from cq_engine.catalog.model import CatalogState
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
 __all__ = [
-    "FORMS",
-    "PRE_IMAGES",
     "Decision",
     "LookUp",
     "Reference",
@@ -42,9 +40,6 @@ __all__ = [
     "references",
     "worth_counting",
 ]
-
-FORMS = ("auto", "general", "fk_pk", "fk_pk_units", "recompute")
-PRE_IMAGES = ("auto", "undo", "sql")
 
 
 @dataclass(frozen=True)

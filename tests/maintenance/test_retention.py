@@ -14,8 +14,8 @@ import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import AnalysisError, CatalogError, CQSyntaxError, StorageError
+from cq_engine.core.options import parse_retention
 from cq_engine.destinations import DeltaBatch
-from cq_engine.maintenance.retention import parse_retention
 from tests.maintenance.oracle import check_law, image
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -1,0 +1,125 @@
+"""All options: those of the engine (`conf` of `connect`, `--conf` of the command, SET), and those that tables and
+continuous queries have in WITH (...). Spark's, `spark.*`, are not among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cq_engine.core.errors import AnalysisError
+
+__all__ = [
+    "LOOK_UP_CACHE",
+    "MAINTENANCE",
+    "OPTIONS",
+    "RETENTION",
+    "Option",
+    "check_option",
+    "is_manual",
+    "look_up_cache",
+    "option_names",
+    "option_value",
+    "parse_retention",
+    "parse_size",
+]
+
+MAINTENANCE = "maintenance"
+LOOK_UP_CACHE = "look_up_cache"
+RETENTION = "retention"
+
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
+_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
+_SECONDS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the engine, of tables or of queries. `check` raises AnalysisError for a value that it does not have."""
+
+    default: str
+    owners: tuple[str, ...]
+    check: Callable[[str], object]
+
+
+def parse_retention(text: str) -> timedelta | None:
+    """A length of time such as '7 days' or '36 hours'; None for 'forever'. Raises AnalysisError."""
+    if text.strip().lower() == "forever":
+        return None
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        raise AnalysisError(
+            f"{RETENTION} = '{text}' is no length of time",
+            hint="write a number of minutes, hours, days or weeks, as in '7 days', or 'forever'",
+        )
+    try:
+        return timedelta(seconds=int(found[1]) * _SECONDS[found[2].lower()])
+    except OverflowError:
+        return None
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a number of MB or GB, such as '500 MB'; 0 for 'off'. Raises AnalysisError."""
+    if text.lower() == "off":
+        return 0
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise AnalysisError(
+            f"{LOOK_UP_CACHE} = '{text}' is no size",
+            hint="write a number of MB or GB, as in '500 MB', or 'off'",
+        )
+    return int(found[1]) * _BYTES[found[2].lower()]
+
+
+def _one_of(name: str, *values: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value.lower() not in values:
+            shown = f"{', '.join(values[:-1])} or {values[-1]}"
+            raise AnalysisError(f"option {name} = {value.lower()} is unknown", hint=f"it is {shown}")
+
+    return check
+
+
+_ENGINE, _TABLE, _QUERY = "engine", "table", "query"
+OPTIONS: Mapping[str, Option] = {
+    MAINTENANCE: Option("background", (_ENGINE,), _one_of(MAINTENANCE, "background", "manual")),
+    LOOK_UP_CACHE: Option("2 GB", (_ENGINE,), parse_size),
+    RETENTION: Option("7 days", (_ENGINE, _TABLE, _QUERY), parse_retention),
+    "refresh": Option("auto", (_QUERY,), _one_of("refresh", "auto", "incremental", "full")),
+    "form": Option(
+        "auto", (_QUERY,), _one_of("form", "auto", "general", "fk_pk", "fk_pk_units", "recompute")
+    ),
+    "pre_image": Option("auto", (_QUERY,), _one_of("pre_image", "auto", "undo", "sql")),
+    "query_group": Option("auto", (_QUERY,), _one_of("query_group", "auto", "on", "off")),
+}
+"""By name, in lower case."""
+
+
+def option_names(owner: str) -> tuple[str, ...]:
+    """The options of 'engine', 'table' or 'query'."""
+    return tuple(name for name, option in OPTIONS.items() if owner in option.owners)
+
+
+def option_value(name: str, options: Mapping[str, str]) -> str:
+    """What `options`, by names in lower case, say of an option, or its default. Raises AnalysisError."""
+    value = options.get(name, OPTIONS[name].default)
+    OPTIONS[name].check(value)
+    return value
+
+
+def check_option(name: str, value: str) -> None:
+    """Raises AnalysisError for a value that the engine's option `name` does not have. Unknown names are nobody's."""
+    if name.lower() in option_names(_ENGINE):
+        OPTIONS[name.lower()].check(value)
+
+
+def is_manual(conf: Mapping[str, str]) -> bool:
+    """`maintenance`: 'background', which is the default, or 'manual'. Raises AnalysisError."""
+    return option_value(MAINTENANCE, conf).lower() == "manual"
+
+
+def look_up_cache(conf: Mapping[str, str]) -> int:
+    """`look_up_cache` in bytes, by default 2 GB; 0 for 'off'. Raises AnalysisError."""
+    return parse_size(option_value(LOOK_UP_CACHE, conf))
