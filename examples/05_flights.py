@@ -19,11 +19,11 @@ from pathlib import Path
 
 from delivered import row_of, show_delivered, show_latest
 from flights.source import FIRST_DAY, DataMissingError, Day, Replay, data_directory
+from progress import Progress
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 import cq_engine
-from cq_engine.progress import Progress
 
 HERE = Path(__file__).parent / "flights"
 QUERIES = {

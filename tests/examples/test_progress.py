@@ -1,12 +1,12 @@
-"""Progress bars and lines."""
+"""Progress bars and lines of the examples."""
 
 from __future__ import annotations
 
 import doctest
 import io
 
-import cq_engine.progress
-from cq_engine.progress import Progress, progress
+import progress
+from progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -15,12 +15,12 @@ class Terminal(io.StringIO):
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(cq_engine.progress).failed == 0
+    assert doctest.testmod(progress).failed == 0
 
 
 def test_plain_lines_are_sparse() -> None:
     plain = io.StringIO()
-    assert len(list(progress(range(1000), "days", stream=plain))) == 1000
+    assert len(list(progress.progress(range(1000), "days", stream=plain))) == 1000
     assert plain.getvalue() == "days: 1000 of 1000 (100 %)\n"
 
 
@@ -34,6 +34,6 @@ def test_without_a_total() -> None:
 
 def test_a_bar_at_a_terminal() -> None:
     terminal = Terminal()
-    assert list(progress("abc", "letters", stream=terminal)) == ["a", "b", "c"]
+    assert list(progress.progress("abc", "letters", stream=terminal)) == ["a", "b", "c"]
     assert "letters" in terminal.getvalue()
     assert "3/3" in terminal.getvalue()
