@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from operator import attrgetter
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import LRUCache
 
 from cq_engine.catalog.model import CHANGE_TYPE, ChangeSet
 
@@ -15,6 +17,7 @@ __all__ = ["InlineCache", "decode", "encode", "kinds_of"]
 _COMPRESS_FROM = 32_768
 """Bytes. Below that the schema outweighs the rows and a codec only costs time."""
 
+_Key: TypeAlias = tuple[int, int, int, int]
 _KINDS = {"insert": "INSERT", "delete": "DELETE", "update_preimage": "UPDATE", "update_postimage": "UPDATE"}
 
 
@@ -43,40 +46,23 @@ class InlineCache:
     """The change rows used last, up to `capacity` bytes; safe to share between threads."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
-        self._rows: OrderedDict[tuple[int, int, int, int], pa.Table] = OrderedDict()
+        self._rows: LRUCache[_Key, pa.Table] = LRUCache(capacity, getsizeof=attrgetter("nbytes"))
         self._lock = threading.Lock()
 
     def get(self, changes: ChangeSet) -> pa.Table | None:
-        key = _key(changes)
         with self._lock:
-            found = self._rows.get(key)
-            if found is not None:
-                self._rows.move_to_end(key)
-            return found
+            return self._rows.get(_key(changes))
 
     def put(self, changes: ChangeSet, rows: pa.Table) -> None:
         """Keeps `rows`; something larger than the whole cache is not kept."""
-        size = rows.nbytes
-        if size > self.capacity:
-            return
-        with self._lock:
-            self._drop(_key(changes))
-            self._rows[_key(changes)] = rows
-            self.used += size
-            while self.used > self.capacity:
-                self._drop(next(iter(self._rows)))
+        if rows.nbytes <= self._rows.maxsize:
+            with self._lock:
+                self._rows[_key(changes)] = rows
 
     def discard(self, changes: ChangeSet) -> None:
         with self._lock:
-            self._drop(_key(changes))
-
-    def _drop(self, key: tuple[int, int, int, int]) -> None:
-        dropped = self._rows.pop(key, None)
-        if dropped is not None:
-            self.used -= dropped.nbytes
+            self._rows.pop(_key(changes), None)
 
 
-def _key(changes: ChangeSet) -> tuple[int, int, int, int]:
+def _key(changes: ChangeSet) -> _Key:
     return (changes.table_id, changes.id, changes.low, changes.high)

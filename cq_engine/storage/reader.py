@@ -7,11 +7,12 @@ is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import LRUCache
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -53,9 +54,13 @@ class Reader(ChangeReader):
         """Gives the rows of a table of kind constants, which is not stored."""
         self._lock = threading.RLock()
         self.look_ups = FileLookUps(catalog.limits)
-        self._residents: OrderedDict[int, ResidentImage] = OrderedDict()
-        self._images: OrderedDict[tuple[int, int, tuple[Column, ...]], pa.Table] = OrderedDict()
-        self._frames: OrderedDict[tuple[int, int, tuple[Column, ...], int], DataFrame] = OrderedDict()
+        half, nbytes = self.limits.small_bytes // 2, attrgetter("nbytes")
+        self._residents: LRUCache[int, ResidentImage] = LRUCache(half, getsizeof=nbytes)
+        self._images: LRUCache[tuple[int, int, tuple[Column, ...]], pa.Table] = LRUCache(
+            half, getsizeof=nbytes
+        )
+        self._frames: LRUCache[tuple[int, int, tuple[Column, ...], int], DataFrame]
+        self._frames = LRUCache(self.limits.image_frames)
 
     # ------------------------------------------------------------ snapshots
 
@@ -139,17 +144,12 @@ class Reader(ChangeReader):
             self.catalog.layout(table.id, version)  # says so, though it may still be in memory
         with self._lock:
             if key in self._images:
-                self._images.move_to_end(key)
                 return self._images[key]
             resident = self._resident(table, version)
             if resident is None:
                 return None
-            rows = self._images[key] = resident.rows()
-            while (
-                len(self._images) > 1
-                and sum(image.nbytes for image in self._images.values()) > self.limits.small_bytes // 2
-            ):
-                self._images.popitem(last=False)
+            rows = resident.rows()
+            self._images[key] = rows
             return rows
 
     @retry_reading
@@ -216,19 +216,12 @@ class Reader(ChangeReader):
         kept = self._residents.get(table.id)
         if kept is not None and kept.columns == columns:
             if kept.version == version:
-                self._residents.move_to_end(table.id)
                 return kept
             if kept.version < version and self._advance(table, kept, version):
                 return kept
         resident = self._build(table, version)
         if resident is not None and (kept is None or kept.version < version or kept.columns != columns):
             self._residents[table.id] = resident
-            self._residents.move_to_end(table.id)
-            while (
-                len(self._residents) > 1
-                and sum(a.nbytes for a in self._residents.values()) > self.limits.small_bytes // 2
-            ):
-                self._residents.popitem(last=False)
         return resident
 
     def _advance(self, table: VersionedTable, resident: ResidentImage, version: int) -> bool:
@@ -245,7 +238,7 @@ class Reader(ChangeReader):
         if len(resident) > self.limits.small_rows or resident.nbytes > self.limits.small_bytes // 4:
             del self._residents[table.id]
             return False
-        self._residents.move_to_end(table.id)
+        self._residents[table.id] = resident  # with the size that it has now
         return True
 
     def _build(self, table: VersionedTable, version: int) -> ResidentImage | None:
@@ -276,9 +269,6 @@ class Reader(ChangeReader):
         with self._lock:
             if key not in self._frames:
                 self._frames[key] = self.frame(rows, table.physical_columns)
-                while len(self._frames) > self.limits.image_frames:
-                    self._frames.popitem(last=False)
-            self._frames.move_to_end(key)
             return self._frames[key]
 
 

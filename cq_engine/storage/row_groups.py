@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+from cachetools import LRUCache
 
 __all__ = ["RowGroups"]
 
@@ -30,8 +30,7 @@ class RowGroups:
     """The row groups of at most `most` files that were looked into. Thread-safe."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._files: OrderedDict[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = OrderedDict()
+        self._files: LRUCache[str, tuple[ds.ParquetFileFragment, dict[str, _Bounds]]] = LRUCache(most)
         self._guard = threading.Lock()
 
     def prune(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> tuple[ds.Dataset, list[float]]:
@@ -58,15 +57,12 @@ class RowGroups:
     def _of(self, fragment: ds.ParquetFileFragment) -> tuple[ds.ParquetFileFragment, Mapping[str, _Bounds]]:
         with self._guard:
             found = self._files.get(fragment.path)
-            if found is not None:
-                self._files.move_to_end(fragment.path)
-                return found
+        if found is not None:
+            return found
         fragment.ensure_complete_metadata()
         read = fragment, _bounds(fragment)
         with self._guard:
             self._files[fragment.path] = read
-            while len(self._files) > self._most:
-                self._files.popitem(last=False)
         return read
 
 
