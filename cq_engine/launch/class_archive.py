@@ -21,6 +21,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from cq_engine.launch.java import Java
 
 __all__ = [
@@ -58,13 +60,11 @@ def cache_directory(environ: Mapping[str, str] | None = None) -> Path | None:
     environ = os.environ if environ is None else environ
     if environ.get("CQ_CACHE_DIR"):
         return Path(environ["CQ_CACHE_DIR"]).expanduser().absolute()
-    named = environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME", "")
-    if named and Path(named).is_absolute():
-        return Path(named) / "cq-engine"
     try:
-        return Path.home() / ".cache" / "cq-engine"
+        found = user_cache_path("cq-engine", appauthor=False)
     except RuntimeError:
         return None
+    return found if found.is_absolute() else None  # earlier releases of platformdirs do not raise
 
 
 def archive_path(java: Java, environ: Mapping[str, str] | None = None) -> Path | None:

@@ -16,6 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from platformdirs import user_state_path
+
 from cq_engine.core.errors import CQError, Location
 from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_result, row_count
 from cq_engine.repl.background import Opening, Worker, wait
@@ -331,11 +333,7 @@ class _InternalError(CQError):
 
 def state_directory() -> Path:
     """Where the prompt keeps its history: `cq-engine` in the user's directory for state."""
-    if os.name == "nt":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    else:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "cq-engine"
+    return user_state_path("cq-engine", appauthor=False)
 
 
 def _logs_of(warehouse: str) -> Path | None:
