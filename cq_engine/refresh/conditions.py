@@ -3,7 +3,8 @@ constants. Of others it says nothing, so that at least the rows that Spark would
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import reduce
@@ -11,12 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as t
 from sqlglot import exp
 
-__all__ = ["possible"]
+from cq_engine.core.types import collations, spark_type
+
+__all__ = ["is_compared", "possible"]
 
 Columns = Mapping[str, pa.ChunkedArray]
-"""The columns that may be compared, by the names that conditions have for them."""
+"""The columns that may be compared (`is_compared`), by the names that conditions have for them."""
+
+_COMPARED = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DecimalType, t.StringType, t.DateType)
 
 _COMPARISONS: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
     exp.EQ: pc.equal,
@@ -32,6 +38,16 @@ _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.GT: exp.LT,
     exp.GTE: exp.LTE,
 }
+
+
+def is_compared(kind: str) -> bool:
+    """Does the driver compare columns of the Spark type `kind` with constants?
+
+    >>> is_compared("int"), is_compared("interval month"), is_compared("string collate UTF8_LCASE")
+    (True, False, False)
+    """
+    found = spark_type(kind)
+    return isinstance(found, _COMPARED) and not collations(found)
 
 
 def possible(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
@@ -73,35 +89,86 @@ def _compared(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
     kind, left, right = type(condition), condition.this.unnest(), condition.expression.unnest()
     if isinstance(right, exp.Column):
         kind, left, right = _MIRRORED.get(kind, kind), right, left
-    column = columns.get(left.name) if isinstance(left, exp.Column) else None
-    value = None if column is None else _constant(right, column.type)
-    return None if value is None else _COMPARISONS[kind](column, value)
+    column = _column(left, columns)
+    values = None if column is None else _constants([right], column.type)
+    return None if values is None else _COMPARISONS[kind](column, values[0])
 
 
 def _in(condition: exp.In, columns: Columns) -> pa.ChunkedArray | None:
-    bare = condition.this.unnest()
-    if not condition.expressions:
+    column = _column(condition.this.unnest(), columns)
+    if column is None or not condition.expressions:
         return None
-    equal = [_compared(exp.EQ(this=bare, expression=each), columns) for each in condition.expressions]
-    known = [each for each in equal if each is not None]
-    return reduce(pc.or_kleene, known) if len(known) == len(equal) else None
+    values = _constants([each.unnest() for each in condition.expressions], column.type)
+    return None if values is None else reduce(pc.or_kleene, (pc.equal(column, value) for value in values))
 
 
-def _constant(expression: exp.Expr, kind: pa.DataType) -> pa.Scalar | None:
-    """A constant that Spark compares with a column of this type as it stands; None for others."""
-    if isinstance(expression, exp.Cast) and pa.types.is_date(kind) and expression.to.is_type("date"):
-        text = expression.this
-        return pa.scalar(date.fromisoformat(text.this), kind) if _is_text(text) else None
-    if isinstance(expression, exp.Neg) and isinstance(expression.this, exp.Literal):
-        value = _constant(expression.this, kind)
-        return None if value is None or pa.types.is_string(kind) else pa.scalar(-value.as_py(), value.type)
+def _column(expression: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
+    plain = isinstance(expression, exp.Column) and not expression.table
+    return columns.get(expression.name) if plain else None
+
+
+# ------------------------------------------------------------------------------------------------ constants
+#
+# An allow list. Spark brings a column and the constants that it is compared with to one type: here are the spellings
+# with which that type holds all values of the column and of the constants, so that nothing is rounded.
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)")  # with an exponent it is a DOUBLE
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DIGITS = 38
+
+
+def _constants(expressions: Sequence[exp.Expr], kind: pa.DataType) -> list[pa.Scalar] | None:
+    """The constants that a column of this type is compared with; None where Spark might compare otherwise."""
     if pa.types.is_string(kind):
-        return pa.scalar(expression.this, kind) if _is_text(expression) else None
-    if not isinstance(expression, exp.Literal) or expression.is_string:
+        texts = [each.this if _is_text(each) else None for each in expressions]
+        return None if None in texts else [pa.scalar(text, kind) for text in texts]
+    if pa.types.is_date32(kind):
+        dates = [_date(each) for each in expressions]
+        return None if None in dates else [pa.scalar(value, kind) for value in dates]
+    numbers = [_number(each) for each in expressions]
+    pattern = _DECIMAL if pa.types.is_decimal(kind) else _INTEGER
+    known = [text for text in numbers if text is not None and pattern.fullmatch(text)]
+    if len(known) < len(numbers):
         return None
     if pa.types.is_integer(kind):
-        return pa.scalar(int(expression.this), pa.int64())
-    return pa.scalar(Decimal(expression.this)) if pa.types.is_decimal(kind) else None
+        return [pa.scalar(int(text), pa.int64()) for text in known]
+    if pa.types.is_decimal(kind) and _fits(kind, known):
+        return [pa.scalar(Decimal(text)) for text in known]
+    return None
+
+
+def _fits(kind: pa.DataType, numbers: Iterable[str]) -> bool:
+    """Is there a DECIMAL type that holds the column and the numbers?"""
+    whole, scale = kind.precision - kind.scale, kind.scale
+    for text in numbers:
+        before, _, after = text.lstrip("-").partition(".")
+        if _INTEGER.fullmatch(text):  # an INT, a BIGINT, or a DECIMAL of these digits
+            whole = max(whole, 10 if len(before) < 10 else 20 if len(before) < 20 else len(before))
+        else:
+            whole, scale = max(whole, len(before)), max(scale, len(after))
+    return bool(whole + scale <= _DIGITS)
+
+
+def _number(expression: exp.Expr) -> str | None:
+    """The text of a number as it is written, with its sign."""
+    if isinstance(expression, exp.Neg):
+        text = _number(expression.this)
+        return None if text is None or text.startswith("-") else f"-{text}"
+    is_number = isinstance(expression, exp.Literal) and not expression.is_string
+    return str(expression.this) if is_number else None
+
+
+def _date(expression: exp.Expr) -> date | None:
+    """The day that DATE '...' or a CAST of text names."""
+    if (
+        not isinstance(expression, exp.Cast)
+        or not expression.to.is_type("date")
+        or not _is_text(expression.this)
+    ):
+        return None
+    text = str(expression.this.this)
+    return date.fromisoformat(text) if _DATE.fullmatch(text) else None
 
 
 def _is_text(expression: exp.Expr) -> bool:

@@ -39,7 +39,7 @@ from cq_engine.algebra.nodes import (
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type, collations, spark_type
-from cq_engine.refresh.conditions import possible
+from cq_engine.refresh.conditions import is_compared, possible
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["KeyValues", "Restrict", "contents"]
@@ -72,7 +72,7 @@ class _Rows(NamedTuple):
 
     def kept(self, condition: exp.Expr) -> _Rows:
         """At least those for which the condition is TRUE."""
-        plain = {c.name for c in self.table.physical_columns if _is_plain(c.type)}
+        plain = {c.name for c in self.table.physical_columns if is_compared(c.type)}
         columns = {name: self.rows.column(source) for name, source in self.scan.fields if source in plain}
         mask = possible(condition, columns)
         return self if mask is None else self._replace(rows=self.rows.filter(mask))
@@ -240,11 +240,6 @@ class KeyValues:
         return self._versions(leaf)
 
 
-def _is_plain(kind: str) -> bool:
-    """Does equality of the type's values mean the same to Arrow and Spark?"""
-    return not kind.lower().startswith(("char", "varchar")) and not collations(spark_type(kind))
-
-
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
     """The distinct values; None for types of which Arrow does not know any."""
     return None if pa.types.is_nested(column.type) else pc.unique(_one(column))
@@ -263,7 +258,7 @@ def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    known = [part for part in known if len(part)] or known[:1]
+    known = [part for part in known if not pa.types.is_null(part.type)] or known[:1]
     kinds = {part.type for part in known}
     if len(kinds) > 1:
         if not all(pa.types.is_integer(kind) for kind in kinds):
