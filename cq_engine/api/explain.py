@@ -20,8 +20,8 @@ from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.planner.terms import terms
 from cq_engine.query.query import query_frame
 from cq_engine.query.result import Result
-from cq_engine.refresh.forms import decide, statistics
 from cq_engine.refresh.frontier import frontier
+from cq_engine.refresh.interval import decide, statistics
 from cq_engine.refresh.report import Report
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def analyze_query(engine: Engine, name: str) -> Result:
         else f"continuous query {query.name}: nothing was pending at version {done.to_version}",
         f"plan: {done.plan}",
         *(f"  {reason}" for reason in report.decision.reasons),
+        *([f"run by the {report.run}"] if report.run else []),
         *(f"look-up of {look_up}" for look_up in report.look_ups),
         *(f"read: {read}" for read in report.reads),
         *(f"step {step}: {seconds:.3f} s" for step, seconds in report.steps),

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.emit import quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
@@ -28,19 +28,17 @@ from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ResultKeyError
-from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
-from cq_engine.refresh.binding import ImageBinder
-from cq_engine.refresh.bulk_delta import write_log
-from cq_engine.refresh.delta_rows import counts_of, log_rows_in_order
-from cq_engine.refresh.recompute import difference, result_at
+from cq_engine.refresh.cluster import write_log
+from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
+from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
-from cq_engine.refresh.result_keys import duplicate_key
+from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import run_sql, translate_spark_error
+from cq_engine.spark.sql import translate_spark_error
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states", "state_frame"]
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states"]
 
 
 @dataclass
@@ -98,7 +96,7 @@ def prepare_start(
     states = dict(query.states)
     try:
         for each in compiled.states:
-            frame = state_frame(services, compiled, each, version)
+            frame = state_at(services, compiled, each, version)
             table = states[each.state.label]
             if each.state.label == KEY_STATE:
                 _check_keys(query, compiled, services, frame, version, each)
@@ -110,18 +108,6 @@ def prepare_start(
             start.attempt.abandon()
         raise
     return start
-
-
-def state_frame(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
-    """The rows of a stored aggregate after commit `version`, computed from the tables."""
-    storages = {name: table.storage for name, table in compiled.sources.items()}
-    binder = ImageBinder(services.reader, storages, version)
-    node = initial_state(stored.node, stored.state)
-    text = Emitter(binder).statement("SELECT * FROM {0}", node)
-    try:
-        return run_sql(services.spark(), text, binder.relations)
-    except PySparkException as error:
-        raise translate_spark_error(error) from error
 
 
 def _collect(frame: DataFrame, most: int) -> pa.Table | None:
@@ -214,7 +200,7 @@ def keep_difference(
     if found is None:
         twice = to_arrow(rows.where("_duplicate").limit(10))
         if twice.num_rows:
-            raise duplicate_key(query, twice)
+            raise duplicate_key_error(query, twice)
         start.attempt = start.attempt or services.catalog.attempt("create")
         for column in query.result.columns:
             if column.name not in rows.columns:
@@ -225,9 +211,9 @@ def keep_difference(
     else:
         duplicates = found.filter(found.column("_duplicate"))
         if duplicates.num_rows:
-            raise duplicate_key(query, duplicates)
+            raise duplicate_key_error(query, duplicates)
         kept = log_rows_in_order(query.result, found, services)
-        counts = counts_of(kept)
+        counts = summarize(found).counts
     if not any(counts):
         return counts
     if log:

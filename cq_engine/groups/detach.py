@@ -19,7 +19,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
 from cq_engine.definition.start import Start, prepare_start
 from cq_engine.planner.compiled import Compiled, recomputed
-from cq_engine.refresh.bulk_delta import write_log
+from cq_engine.refresh.cluster import write_log
 
 __all__ = ["own_start"]
 

@@ -254,7 +254,7 @@ class Groups:
                 if start.attempt is not None:
                     start.attempt.abandon()
             with self.only(group, part):
-                refresher.tried(query, compiled, refresher.interval(group.query, compiled, end))
+                refresher.dry_run(query, compiled, refresher.interval(group.query, compiled, end))
         except CQError as error:
             return error.message if not error.detail else f"{error.message} ({error.detail})"
         return ""

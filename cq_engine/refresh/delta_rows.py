@@ -1,6 +1,8 @@
-"""The rows that a refresh writes: of the delta log, in order, and of its states."""
+"""The rows that a refresh writes through the driver: of the delta log, in order, and of its states."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,22 +13,48 @@ from cq_engine.context.services import Services
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["bounds_of", "counts_of", "log_rows_in_order", "state_rows"]
+__all__ = ["Summary", "log_rows_in_order", "state_rows", "summarize"]
 
 
-def counts_of(rows: pa.Table) -> tuple[int, int, int]:
-    """How many rows of a delta log are I, D and U."""
-    kinds = rows.column("_change_type").combine_chunks()
-    found = {item["values"]: item["counts"] for item in pc.value_counts(kinds).to_pylist()}
-    return found.get("insert", 0), found.get("delete", 0), found.get("update_postimage", 0)
+@dataclass(frozen=True)
+class Summary:
+    """Of a delta's rows: how many are I, D and U and have the key of another, the smallest and largest version."""
+
+    rows: int = 0
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+    duplicates: int = 0
+    low: int = 0
+    high: int = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many rows are I, D and U."""
+        return self.inserted, self.deleted, self.updated
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of INSERT, DELETE, UPDATE the rows are."""
+        return frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), self.counts) if count)
 
 
-def bounds_of(rows: pa.Table) -> tuple[int, int]:
-    """The smallest and the largest commit version of a delta log's rows; zeros where there are none."""
-    if rows.num_rows == 0:
-        return (0, 0)
-    bounds = pc.min_max(rows.column("_commit_version"))
-    return bounds["min"].as_py(), bounds["max"].as_py()
+def summarize(log: pa.Table) -> Summary:
+    """The numbers of a delta's rows, with `_duplicate`."""
+    if log.num_rows == 0:
+        return Summary()
+    kinds = log.column("_change_type").combine_chunks()
+    counts = {item["values"]: item["counts"] for item in pc.value_counts(kinds).to_pylist()}
+    bounds = pc.min_max(log.column("_commit_version"))
+    return Summary(
+        log.num_rows,
+        counts.get("insert", 0),
+        counts.get("delete", 0),
+        counts.get("update_postimage", 0),
+        pc.sum(log.column("_duplicate")).as_py() or 0,
+        bounds["min"].as_py(),
+        bounds["max"].as_py(),
+    )
 
 
 def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) -> pa.Table:
@@ -38,10 +66,11 @@ def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) 
     return conform(log.append_column("_refresh_time", now), change_columns(table))
 
 
-def state_rows(versions: pa.Table, stored: StoredAggregate, version: int) -> pa.Table:
+def state_rows(rows: pa.Table, stored: StoredAggregate, version: int) -> pa.Table:
     """A state's change rows from its groups' versions: the last one of each group, deleted where it has no rows."""
-    last = pc.and_(pc.equal(versions.column(TO), FOREVER), pc.greater(versions.column(FROM), BEFORE))
-    rows = versions.filter(last)
+    if FROM in rows.column_names:
+        last = pc.and_(pc.equal(rows.column(TO), FOREVER), pc.greater(rows.column(FROM), BEFORE))
+        rows = rows.filter(last)
     kinds = pa.array(["update_postimage"] * rows.num_rows, pa.string())
     if stored.keys:
         kinds = pc.if_else(pc.equal(rows.column("_n"), 0), "delete", "update_postimage")

@@ -35,18 +35,13 @@ from cq_engine.spark.arrow_io import is_plain
 from cq_engine.spark.settings import plan_input_settings
 from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
 
-__all__ = ["CachedPlan", "PlanCache", "UnpreparedError"]
+__all__ = ["CachedPlan", "PlanCache", "Text"]
 
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
 
 _KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
 """Operators of Spark that keep rows from one run to the next."""
-
-
-class UnpreparedError(Exception):
-    """A plan for more changes than the interval's, or for rows at the driver, has no prepared statement for it. Planned
-    anew it might read a table for changes that are not there."""
 
 
 class PlanCache:
@@ -207,7 +202,8 @@ class CachedPlan:
         return self.prepare and None not in self._statements.values() and not missed
 
     def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
-        """May its statements be planned anew for such an interval?"""
+        """May its statements be planned anew for such an interval? A plan for more changes, or for rows at the driver,
+        might then read a table for changes that are not there."""
         return not self.at_once and (self.changed, self.insert_only) == (changed, insert_only)
 
     def run(

@@ -1,72 +1,108 @@
-"""Results from scratch, and the difference of two.
+"""Results and states from scratch, and the difference of two results.
 
-FULL runs the query on the images before and after, and compares. It is the one plan that loops over commits, and only
-over those that touch the query's tables; CREATE warns of it. A redefinition compares two queries' results.
+A recomputation is a plan like a delta plan: it compares the results before and after. FULL does so for every commit
+that touches the query's tables (CREATE warns of it), a large interval of which one delta is wanted once for all of it.
+A redefinition compares two queries' results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import reduce
 
-import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
-from cq_engine.algebra.emit import quote
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.catalog.model import ContinuousQuery, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.types import columns_of
-from cq_engine.planner.compiled import Compiled
+from cq_engine.delta.stored import initial_state
+from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.consolidate import log_rows
 from cq_engine.query.query import SourceResolver
-from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import fresh_name, run_sql
+from cq_engine.refresh.binding import ImageBinder
+from cq_engine.refresh.interval import Interval, touched_versions
+from cq_engine.spark.sql import fresh_name, run_sql, translate_spark_error
 
-if TYPE_CHECKING:
-    from cq_engine.refresh.refresh import Interval
-
-__all__ = ["difference", "recompute", "result_at", "touched_versions"]
-
-
-def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:
-    """The commits of the interval that changed a table of the query."""
-    found: set[int] = set()
-    for name in interval.changed:
-        storage = compiled.sources[name].storage
-        for each in services.catalog.layout(storage.id, interval.a).changes:
-            if each.high <= interval.a or each.low > interval.b:
-                continue
-            if each.low == each.high:
-                found.add(each.low)
-            else:
-                rows = (
-                    services.reader.changes(storage, interval.a, interval.b)
-                    .select("_commit_version")
-                    .distinct()
-                )
-                found.update(rows.toArrow().column(0).to_pylist())
-                break
-    return sorted(found)
+__all__ = [
+    "Recomputation",
+    "changed_state",
+    "difference",
+    "plan_full",
+    "plan_recomputation",
+    "result_at",
+    "state_at",
+]
 
 
-def recompute(services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> pa.Table:
-    """The delta log's rows of the interval, with `_sequence` and `_duplicate`."""
+@dataclass(frozen=True)
+class Recomputation:
+    """The plan that compares results: `steps` are (version before, version after, version of the delta's rows), and
+    the stored aggregates are computed anew."""
+
+    compiled: Compiled
+    steps: tuple[tuple[int, int, int], ...]
+
+
+def plan_full(
+    services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval
+) -> Recomputation:
+    """A step per commit that touches the query's tables, or one for the interval where that is all that is wanted."""
     if query.mode == "COMPRESSED":
-        steps = [(interval.a, interval.b, interval.b)]
-    else:
-        versions = touched_versions(services, compiled, interval)
-        steps = [(version - 1, version, version) for version in versions]
-    parts = []
-    for before, after, tag in steps:
-        old, new = (result_at(services, compiled, version) for version in (before, after))
-        parts.append(to_arrow(difference(services, old, new, compiled.key, tag)))
-    return pa.concat_tables(parts)
+        return Recomputation(compiled, ((interval.a, interval.b, interval.b),))
+    versions = touched_versions(services, compiled, interval)
+    return Recomputation(compiled, tuple((version - 1, version, version) for version in versions))
+
+
+def plan_recomputation(
+    services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval
+) -> Recomputation:
+    """One step over the interval: for a compressed delta, or for an interval with one commit."""
+    version = interval.b if query.mode == "COMPRESSED" else _last_commit(services, compiled, interval)
+    return Recomputation(compiled, ((interval.a, interval.b, version),))
+
+
+def _last_commit(services: Services, compiled: Compiled, interval: Interval) -> int:
+    """The newest commit of the interval that changed a table of the query."""
+    layouts = (services.catalog.layout(t.storage.id, interval.a) for t in compiled.sources.values())
+    return max(s.high for each in layouts for s in each.changes if interval.a < s.high <= interval.b)
 
 
 def result_at(services: Services, compiled: Compiled, version: int) -> DataFrame:
     """The query's result over the images after commit `version`, under its columns' names."""
     resolver = SourceResolver(services, compiled.sources, version)
     return resolver.frame(compiled.text).toDF(*(c.name for c in compiled.columns))
+
+
+def state_at(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
+    """The rows of a stored aggregate after commit `version`, computed from the tables."""
+    storages = {name: table.storage for name, table in compiled.sources.items()}
+    binder = ImageBinder(services.reader, storages, version)
+    node = initial_state(stored.node, stored.state)
+    text = Emitter(binder).statement("SELECT * FROM {0}", node)
+    try:
+        return run_sql(services.spark(), text, binder.relations)
+    except PySparkException as error:
+        raise translate_spark_error(error) from error
+
+
+def changed_state(
+    services: Services, compiled: Compiled, stored: StoredAggregate, table: VersionedTable, interval: Interval
+) -> DataFrame:
+    """The rows of a stored aggregate at the interval's end, and with a count of 0 the groups that are gone then."""
+    new = state_at(services, compiled, stored, interval.b)
+    if not stored.keys:
+        return new
+    names = [c.name for c in table.columns]
+    new = new.select(*map(quote, names))
+    keys = new.select(*(f.col(quote(k)).alias(f"_k{n}") for n, k in enumerate(table.identity)))
+    same = [f.col(quote(k)).eqNullSafe(f.col(f"_k{n}")) for n, k in enumerate(table.identity)]
+    old = services.reader.image(table, interval.a)
+    gone = old.join(keys, reduce(lambda x, y: x & y, same), "left_anti")
+    return new.unionAll(gone.withColumn("_n", f.lit(0).cast("bigint")).select(*map(quote, names)))
 
 
 def difference(

@@ -34,6 +34,8 @@ class Report:
     """Filled while the refresh runs; `steps` are (name, seconds) in order."""
 
     decision: Decision = field(default_factory=Decision)
+    run: str = ""
+    """Who ran the plan, and why."""
     look_ups: list[LookUp] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     steps: list[tuple[str, float]] = field(default_factory=list)

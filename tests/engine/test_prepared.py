@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
-from cq_engine.refresh import plan_cache, refresh
+from cq_engine.refresh import driver, plan_cache
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 
@@ -268,7 +268,7 @@ def test_results_that_spark_does_not_send(engine: cq_engine.Engine, monkeypatch:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
     engine.execute("INSERT INTO o SELECT id, 1, 1.00 FROM range(5)")
     with monkeypatch.context() as patch:
-        patch.setattr(refresh, "to_arrow", refused)
+        patch.setattr(driver, "to_arrow", refused)
         assert engine.refresh("q").inserted == 5
     assert sorted(d.new for d in engine.deltas("q")) == [(n, 1, Decimal("1.00")) for n in range(5)]
 

@@ -1,0 +1,151 @@
+"""Spark's executors as executor: the rows of a refresh stay with them and are written to files, never through the
+driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from types import TracebackType
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Given
+from cq_engine.catalog import tables
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.context.staging import row_groups
+from cq_engine.core.columns import Column
+from cq_engine.delta.stored import HIT
+from cq_engine.planner.compiled import StoredAggregate
+from cq_engine.refresh.delta_rows import Summary
+from cq_engine.refresh.executors import Changes, Executor
+from cq_engine.refresh.plan_cache import Text
+from cq_engine.refresh.relations import change_files
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.settings import writer
+from cq_engine.spark.sql import quote, run_sql
+from cq_engine.storage.rows import change_columns
+
+__all__ = ["Cluster", "write_log"]
+
+_SAMPLE = 1000
+"""So many rows of a delta are read for an error's detail."""
+
+
+class Cluster(Executor[DataFrame]):
+    """Has rows as DataFrames. What is needed twice is kept with the executors until the block ends."""
+
+    attempt: Attempt
+
+    def __enter__(self) -> Cluster:
+        self._kept: list[DataFrame] = []
+        self.attempt = self.services.catalog.attempt("refresh")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for frame in self._kept:
+            frame.unpersist()
+
+    def run(self, name: str, text: Text) -> DataFrame:  # noqa: ARG002 - prepared statements have names
+        statement = text(self.binder, self.binder.attach)
+        return self.load(run_sql(self.services.spark(), statement, self.binder.relations), keep=True)
+
+    def load(self, frame: DataFrame, *, keep: bool) -> DataFrame:
+        if keep:
+            self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+    def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:  # noqa: ARG002 - a frame has them
+        self.binder.bind_frame(leaf, rows)
+
+    def union(self, parts: Sequence[DataFrame]) -> DataFrame:
+        return reduce(DataFrame.unionByName, parts)
+
+    def split_hits(self, rows: DataFrame, keys: Sequence[str]) -> tuple[DataFrame, DataFrame | None]:
+        right, wrong = rows.where(f"{HIT} = 0").drop(HIT), rows.where(f"{HIT} = 1")
+        if wrong.isEmpty():
+            return right, None
+        return right, wrong.select(*keys).distinct() if keys else wrong
+
+    def repeated_keys(self, rows: DataFrame, keys: Sequence[str]) -> Sequence[Sequence[object]]:
+        many = rows.where("_n > 1")
+        if FROM in rows.columns:
+            many = many.where(f"{FROM} > {BEFORE}")
+        return [[row[k] for k in keys] for row in to_arrow(many.limit(1)).to_pylist()]
+
+    def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: DataFrame) -> Changes:
+        if FROM in rows.columns:
+            rows = rows.where(f"{TO} = {FOREVER} AND {FROM} > {BEFORE}")
+        kind = f.lit("update_postimage")
+        if stored.keys:
+            kind = f.when(f.col("_n") == 0, "delete").otherwise(kind)
+        version = f.lit(self.interval.b).cast("bigint")
+        rows = rows.withColumn("_change_type", kind).withColumn("_commit_version", version)
+        shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(table)))
+        if table.identity:
+            keys = [f.col(quote(k)) for k in table.identity]
+            shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
+        directory = self.attempt.directory(table, "log") + f"/{table.id}"
+        writer(shown).options(**row_groups(self.services.limits)).parquet(directory)
+        return tables.data_files(directory, self.services.catalog.warehouse, table.identity)
+
+    def summarize(self, log: DataFrame) -> Summary:
+        def count(kind: str) -> SparkColumn:
+            return f.count_if(f.col("_change_type") == kind)
+
+        row = log.agg(
+            f.count(f.lit(1)),
+            count("insert"),
+            count("delete"),
+            count("update_postimage"),
+            f.count_if(f.col("_duplicate")),
+            f.coalesce(f.min("_commit_version"), f.lit(0)),
+            f.coalesce(f.max("_commit_version"), f.lit(0)),
+        ).collect()[0]
+        return Summary(*row)
+
+    def sample(self, log: DataFrame, *, duplicates: bool) -> pa.Table:
+        return to_arrow((log.where("_duplicate") if duplicates else log).limit(_SAMPLE))
+
+    def log_changes(self, log: DataFrame) -> Changes:
+        return write_log(self.services, self.attempt, self.query, log, self.interval.a, self.interval.b)
+
+    def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
+        return change_files(self.services, relation, log, self.interval.a, self.attempt)
+
+
+def write_log(
+    services: Services, attempt: Attempt, query: ContinuousQuery, log: DataFrame, a: int, b: int
+) -> list[DataFile]:
+    """The delta log's rows, clustered by version, with their commit timestamps as published."""
+    reader = services.reader
+    moments = services.catalog.timestamps(a + 1, b)
+    clock = pa.table(
+        {
+            "_commit_version": pa.array(list(moments), pa.int64()),
+            "_commit_timestamp": pa.array(list(moments.values()), pa.timestamp("us", tz="UTC")),
+        }
+    )
+    times = reader.frame(
+        clock, [Column("_commit_version", "bigint"), Column("_commit_timestamp", "timestamp")]
+    )
+    now = f.lit(services.clock.now()).cast("timestamp")
+    shown = [c.name for c in change_columns(query.result)]
+    rows = (
+        log.withColumn("_refresh_time", now)
+        .join(f.broadcast(times), "_commit_version", "left")
+        .select(*(f.col(quote(n)) for n in shown), f.col("_commit_timestamp"))
+        .repartitionByRange(4, "_commit_version", "_sequence")
+        .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
+    )
+    directory = attempt.directory(query.result, "log") + "/log"
+    writer(rows).parquet(directory)
+    return tables.data_files(directory, services.catalog.warehouse, ["_commit_version"])

@@ -1,0 +1,124 @@
+"""The driver as executor: the rows of a refresh come through Arrow, from prepared statements where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from cq_engine.algebra.nodes import BEFORE, FROM, Given
+from cq_engine.catalog.model import ContinuousQuery, VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
+from cq_engine.delta.stored import HIT
+from cq_engine.planner.compiled import StoredAggregate
+from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.delta_rows import Summary, log_rows_in_order, state_rows, summarize
+from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError
+from cq_engine.refresh.interval import Interval
+from cq_engine.refresh.plan_cache import CachedPlan, Text
+from cq_engine.refresh.relations import change_rows
+from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.settings import small_settings
+from cq_engine.spark.sql import SPARK_ERRORS, run_sql
+from cq_engine.storage.rows import change_columns, conform
+
+__all__ = ["Driver"]
+
+_TOO_LARGE = "spark.driver.maxResultSize"
+"""Named by the error of a job whose rows are more than the driver takes."""
+
+
+class Driver(Executor[pa.Table]):
+    """Has rows in Arrow. `cached` is the delta plan whose statements it runs, if it runs one."""
+
+    def __init__(
+        self,
+        services: Services,
+        query: ContinuousQuery,
+        interval: Interval,
+        binder: IntervalBinder,
+        cached: CachedPlan | None,
+    ) -> None:
+        super().__init__(services, query, interval, binder)
+        self._cached = cached
+        self._most = services.limits.refresh_rows
+
+    def settings(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._cached is None else small_settings(self.services.spark())
+
+    def run(self, name: str, text: Text) -> pa.Table:
+        assert self._cached is not None
+        spark, binder, cached = self.services.spark(), self.binder, self._cached
+        with _limited():
+            # What a function of the user means may change from one refresh to the next.
+            lasting = not self.query.functions
+            rows = cached.run(spark, name, text, binder, self._most + 1) if lasting else None
+            if rows is not None:
+                cached.misses = 0
+                return self._few(rows)
+            if not cached.serves(self.interval.changed, self.interval.insert_only):
+                cached.misses += 1
+                raise FallbackError(Fallback.UNPREPARED)
+            return self._collect(run_sql(spark, text(binder, binder.attach), binder.relations))
+
+    def load(self, frame: DataFrame, *, keep: bool) -> pa.Table:  # noqa: ARG002 - rows in memory stay
+        with _limited():
+            return self._collect(frame)
+
+    def _collect(self, frame: DataFrame) -> pa.Table:
+        return self._few(to_arrow(frame.limit(self._most + 1)))
+
+    def bind(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+        self.binder.bind_rows(leaf, rows, columns)
+
+    def union(self, parts: Sequence[pa.Table]) -> pa.Table:
+        schema = parts[0].schema
+        return self._few(pa.concat_tables([p if p.schema.equals(schema) else p.cast(schema) for p in parts]))
+
+    def split_hits(self, rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, pa.Table | None]:
+        wrong = pc.equal(rows.column(HIT), 1)
+        hits, rows = rows.filter(wrong), rows.filter(pc.invert(wrong)).drop_columns([HIT])
+        if hits.num_rows == 0:
+            return rows, None
+        return rows, hits.select(keys).group_by(list(keys)).aggregate([]) if keys else hits
+
+    def repeated_keys(self, rows: pa.Table, keys: Sequence[str]) -> Sequence[Sequence[object]]:
+        many = pc.greater(rows.column("_n"), 1)
+        if FROM in rows.column_names:
+            many = pc.and_(many, pc.greater(rows.column(FROM), BEFORE))
+        return [[row[k] for k in keys] for row in rows.filter(many).slice(0, 1).to_pylist()]
+
+    def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: pa.Table) -> Changes:
+        return conform(state_rows(rows, stored, self.interval.b), change_columns(table))
+
+    def summarize(self, log: pa.Table) -> Summary:
+        return summarize(log)
+
+    def sample(self, log: pa.Table, *, duplicates: bool) -> pa.Table:
+        return log.filter(log.column("_duplicate")) if duplicates else log
+
+    def log_changes(self, log: pa.Table) -> Changes:
+        return log_rows_in_order(self.query.result, log, self.services)
+
+    def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
+        return change_rows(self.services, relation, log, self.interval.a)
+
+    def _few(self, rows: pa.Table) -> pa.Table:
+        if rows.num_rows > self._most:
+            raise FallbackError(Fallback.TOO_LARGE)
+        return rows
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Falls back where Spark says that rows are more than the driver takes."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if _TOO_LARGE not in str(error):
+            raise
+        raise FallbackError(Fallback.TOO_LARGE) from error

@@ -1,0 +1,105 @@
+"""The interval of a refresh: which commits, what changed in them, and the form that its delta takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cq_engine.algebra.rewrite.pruning import scans
+from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.store import Catalog
+from cq_engine.context.services import Services
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.forms import Decision, Reference, Statistics, TableStatistics, choose, references
+
+__all__ = ["Interval", "decide", "foreign_keys", "pending_interval", "statistics", "touched_versions"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The commits (a, b] of a refresh and, by source table, what kinds of change they hold."""
+
+    a: int
+    b: int
+    kinds: Mapping[str, frozenset[str]]
+    rows: int
+
+    @property
+    def changed(self) -> frozenset[str]:
+        return frozenset(self.kinds)
+
+    @property
+    def insert_only(self) -> bool:
+        return all(kinds <= {"INSERT"} for kinds in self.kinds.values())
+
+
+def pending_interval(
+    catalog: Catalog, query: ContinuousQuery, compiled: Compiled, upto: int | None = None
+) -> Interval:
+    """What is to be processed: from the query's position to the newest commit, or to `upto`."""
+    a = catalog.status(query.name).position
+    b = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
+    kinds: dict[str, frozenset[str]] = {}
+    rows = 0
+    for name, table in compiled.sources.items() if b > a else ():
+        sets = [s for s in catalog.layout(table.storage.id, a).changes if s.high > a and s.low <= b]
+        if sets:
+            kinds[name] = frozenset().union(*(s.kinds for s in sets))
+            rows += sum(s.rows for s in sets)
+    return Interval(a, b, kinds, rows)
+
+
+def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:
+    """The commits of the interval that changed a table of the query."""
+    found: set[int] = set()
+    for name in interval.changed:
+        storage = compiled.sources[name].storage
+        for each in services.catalog.layout(storage.id, interval.a).changes:
+            if each.high <= interval.a or each.low > interval.b:
+                continue
+            if each.low == each.high:
+                found.add(each.low)
+            else:
+                rows = services.reader.changes(storage, interval.a, interval.b)
+                versions = rows.select("_commit_version").distinct()
+                found.update(versions.toArrow().column(0).to_pylist())
+                break
+    return sorted(found)
+
+
+def foreign_keys(services: Services, compiled: Compiled) -> tuple[Reference, ...]:
+    """The foreign keys among the query's tables, as they are declared now."""
+    sources = {name: table.storage.id for name, table in compiled.sources.items()}
+    return references(services.catalog.state, sources)
+
+
+def statistics(
+    services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval
+) -> Statistics:
+    """What the catalog knows of the interval, without reading rows."""
+    tables, commits = [], set()
+    occurrences = Counter(scan.table for scan in scans(compiled.node)) if compiled.node else Counter[str]()
+    for name, table in sorted(compiled.sources.items()):
+        layout = services.catalog.layout(table.storage.id, interval.a)
+        sets = [s for s in layout.changes if s.high > interval.a and s.low <= interval.b]
+        rows = sum(file.rows for file in layout.snapshot)
+        rows += sum(s.rows for s in layout.changes if s.high <= interval.a and s.kinds == {"INSERT"})
+        if table.storage.kind == "constants":
+            rows = services.reader.constants(table.storage).num_rows
+        changed = sum(s.rows for s in sets)
+        kinds: frozenset[str] = frozenset().union(*(s.kinds for s in sets))
+        recent = sum(s.rows for s in layout.changes if s.high <= interval.a)
+        count = occurrences.get(name, 1)
+        tables.append(TableStatistics(name, rows, changed, kinds, table.storage.identity, recent, count))
+        commits |= {version for s in sets for version in (s.low, s.high)}
+    per_commit = query.mode == "TRANSACTIONAL" and len(commits) > 1
+    return Statistics(tuple(tables), foreign_keys(services, compiled), per_commit)
+
+
+def decide(services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Decision:
+    """The form of the refresh: what WITH (...) asks for, else what the statistics say."""
+    options = {name.lower(): value.lower() for name, value in query.options}
+    known = statistics(services, query, compiled, interval)
+    form, pre_image = options.get("form", "auto"), options.get("pre_image", "auto")
+    return choose(known, form, pre_image, services.limits)
