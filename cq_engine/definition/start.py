@@ -207,7 +207,7 @@ def keep_difference(
                 rows = rows.withColumn(column.name, f.lit(None).cast(column.type))
         files = write_log(services, start.attempt, query, rows, start.version - 1, start.version)
         kept: pa.Table | list[DataFile] = files
-        counts = _counted(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
+        counts = _count_kinds(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
     else:
         duplicates = found.filter(found.column("_duplicate"))
         if duplicates.num_rows:
@@ -228,7 +228,7 @@ def keep_difference(
     return counts
 
 
-def _counted(log: DataFrame) -> tuple[int, int, int]:
+def _count_kinds(log: DataFrame) -> tuple[int, int, int]:
     found = {row[0]: row[1] for row in log.groupBy(CHANGE_TYPE).count().collect()}
     return found.get(INSERT, 0), found.get(DELETE, 0), found.get(UPDATE_POSTIMAGE, 0)
 

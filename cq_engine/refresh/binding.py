@@ -119,7 +119,9 @@ class IntervalBinder:
         limits = reader.limits
         small = LookUps(tables, references, self.report, self._log, self._start, limits)
         large = LargeLookUps(reader, small, a, b)
-        self._keys = KeyValues(tables, self._log, self._history_rows, small.reduced, large.remaining, limits)
+        self._keys = KeyValues(
+            tables, self._log, self._history_rows, small.reduce, large.remaining_keys, limits
+        )
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
@@ -270,9 +272,9 @@ class IntervalBinder:
         return key, self._known_rows[key]
 
     def _history_rows(self, leaf: History) -> pa.Table | None:
-        return self._gathered_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
+        return self._gather_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
 
-    def _gathered_rows(self, leaf: History) -> pa.Table | None:
+    def _gather_rows(self, leaf: History) -> pa.Table | None:
         """The versions of rows that change and of rows that a group of hints wants, each once."""
         key = ("gathered", id(leaf))
         if key not in self._known_rows:

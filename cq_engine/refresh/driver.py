@@ -53,31 +53,33 @@ class Driver(Executor[pa.Table]):
     def run(self, name: str, text: Text) -> pa.Table:
         assert self._cached is not None
         spark, binder, cached = self.services.spark(), self.binder, self._cached
-        with _limited():
+        with _size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
             rows = cached.run(spark, name, text, binder, self._most + 1) if lasting else None
             if rows is not None:
                 cached.misses = 0
-                return self._few(rows)
+                return self._check_size(rows)
             if not cached.serves(self.interval.changed, self.interval.insert_only):
                 cached.misses += 1
                 raise FallbackError(Fallback.UNPREPARED)
             return self._collect(run_sql(spark, text(binder, binder.attach), binder.relations))
 
     def load(self, frame: DataFrame, *, keep: bool) -> pa.Table:  # noqa: ARG002 - rows in memory stay
-        with _limited():
+        with _size_guard():
             return self._collect(frame)
 
     def _collect(self, frame: DataFrame) -> pa.Table:
-        return self._few(to_arrow(frame.limit(self._most + 1)))
+        return self._check_size(to_arrow(frame.limit(self._most + 1)))
 
     def bind(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
         self.binder.bind_rows(leaf, rows, columns)
 
     def union(self, parts: Sequence[pa.Table]) -> pa.Table:
         schema = parts[0].schema
-        return self._few(pa.concat_tables([p if p.schema.equals(schema) else p.cast(schema) for p in parts]))
+        return self._check_size(
+            pa.concat_tables([p if p.schema.equals(schema) else p.cast(schema) for p in parts])
+        )
 
     def split_hits(self, rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, pa.Table | None]:
         wrong = pc.equal(rows.column(HIT), 1)
@@ -107,14 +109,14 @@ class Driver(Executor[pa.Table]):
     def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
         return change_rows(self.services, relation, log, self.interval.a)
 
-    def _few(self, rows: pa.Table) -> pa.Table:
+    def _check_size(self, rows: pa.Table) -> pa.Table:
         if rows.num_rows > self._most:
             raise FallbackError(Fallback.TOO_LARGE)
         return rows
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def _size_guard() -> Iterator[None]:
     """Falls back where Spark says that rows are more than the driver takes."""
     try:
         yield

@@ -37,7 +37,7 @@ class LargeLookUps:
         self._a = a
         self._b = b
 
-    def remaining(self, table: VersionedTable, column: str, hint: KeyHint, most: int) -> pa.Array | None:
+    def remaining_keys(self, table: VersionedTable, column: str, hint: KeyHint, most: int) -> pa.Array | None:
         """The values of `column` of which rows have to be read; None where they are more than `most`, or not known."""
         name = self._small.name_of(table)
         if name is None or not (self._small.decision.keys and self._small.decision.undo):
@@ -62,10 +62,10 @@ class LargeLookUps:
         if table.kind == "base" and column in table.identity:
             left = left.where(f"{_KEY} IS NOT NULL")
         if units:
-            left = _minus(left, self._values(table, column, self._small.start(table)))
+            left = _subtract(left, self._values(table, column, self._small.start(table)))
         for key in keys:
             parent, since = self._small.tables[key.parent], self._since(table, key)
-            left = _minus(left, self._values(parent, key.parent_columns[0], since, gone=True))
+            left = _subtract(left, self._values(parent, key.parent_columns[0], since, gone=True))
         rows = to_arrow(left.limit(most + 1)).column(0).combine_chunks()
         if len(rows) > most:
             return None
@@ -104,6 +104,6 @@ def _kind(table: VersionedTable, name: str) -> str | None:
     return None if pa.types.is_floating(arrow) or pa.types.is_nested(arrow) else kind
 
 
-def _minus(keys: DataFrame, others: DataFrame) -> DataFrame:
+def _subtract(keys: DataFrame, others: DataFrame) -> DataFrame:
     other = others.distinct().withColumnRenamed(_KEY, "_other")
     return keys.join(other, f.col(_KEY) == f.col("_other"), "left_anti")

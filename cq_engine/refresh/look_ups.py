@@ -68,7 +68,7 @@ class LookUps:
         """The lower-case name of one of the query's tables; None for a state."""
         return self._names.get(table.id)
 
-    def reduced(self, table: VersionedTable, restrict: Restrict) -> dict[str, pa.Array]:
+    def reduce(self, table: VersionedTable, restrict: Restrict) -> dict[str, pa.Array]:
         """The wanted values without those of which no row has to be read; a column without values: no row at all."""
         name = self.name_of(table)
         if name is None or not restrict:
@@ -78,7 +78,7 @@ class LookUps:
         counts = {"units": 0, "keys": 0}
         for fact, columns, names, excluded in self._facts(name, table, frozenset(left)):
             before = _count(left)
-            left = _without(left, columns, names, excluded, self._most)
+            left = _subtract(left, columns, names, excluded, self._most)
             counts[fact] += before - _count(left)
         self.done.append(
             LookUp(name, tuple(left), _count(restrict), counts["units"], counts["keys"], _count(left))
@@ -98,18 +98,18 @@ class LookUps:
                 log, mine = self._log(key.parent), self._log(name)
                 if log is None or (mine is None and not self.decision.undo):
                     continue
-                gone = self._absent(key.parent, log, max(self.start(table), key.since))
+                gone = self._absent_keys(key.parent, log, max(self.start(table), key.since))
                 if not self.decision.undo:
-                    gone = gone.without(_referred(mine, key))
+                    gone = gone.without(_parent_keys(mine, key))
                 yield "keys", key.columns, key.parent_columns, gone
 
-    def _absent(self, parent: str, log: UncompactedLog, after: int) -> KeySet:
+    def _absent_keys(self, parent: str, log: UncompactedLog, after: int) -> KeySet:
         if (parent, after) not in self._gone:
             self._gone[parent, after] = log.absent(after)
         return self._gone[parent, after]
 
 
-def _referred(log: UncompactedLog | None, key: Reference) -> pa.Table:
+def _parent_keys(log: UncompactedLog | None, key: Reference) -> pa.Table:
     """What the changed rows referred to, by the parent's names: without undo, what they were is read from the base."""
     assert log is not None
     before = pc.is_in(log.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
@@ -121,7 +121,7 @@ def _count(restrict: Restrict) -> int:
     return prod(len(values) for values in restrict.values())
 
 
-def _without(
+def _subtract(
     restrict: Restrict, columns: Sequence[str], names: Sequence[str], excluded: KeySet, most: int
 ) -> dict[str, pa.Array]:
     """`restrict` without the values of `columns` of which every combination is excluded; `names` are what the columns

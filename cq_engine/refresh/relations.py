@@ -62,11 +62,11 @@ def change_rows(services: Services, relation: VersionedTable, log: pa.Table, a: 
         columns = [*relation.columns, *_LOGGED]
         rows = services.reader.frame(log, columns)
         for rounded in (False, True):
-            log = to_arrow(_identified(services, relation, rows, log.num_rows, a, rounded))
+            log = to_arrow(_identify(services, relation, rows, log.num_rows, a, rounded))
             if not log.column(ROW_ID).null_count:
                 break
         else:
-            raise _unknown_row(relation)
+            raise _unknown_row_error(relation)
     return conform(log, change_columns(relation))
 
 
@@ -79,7 +79,7 @@ def change_files(
     rows = services.reader.files(log, [*relation.columns, *_LOGGED])
     shown = [quote(c.name) for c in change_columns(relation)]
     for rounded in (False, True):
-        numbered = _identified(services, relation, rows, sum(file.rows for file in log), a, rounded)
+        numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
         ordered.write.parquet(directory)
@@ -87,7 +87,7 @@ def change_files(
         written = services.reader.files(files, change_columns(relation))
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
             return files
-    raise _unknown_row(relation)
+    raise _unknown_row_error(relation)
 
 
 def write_changes(
@@ -112,7 +112,7 @@ _LOGGED = (
 )
 
 
-def _identified(
+def _identify(
     services: Services, relation: VersionedTable, log: DataFrame, count: int, a: int, rounded: bool
 ) -> DataFrame:
     """`log` with `_row_id`; NULL where a deleted row is not known.
@@ -129,7 +129,7 @@ def _identified(
     gone = log.where(f.col(CHANGE_TYPE) == DELETE)
     relations = {
         changes: log,
-        image: services.reader.image(relation, a, _wanted(gone, relation, count)),
+        image: services.reader.image(relation, a, _image_restriction(gone, relation, count)),
     }
     shown = ", ".join(map(quote, names))
     compared = ", ".join(f"{_comparable(c, rounded)} AS _k{i}" for i, c in enumerate(relation.columns))
@@ -154,7 +154,7 @@ def _identified(
     return run_sql(services.spark(), text, relations)
 
 
-def _wanted(gone: DataFrame, relation: VersionedTable, count: int) -> dict[str, pa.Array] | None:
+def _image_restriction(gone: DataFrame, relation: VersionedTable, count: int) -> dict[str, pa.Array] | None:
     """What deleted rows have in the columns by which files and rows can be left out, where they are few."""
     columns = [c for c in relation.columns if not c.type.startswith(_UNPRUNED)]
     if count > 20_000 or not columns:
@@ -172,7 +172,7 @@ def _comparable(column: Column, rounded: bool) -> str:
     return comparable(quote(column.name), column.type)
 
 
-def _unknown_row(relation: VersionedTable) -> RefreshError:
+def _unknown_row_error(relation: VersionedTable) -> RefreshError:
     return RefreshError(
         f"a row that left the result of {relation.name} is not among the rows kept for the queries that read it",
         hint=f"ALTER CONTINUOUS QUERY {relation.name} RESUME FROM NOW builds them again",

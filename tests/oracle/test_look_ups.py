@@ -121,7 +121,7 @@ def check(history: History, seed: int, saved: Counter[str]) -> None:
         for form in ("general", "fk_pk", "fk_pk_units"):
             for pre_image in ("undo", "sql"):
                 look_ups, done = interval.look_ups(Decision(form, pre_image))
-                read = look_ups.reduced(interval.tables[name], wanted)
+                read = look_ups.reduce(interval.tables[name], wanted)
                 undo = pre_image == "undo"
                 where = f"{name} by {wanted} in ({interval.a}, {interval.b}], {form}, {pre_image}, {read}"
                 assert interval.versions(name, read, wanted, undo) == expected, f"{where}\n{history.script()}"
