@@ -4,14 +4,12 @@ A refresh of a few rows spends most of its time on Spark's analysis, optimisatio
 same every time but for the rows at their leaves. So from the second refresh on, the statements
 are planned over plan inputs (`plan_inputs`), and a refresh puts its rows into them and runs what is there.
 
-Spark keeps the output of shuffles, broadcasts and subqueries of a plan that runs again, and they would be those of
-other rows: a plan with any of them is not kept, and its statement is planned anew each time. Every leaf has one
-partition, so that plans need no shuffle.
+A plan runs again only where every operator of it is known to keep nothing (`operators`); another statement is planned
+anew each time. Every leaf has one partition, so that plans need no shuffle.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -29,6 +27,7 @@ from cq_engine.core.limits import Limits
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 from cq_engine.refresh.source_rows import SourceRows
 from cq_engine.spark.arrow_io import is_plain
@@ -39,9 +38,6 @@ __all__ = ["CachedPlan", "PlanCache", "Text"]
 
 Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 """Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
-
-_KEEPS_ROWS = re.compile(r"Exchange|Subquery|InMemoryRelation|InMemoryTableScan|AdaptiveSparkPlan|Bloom")
-"""Operators of Spark that keep rows from one run to the next."""
 
 
 class PlanCache:
@@ -171,7 +167,7 @@ class _PreparedStatement:
 
     def may_run_again(self) -> bool:
         """Spark is asked before the second run: for the first it is all the same, and it takes planning."""
-        if self.unchecked is not None and _KEEPS_ROWS.search(self.unchecked()):
+        if self.unchecked is not None and not keeps_nothing(self.unchecked()):
             return False
         self.unchecked = None
         return True

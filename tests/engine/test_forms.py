@@ -192,6 +192,7 @@ def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., 
     for line in (
         "2 I, 0 D, 0 U",
         "plan: INCREMENTAL, fk_pk_units",
+        "run by the driver: 3 change rows",
         "look-up of orders by o: 1 keys wanted, 1 in its own change rows, nothing to be read",
         "look-up of lines by o: 1 keys wanted, 1 of parents that came or went, which no unchanged row can have",
         "read: lines, changes: 2 rows",

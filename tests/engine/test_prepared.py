@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
-from cq_engine.refresh import driver, plan_cache
+from cq_engine.refresh import driver, operators, plan_cache
+from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 
@@ -191,6 +192,58 @@ def test_plans_with_kept_rows_are_not_prepared(engine: cq_engine.Engine, runs: _
     assert [statement for each in kept for statement in each._statements.values()] == [None, None]
 
 
+PHYSICAL = """== Physical Plan ==
+CollectLimit 10
++- *(2) Project [c0#1 AS o#2]
+   +- Coalesce 1
+      +- {operator}
+         :- *(1) ColumnarToRow
+         :  +- FileScan parquet [c0#1] Batched: true
+         +- Scan OneRowRelation[]
+
+"""
+
+
+@pytest.mark.parametrize("operator", ["CartesianProduct", "*(1) SortMergeJoin [o#1], [o#2], Inner", "Union"])
+def test_plans_of_known_operators_may_run_again(operator: str) -> None:
+    assert keeps_nothing(PHYSICAL.format(operator=operator))
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "OperatorOfALaterSpark [o#1]",
+        "*(1) ProjectAndRemember [o#1]",
+        "Exchange SinglePartition, ENSURE_REQUIREMENTS, [plan_id=1]",
+        "BroadcastNestedLoopJoin BuildRight, Inner",
+        "Subquery subquery#1, [id=#2]",
+        "AdaptiveSparkPlan isFinalPlan=false",
+        "Scan ExistingRDD[o#1]",
+        "InMemoryTableScan [o#1]",
+        "(text of a literal that has lines)",
+    ],
+)
+def test_an_operator_that_is_not_known_is_planned_anew(operator: str) -> None:
+    assert not keeps_nothing(PHYSICAL.format(operator=operator))
+
+
+def test_what_shows_no_operator_is_planned_anew() -> None:
+    assert not keeps_nothing("")
+    assert not keeps_nothing("== Physical Plan ==\n")
+
+
+def test_statements_with_an_operator_that_is_not_known_run_once(
+    engine: cq_engine.Engine, runs: _Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = operators.KEEPING_NOTHING - {"FileScan"}  # as if a later Spark called it otherwise
+    monkeypatch.setattr(operators, "KEEPING_NOTHING", known)
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
+    for n in range(1, 4):
+        engine.execute(f"INSERT INTO o VALUES ({n}, 1, {n}.00)")
+        assert engine.refresh("q").inserted == 1
+    assert runs.prepared == 2, "two plans run once, before Spark is asked whether they may run again"
+
+
 def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (o, n) ON DEMAND AS {QUERIES['joined']}")
     for n in range(1, 4):
@@ -271,6 +324,24 @@ def test_results_that_spark_does_not_send(engine: cq_engine.Engine, monkeypatch:
         patch.setattr(driver, "to_arrow", refused)
         assert engine.refresh("q").inserted == 5
     assert sorted(d.new for d in engine.deltas("q")) == [(n, 1, Decimal("1.00")) for n in range(5)]
+
+
+@pytest.mark.parametrize("limits", [Limits(refresh_rows=3)])
+def test_a_full_delta_that_is_too_large_is_written_by_executors(engine: cq_engine.Engine) -> None:
+    """Each commit gives few rows; the interval gives more than the driver takes."""
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q PRIMARY KEY (o) ON DEMAND WITH (refresh = 'full') AS SELECT o, amount FROM o"
+    )
+    for low in (1, 3):
+        engine.execute(f"INSERT INTO o SELECT id, 1, 1.00 FROM range({low}, {low + 2})")
+    engine.execute("UPDATE o SET amount = 2 WHERE o = 1")
+    done = engine.refresh("q")
+    assert (done.inserted, done.updated) == (4, 1)
+    assert engine.queries.refresher.reports["q"].run == "cluster: its rows are too many for the driver"
+    assert [(d.marker, d.new) for d in engine.deltas("q")] == [
+        *(("I", (n, Decimal(1))) for n in range(1, 5)),
+        ("U", (1, Decimal(2))),
+    ]
 
 
 def test_a_changed_function_is_seen(engine: cq_engine.Engine) -> None:
