@@ -162,20 +162,20 @@ class IntervalBinder:
 
     def bind_frame(self, leaf: Given, rows: DataFrame) -> None:
         """Binds rows that were computed before; `rows` have the leaf's columns by position."""
-        name = self._names["given", leaf.name] = fresh_name(leaf.name)
+        name = self._names["input", leaf.name] = fresh_name(leaf.name)
         self.relations[name] = rows.toDF(*leaf.columns)
 
     def bind_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
         """Likewise; `columns` are those of `rows`."""
         self._keys.give(leaf.name, rows)
         self._input_rows[leaf.name] = (rows, tuple(columns))
-        self._names.pop(("given", leaf.name), None)
+        self._names.pop(("input", leaf.name), None)
 
     def _input_name(self, leaf: Given) -> str:
-        if ("given", leaf.name) not in self._names:
+        if ("input", leaf.name) not in self._names:
             rows, columns = self._input_rows[leaf.name]
             self.bind_frame(leaf, self.reader.frame(rows, columns).coalesce(1))
-        return self._names["given", leaf.name]
+        return self._names["input", leaf.name]
 
     # ------------------------------------------------------------ changes
 

@@ -86,15 +86,15 @@ class LookUps:
         return left
 
     def _facts(
-        self, name: str, table: VersionedTable, given: Set[str]
+        self, name: str, table: VersionedTable, wanted: Set[str]
     ) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...], KeySet]]:
-        if self.decision.units and table.identity and given >= set(table.identity):
+        if self.decision.units and table.identity and wanted >= set(table.identity):
             log = self._log(name)
             if log is not None:
                 known = log.touched if self.decision.undo else log.without_image
                 yield "units", table.identity, table.identity, known
         for key in self.references if self.decision.keys else ():
-            if key.child == name and given >= set(key.columns):
+            if key.child == name and wanted >= set(key.columns):
                 log, mine = self._log(key.parent), self._log(name)
                 if log is None or (mine is None and not self.decision.undo):
                     continue

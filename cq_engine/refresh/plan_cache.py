@@ -350,6 +350,6 @@ def _leaf_key(leaf: Node) -> Hashable:
         )
         return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), groups)
     if isinstance(leaf, Given):
-        return ("given", leaf.name)
+        return ("input", leaf.name)
     assert isinstance(leaf, StateRows)
     return ("state", id(leaf))
