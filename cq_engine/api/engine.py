@@ -350,7 +350,7 @@ def connect(
     conf: Mapping[str, str] | None = None,
     read_only: bool = False,
     scheduler: bool = True,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits | None = None,
 ) -> Engine:
     """Opens the warehouse at a path; creates it if it is absent.
 
@@ -362,14 +362,16 @@ def connect(
         conf: engine options; `spark.*` go to the session that the engine starts.
         read_only: queries only, without the lease.
         scheduler: False: only `refresh` and `drain` move queries.
-        limits: numeric bounds of the engine's parts, for tests and experiments.
+        limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
 
     Raises:
         LeaseError: another process holds the warehouse; the error names it.
         CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
     """
     chosen = clock or SystemClock()
-    opened = Catalog.open(str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits)
+    opened = Catalog.open(
+        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS
+    )
     try:
         return Engine(opened, spark, chosen, conf or {}, scheduler)
     except BaseException:
