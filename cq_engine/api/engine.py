@@ -31,9 +31,12 @@ from cq_engine.core.options import check_option
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
 from cq_engine.grammar import parse
+from cq_engine.groups.constants import Constants
+from cq_engine.groups.progress import Progress
 from cq_engine.launch.session import interrupt, spark_session
 from cq_engine.lifecycle.draining import drain, has_news
-from cq_engine.lifecycle.registry import Queries
+from cq_engine.lifecycle.drop import tidy
+from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.query.result import Result, placed
@@ -70,11 +73,15 @@ class Engine(Upkeep, Scheduling):
             check_option(name, value)
         self._spark = spark
         self._starting = threading.Lock()
-        self.reader = Reader(catalog, lambda: self.spark)
+        constants = Constants(catalog)
+        self.reader = Reader(catalog, lambda: self.spark, constants.rows)
         self.services = Services(catalog, self.reader, lambda: self.spark, clock)
         self.callbacks = Callbacks()
-        self.delivery = Delivery(self.services, self.callbacks, self.committed)
-        self.queries = Queries(self.services, self.delivery, self._after)
+        progress = Progress(self.services)
+        self.delivery = Delivery(self.services, self.callbacks, self.committed, progress.newest)
+        self.queries = Queries(
+            self.services, self.delivery, constants, progress, refreshed=self._after, detached=self._detached
+        )
         self.compactor = Compactor(self.services)
         self._scheduled = scheduler and not catalog.read_only
         self.maintenance = Maintenance(
@@ -84,11 +91,10 @@ class Engine(Upkeep, Scheduling):
         self.session: Transaction | None = None
         self._handles: set[str] = set()
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
-        self.queries.groups.left = self._detached
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
-            self.queries.tidy()
+            tidy(self.queries.registry)
             for query in catalog.state.queries.values():
                 self._schedule_known(query.name)
         if self._scheduled:
@@ -148,10 +154,10 @@ class Engine(Upkeep, Scheduling):
     @contextmanager
     def transaction(self, commit_time: datetime | None = None) -> Iterator[TransactionHandle]:
         """A transaction that commits when the block ends and rolls back when it raises."""
-        self._check_writable()
+        self.check_writable()
         transaction = Transaction(self.services)
         try:
-            yield TransactionHandle(self, transaction)
+            yield TransactionHandle(self.execute_in, transaction)
         except BaseException:
             if transaction.is_open:
                 transaction.rollback()
@@ -176,7 +182,7 @@ class Engine(Upkeep, Scheduling):
         commit_time: str | datetime | None = None,
     ) -> list[int]:
         """Applies a stream of changes over one or several tables: see `cq_engine.transactions.apply_changes`."""
-        self._check_writable()
+        self.check_writable()
         applied = apply_all(
             self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
             commit_time=commit_time,
@@ -198,8 +204,8 @@ class Engine(Upkeep, Scheduling):
 
         Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
         """
-        self._check_writable()
-        return self.queries.bring_up_to_date(query)
+        self.check_writable()
+        return self.queries.refreshes.bring_up_to_date(query)
 
     def _after(self, result: Refresh) -> None:
         if result.to_version > result.from_version:
@@ -336,7 +342,8 @@ class Engine(Upkeep, Scheduling):
         if self._closed:
             raise CatalogError("the engine is closed", hint="connect again")
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raises where the engine is closed or reads only."""
         self._check_open()
         if self.catalog.read_only:
             raise TransactionError("the warehouse is open for reading only", hint="connect without read_only")

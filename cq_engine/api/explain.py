@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pyarrow as pa
 import sqlglot
@@ -14,7 +14,7 @@ from cq_engine.catalog.groups import group_of
 from cq_engine.catalog.model import ContinuousQuery, QueryGroup
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError
-from cq_engine.lifecycle.registry import Queries
+from cq_engine.lifecycle.queries import Queries
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.planner.terms import terms
@@ -22,10 +22,8 @@ from cq_engine.query.query import query_frame
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.interval import decide, statistics
+from cq_engine.refresh.refresh import Refresh
 from cq_engine.refresh.report import Report
-
-if TYPE_CHECKING:
-    from cq_engine.api.engine import Engine
 
 __all__ = ["analyze_query", "explain_query", "explain_text", "plan_text"]
 
@@ -77,7 +75,7 @@ def explain_query(queries: Queries, name: str) -> Result:
     """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
     query = queries.find(name)
     group = group_of(queries.services.catalog.state, query)
-    compiled = queries.compiled(query) if group is None else queries.groups.compiled(group)
+    compiled = queries.registry.compiled(query) if group is None else queries.groups.compiled(group)
     stored = query.states if group is None else group.query.states
     key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
     lines = [
@@ -118,11 +116,10 @@ def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> li
     return [*lines, "delta:", *(f"  {line}" for line in _plan_sql(plan).splitlines())]
 
 
-def analyze_query(engine: Engine, name: str) -> Result:
-    """EXPLAIN ANALYZE CONTINUOUS QUERY: refreshes the query, as REFRESH does, and says what that read and took."""
-    queries = engine.queries
+def analyze_query(queries: Queries, name: str, refresh: Callable[[str], Refresh]) -> Result:
+    """EXPLAIN ANALYZE CONTINUOUS QUERY: does `refresh`, as REFRESH does, and says what that read and took."""
     query = queries.find(name)
-    done = engine.refresh(name)
+    done = refresh(name)
     report = queries.refresher.reports.get(query.group or query.name, Report())
     changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
     lines = [

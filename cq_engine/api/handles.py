@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus
 from cq_engine.core.columns import Column
 from cq_engine.grammar import When
 from cq_engine.query.result import Result
 from cq_engine.transactions.transaction import Rows, Transaction
-
-if TYPE_CHECKING:
-    from cq_engine.api.engine import Engine
 
 __all__ = ["QueryDescription", "TransactionHandle"]
 
@@ -48,8 +44,8 @@ class QueryDescription:
 class TransactionHandle:
     """A transaction of `engine.transaction()`. After it has ended `commit_version` is its version, None if nothing changed."""
 
-    def __init__(self, engine: Engine, transaction: Transaction) -> None:
-        self._engine = engine
+    def __init__(self, execute: Callable[[Transaction, str], Result], transaction: Transaction) -> None:
+        self._execute = execute
         self.transaction = transaction
 
     @property
@@ -58,7 +54,7 @@ class TransactionHandle:
 
     def execute(self, sql: str) -> Result:
         """Runs one statement: DML, COPY INTO or a query."""
-        return self._engine.execute_in(self.transaction, sql)
+        return self._execute(self.transaction, sql)
 
     def insert(self, table: str, rows: Rows) -> Result:
         """Inserts Arrow rows, a DataFrame, mappings or sequences."""

@@ -9,7 +9,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.lifecycle.draining import has_news
-from cq_engine.lifecycle.registry import Queries
+from cq_engine.lifecycle.queries import Queries
 from cq_engine.schedule.scheduler import Scheduler
 
 __all__ = ["Scheduling"]
@@ -72,11 +72,11 @@ class Scheduling:
     def _run_query(self, name: str) -> None:
         state = self.catalog.status(name).state
         if state == "ACTIVE":
-            self.queries.refresh(name)
+            self.queries.refreshes.refresh(name)
         elif name in self.catalog.state.groups:
             self.queries.groups.deliver(self.catalog.state.groups[name])
         else:
-            self.queries.deliver(self.queries.find(name))
+            self.delivery.deliver(self.queries.find(name))
 
     def _report(self, name: str, error: Exception) -> None:
         text = error.message if isinstance(error, CQError) else repr(error)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import singledispatch
-from typing import TYPE_CHECKING
 
 from cq_engine.api import show
 from cq_engine.api.explain import analyze_query, explain_query, explain_text
+from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import apply
 from cq_engine.catalog.functions import drop_function
 from cq_engine.core.errors import CatalogError, TransactionError
@@ -20,6 +21,7 @@ from cq_engine.grammar import (
     AlterTable,
     Begin,
     CheckConstraints,
+    ColumnSpec,
     Commit,
     CompactTable,
     CopyInto,
@@ -41,7 +43,11 @@ from cq_engine.grammar import (
     Vacuum,
     When,
 )
+from cq_engine.lifecycle.alter import alter_query
+from cq_engine.lifecycle.create import create_query
 from cq_engine.lifecycle.draining import has_news
+from cq_engine.lifecycle.drop import drop_query, drop_table
+from cq_engine.planner.select_list import safe_name
 from cq_engine.query.query import query_frame, run_query
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
@@ -49,20 +55,17 @@ from cq_engine.schedule.periods import trigger_for
 from cq_engine.transactions.check_constraints import check_added_key, check_constraints
 from cq_engine.transactions.transaction import Transaction
 
-if TYPE_CHECKING:
-    from cq_engine.api.engine import Engine
-
 __all__ = ["execute"]
 
 
 @singledispatch
-def execute(statement: Statement, engine: Engine, sql: str) -> Result:
+def execute(statement: Statement, engine: Warehouse, sql: str) -> Result:
     """Runs `statement`, whose text is `sql`. Raises CQError's subclasses."""
     raise CatalogError(f"{type(statement).__name__} cannot be executed")
 
 
-def _no_transaction(engine: Engine, what: str) -> None:
-    engine._check_writable()
+def _no_transaction(engine: Warehouse, what: str) -> None:
+    engine.check_writable()
     if engine.session is not None:
         raise TransactionError(f"{what} cannot run inside a transaction", hint="COMMIT or ROLLBACK first")
 
@@ -76,14 +79,14 @@ def check_when(when: When, now: datetime) -> None:
 
 
 @execute.register(Query)
-def _query(statement: Query, engine: Engine, sql: str) -> Result:
+def _query(statement: Query, engine: Warehouse, sql: str) -> Result:
     return run_query(engine.services, statement.text, transaction=engine.session)
 
 
 @execute.register(Dml)
 @execute.register(CopyInto)
-def _dml(statement: Dml | CopyInto, engine: Engine, sql: str) -> Result:
-    engine._check_writable()
+def _dml(statement: Dml | CopyInto, engine: Warehouse, sql: str) -> Result:
+    engine.check_writable()
     if engine.session is not None:
         return engine.session.execute(statement, sql)
     transaction = Transaction(engine.services)
@@ -99,8 +102,8 @@ def _dml(statement: Dml | CopyInto, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(Begin)
-def _begin(statement: Begin, engine: Engine, sql: str) -> Result:
-    engine._check_writable()
+def _begin(statement: Begin, engine: Warehouse, sql: str) -> Result:
+    engine.check_writable()
     if engine.session is not None:
         raise TransactionError("a transaction is open already", hint="COMMIT or ROLLBACK it first")
     engine.session = Transaction(engine.services)
@@ -108,7 +111,7 @@ def _begin(statement: Begin, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(Commit)
-def _commit(statement: Commit, engine: Engine, sql: str) -> Result:
+def _commit(statement: Commit, engine: Warehouse, sql: str) -> Result:
     transaction = _open(engine, "COMMIT")
     engine.session = None
     version = engine.commit(transaction)
@@ -117,14 +120,14 @@ def _commit(statement: Commit, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(Rollback)
-def _rollback(statement: Rollback, engine: Engine, sql: str) -> Result:
+def _rollback(statement: Rollback, engine: Warehouse, sql: str) -> Result:
     transaction = _open(engine, "ROLLBACK")
     engine.session = None
     transaction.rollback()
     return Result(message="rolled back")
 
 
-def _open(engine: Engine, what: str) -> Transaction:
+def _open(engine: Warehouse, what: str) -> Transaction:
     if engine.session is None:
         raise TransactionError(f"{what} without a transaction", hint="BEGIN starts one")
     return engine.session
@@ -134,7 +137,7 @@ def _open(engine: Engine, what: str) -> Transaction:
 
 
 @execute.register(CreateTable)
-def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
+def _create_table(statement: CreateTable, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "CREATE TABLE")
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.tables:
@@ -142,31 +145,26 @@ def _create_table(statement: CreateTable, engine: Engine, sql: str) -> Result:
     option_value(RETENTION, {k.lower(): v for k, v in statement.options})
     if statement.query is not None:
         return _create_as(statement, engine)
-    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
+    with engine.queries.registry.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(apply.create_table(catalog.state, statement, catalog.newest_version))
     return Result(message=f"table {statement.name} created")
 
 
-def _create_as(statement: CreateTable, engine: Engine) -> Result:
-    from dataclasses import replace
-
-    from cq_engine.grammar import ColumnSpec
-    from cq_engine.planner.select_list import safe_name
-
+def _create_as(statement: CreateTable, engine: Warehouse) -> Result:
     assert statement.query is not None
     catalog = engine.catalog
     frame = query_frame(engine.services, statement.query)
     found = columns_of(frame.schema)
     columns = statement.columns or tuple(ColumnSpec(safe_name(c.name), c.type) for c in found)
     plain = replace(statement, columns=columns, query=None)
-    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
+    with engine.queries.registry.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(apply.create_table(catalog.state, plain, catalog.newest_version))
     transaction = Transaction(engine.services)
     try:
         count = transaction.load(statement.name, frame.toDF(*(c.name for c in columns)))
         version = engine.commit(transaction)
     except BaseException:
-        with engine.queries.ddl, catalog.lock, catalog.write() as unit:
+        with engine.queries.registry.ddl, catalog.lock, catalog.write() as unit:
             unit.set_state(apply.drop_table(catalog.state, DropTable(statement.name)))
         raise
     return Result(
@@ -175,14 +173,14 @@ def _create_as(statement: CreateTable, engine: Engine) -> Result:
 
 
 @execute.register(DropTable)
-def _drop_table(statement: DropTable, engine: Engine, sql: str) -> Result:
+def _drop_table(statement: DropTable, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "DROP TABLE")
     with _dropping(engine):
-        return Result(message=engine.queries.drop_table(statement))
+        return Result(message=drop_table(engine.queries.registry, statement))
 
 
 @contextmanager
-def _dropping(engine: Engine) -> Iterator[None]:
+def _dropping(engine: Warehouse) -> Iterator[None]:
     """Queries that are gone after the block are no longer scheduled."""
     before = engine.catalog.state
     yield
@@ -195,10 +193,10 @@ def _dropping(engine: Engine) -> Iterator[None]:
 
 
 @execute.register(AlterTable)
-def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
+def _alter_table(statement: AlterTable, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "ALTER TABLE")
     catalog = engine.catalog
-    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
+    with engine.queries.registry.ddl, catalog.lock, catalog.write() as unit:
         state = apply.alter_table(catalog.state, statement, catalog.newest_version)
         if statement.foreign_key is not None and statement.foreign_key.enforced:
             check_added_key(engine.services, apply.find_table(state, statement.name))
@@ -207,14 +205,14 @@ def _alter_table(statement: AlterTable, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(CompactTable)
-def _compact(statement: CompactTable, engine: Engine, sql: str) -> Result:
+def _compact(statement: CompactTable, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "COMPACT TABLE")
     engine.compact(statement.name)
     return Result(message=f"table {statement.name} compacted at version {engine.catalog.newest_version}")
 
 
 @execute.register(Vacuum)
-def _vacuum(statement: Vacuum, engine: Engine, sql: str) -> Result:
+def _vacuum(statement: Vacuum, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "VACUUM")
     done = engine.vacuum(statement.name, statement.retain)
     return Result(
@@ -224,17 +222,17 @@ def _vacuum(statement: Vacuum, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(CheckConstraints)
-def _check(statement: CheckConstraints, engine: Engine, sql: str) -> Result:
+def _check(statement: CheckConstraints, engine: Warehouse, sql: str) -> Result:
     return check_constraints(engine.services, statement.table)
 
 
 @execute.register(CreateFunction)
-def _create_function(statement: CreateFunction, engine: Engine, sql: str) -> Result:
+def _create_function(statement: CreateFunction, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "CREATE FUNCTION")
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.functions:
         return Result(message=f"function {statement.name} exists")
-    with engine.queries.ddl, catalog.lock:
+    with engine.queries.registry.ddl, catalog.lock:
         state = engine.services.functions.created(statement, catalog.state, lambda: engine.spark)
         with catalog.write() as unit:
             unit.set_state(state)
@@ -244,12 +242,12 @@ def _create_function(statement: CreateFunction, engine: Engine, sql: str) -> Res
 
 
 @execute.register(DropFunction)
-def _drop_function(statement: DropFunction, engine: Engine, sql: str) -> Result:
+def _drop_function(statement: DropFunction, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "DROP FUNCTION")
     catalog = engine.catalog
     if statement.if_exists and statement.name.lower() not in catalog.state.functions:
         return Result(message=f"there is no function {statement.name}")
-    with engine.queries.ddl, catalog.lock, catalog.write() as unit:
+    with engine.queries.registry.ddl, catalog.lock, catalog.write() as unit:
         unit.set_state(drop_function(catalog.state, statement.name))
     return Result(message=f"function {statement.name} dropped")
 
@@ -258,10 +256,10 @@ def _drop_function(statement: DropFunction, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(CreateContinuousQuery)
-def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) -> Result:
+def _create_query(statement: CreateContinuousQuery, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "CREATE CONTINUOUS QUERY")
     check_when(statement.when, engine.now)
-    message = engine.queries.create(statement)
+    message = create_query(engine.queries, statement)
     engine.schedule(statement.name, new=True)
     engine.cascade(statement.name)
     query = engine.queries.find(statement.name)
@@ -271,11 +269,11 @@ def _create_query(statement: CreateContinuousQuery, engine: Engine, sql: str) ->
 
 
 @execute.register(AlterContinuousQuery)
-def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> Result:
+def _alter_query(statement: AlterContinuousQuery, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "ALTER CONTINUOUS QUERY")
     if statement.when is not None:
         check_when(statement.when, engine.now)
-    message = engine.queries.alter(statement)
+    message = alter_query(engine.queries, statement)
     engine.schedule(statement.name)
     engine.cascade(statement.name)
     if statement.action == "RESUME":
@@ -284,14 +282,14 @@ def _alter_query(statement: AlterContinuousQuery, engine: Engine, sql: str) -> R
 
 
 @execute.register(DropContinuousQuery)
-def _drop_query(statement: DropContinuousQuery, engine: Engine, sql: str) -> Result:
+def _drop_query(statement: DropContinuousQuery, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "DROP CONTINUOUS QUERY")
     with _dropping(engine):
-        return Result(message=engine.queries.drop(statement))
+        return Result(message=drop_query(engine.queries.registry, statement))
 
 
 @execute.register(RefreshContinuousQuery)
-def _refresh(statement: RefreshContinuousQuery, engine: Engine, sql: str) -> Result:
+def _refresh(statement: RefreshContinuousQuery, engine: Warehouse, sql: str) -> Result:
     _no_transaction(engine, "REFRESH CONTINUOUS QUERY")
     done = engine.refresh(statement.name)
     said = f"{done.query}: {done.inserted} I, {done.deleted} D, {done.updated} U, version {done.to_version}"
@@ -301,22 +299,22 @@ def _refresh(statement: RefreshContinuousQuery, engine: Engine, sql: str) -> Res
 
 
 @execute.register(Show)
-def _show(statement: Show, engine: Engine, sql: str) -> Result:
+def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
     if statement.what == "FUNCTIONS":
         return show.functions(engine.services.functions.rows(engine.catalog.state))
     return show.show(engine.overview(), engine.catalog, statement)
 
 
 @execute.register(Describe)
-def _describe(statement: Describe, engine: Engine, sql: str) -> Result:
+def _describe(statement: Describe, engine: Warehouse, sql: str) -> Result:
     return show.describe(engine.overview(), engine.catalog, statement)
 
 
 @execute.register(Explain)
-def _explain(statement: Explain, engine: Engine, sql: str) -> Result:
+def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
     if statement.name is not None and statement.analyze:
         _no_transaction(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY")
-        return analyze_query(engine, statement.name)
+        return analyze_query(engine.queries, statement.name, engine.refresh)
     if statement.name is not None:
         return explain_query(engine.queries, statement.name)
     assert statement.text is not None
@@ -324,7 +322,7 @@ def _explain(statement: Explain, engine: Engine, sql: str) -> Result:
 
 
 @execute.register(SetOption)
-def _set(statement: SetOption, engine: Engine, sql: str) -> Result:
+def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
     if statement.name.startswith("spark."):
         engine.spark.conf.set(statement.name, statement.value)
     else:

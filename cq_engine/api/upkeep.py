@@ -9,7 +9,7 @@ from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.options import parse_retention
-from cq_engine.lifecycle.registry import Queries
+from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.maintenance.retention import Vacuumed, vacuum
@@ -29,7 +29,7 @@ class Upkeep:
     publisher: Publisher | None
     _published: float
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
         raise NotImplementedError
 
     def publish(self) -> None:
@@ -40,7 +40,7 @@ class Upkeep:
 
     def compact(self, table: str) -> None:
         """Writes all of a table's snapshot files anew, with its changes, in their order (COMPACT TABLE)."""
-        self._check_writable()
+        self.check_writable()
         self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
         self.publish()
 
@@ -49,7 +49,7 @@ class Upkeep:
 
         Returns the names of the tables.
         """
-        self._check_writable()
+        self.check_writable()
         return self.maintenance.run()
 
     def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed:
@@ -59,7 +59,7 @@ class Upkeep:
 
         Raises CatalogError for an unknown name, AnalysisError where `retain` is no length of time.
         """
-        self._check_writable()
+        self.check_writable()
         length = None if retain is None else parse_retention(retain)
         self.queries.groups.settle(whole=True)
         self.publish()

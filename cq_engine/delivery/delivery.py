@@ -44,7 +44,8 @@ class Delivery:
 
     A refresh serves tables in its own thread, so that they are up to date when it returns. Callbacks too, until
     `start`; from then on each callback has a thread for as long as it has something to receive, and a destination
-    that failed is tried again after a pause, which grows with every failure in a row.
+    that failed is tried again after a pause, which grows with every failure in a row. `newest` gives the newest version
+    at which a member of a query group has a delta.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Delivery:
         services: Services,
         callbacks: Callbacks,
         committed: Committed,
+        newest: Callable[[ContinuousQuery], int] = lambda _: 0,
         *,
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -61,8 +63,7 @@ class Delivery:
         self.committed = committed
         self.retry = retry or Retry(base=0.25, cap=60.0)
         self._sleep = sleep
-        self.newest: Callable[[ContinuousQuery], int] = lambda _: 0
-        """Gives the newest version at which a member of a query group has a delta."""
+        self._newest = newest
         self._guard = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
         self._owners: dict[str, int] = {}
@@ -159,7 +160,7 @@ class Delivery:
         """Whether the query's delta log has rows of (after, upto]."""
         if not self.services.catalog.changes(query.result.id, after + 1, upto):
             return False
-        return query.group is None or self.newest(query) > after
+        return query.group is None or self._newest(query) > after
 
     # ------------------------------------------------------------ definitions
 

@@ -1,14 +1,13 @@
-"""CREATE CONTINUOUS QUERY where an earlier query differs in constants only: the new one joins a query group."""
+"""CREATE CONTINUOUS QUERY where an earlier query differs in constants only: the new one is attached to a query group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from cq_engine.catalog import groups as catalogued
 from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.groups import with_group, with_member
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, RefreshError
@@ -16,70 +15,67 @@ from cq_engine.definition.analysis import define, session_settings
 from cq_engine.definition.rules import notes, with_destinations
 from cq_engine.definition.start import Start, keep_difference
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.groups.signature import Form, form_of, formed, group_option, moves_together
+from cq_engine.groups.groups import Groups
+from cq_engine.groups.signature import Signature, group_option, make_group, moves_together, signature_of
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.query_group import NotGrouped
 from cq_engine.planner.words import Constant, Words, read_words
 from cq_engine.refresh.recompute import difference, result_at
 from cq_engine.spark.settings import meaning
 
-if TYPE_CHECKING:
-    from cq_engine.lifecycle.registry import Queries
+__all__ = ["Attacher"]
 
-__all__ = ["Joining"]
+_Known = tuple[Signature, tuple[Constant, ...]]
 
 
-class Joining:
+class Attacher:
     """Recognises new queries. What it knows of texts is kept in memory and can be made again from the catalog."""
 
-    def __init__(self, queries: Queries) -> None:
-        self.queries = queries
-        self.services = queries.services
-        self._single: dict[int, tuple[Form, tuple[Constant, ...]]] = {}
-        self._places: dict[Form, tuple[int, ...]] = {}
-        self._forms: dict[str, tuple[Form, tuple[Constant, ...]]] = {}
-        self._refused: set[Form] = set()
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.registry = groups.registry
+        self.delivery = groups.delivery
+        self.services = groups.services
+        self._single: dict[int, _Known] = {}
+        self._places: dict[Signature, tuple[int, ...]] = {}
+        self._patterns: dict[str, _Known] = {}
+        self._refused: set[Signature] = set()
 
-    def joined(self, statement: CreateContinuousQuery) -> str | None:
+    def attach(self, statement: CreateContinuousQuery) -> str | None:
         """Creates the query as a member of a query group; the message, or None where it is to be a query of its own.
 
-        A query group is made for the second query of a form, or for the first WITH (query_group = 'on'); then, where none
-        can be made, AnalysisError says why. Holds `Queries.ddl`.
+        A query group is made for the second query of a signature, or for the first WITH (query_group = 'on'); then,
+        where none can be made, AnalysisError says why. Holds `Registry.ddl`.
         """
         option = group_option(statement.options)
-        if not self._may_join(statement, option):
+        if not self._may_attach(statement, option):
             if option == "on":
-                raise AnalysisError(
-                    f"{statement.name} cannot be in a query group",
-                    detail="it starts from a version, has other options, or nothing is committed yet",
-                    hint="leave out query_group = 'on' to have it refreshed by itself",
+                raise _refusal(
+                    statement, "it starts from a version, has other options, or nothing is committed yet"
                 )
             return None
         words = read_words(statement.query)
         session = session_settings(self.services.spark())
-        form = form_of(words, statement.mode, statement.when, statement.primary_key, session)
-        group = self._known(form, words.literals)
-        if group is None:
-            if option != "on" and (form in self._refused or not self._seen(form, words.literals)):
-                return None
-            try:
-                group, compiled = self._formed(statement)
-            except NotGrouped as reason:
-                self._refused.add(form)
-                if option == "on":
-                    raise AnalysisError(
-                        f"{statement.name} cannot be in a query group", detail=str(reason),
-                        hint="leave out query_group = 'on' to have it refreshed by itself",
-                    ) from reason  # fmt: skip
-                return None
-            self._places[form] = group.places
-            if option != "on" and not self._seen(form, words.literals):
-                return None
-            self.queries.remember(group.query, compiled)
-            return self._create_first(group, statement, _chosen(group, words))
-        return self._create(group, statement, _chosen(group, words))
+        signature = signature_of(words, statement.mode, statement.when, statement.primary_key, session)
+        group = self._find_group(signature, words.literals)
+        if group is not None:
+            return self._create(group, statement, _constants(group, words))
+        if option != "on" and (signature in self._refused or not self._has_alike(signature, words.literals)):
+            return None
+        try:
+            group, compiled = self._make_group(statement)
+        except NotGrouped as reason:
+            self._refused.add(signature)
+            if option == "on":
+                raise _refusal(statement, str(reason)) from reason
+            return None
+        self._places[signature] = group.places
+        if option != "on" and not self._has_alike(signature, words.literals):
+            return None
+        self.registry.remember(group.query, compiled)
+        return self._create_first(group, statement, _constants(group, words))
 
-    def _may_join(self, statement: CreateContinuousQuery, option: str) -> bool:
+    def _may_attach(self, statement: CreateContinuousQuery, option: str) -> bool:
         catalog = self.services.catalog
         others = [value for name, value in statement.options if name not in ("query_group", "refresh")]
         plain = not others and dict(statement.options).get("refresh", "auto").lower() == "auto"
@@ -87,31 +83,31 @@ class Joining:
         together = moves_together(statement.when) or option == "on"
         return option in ("auto", "on") and plain and start and together
 
-    # ------------------------------------------------------------ forms
+    # ------------------------------------------------------------ signatures
 
-    def _known(self, form: Form, literals: Sequence[Constant]) -> QueryGroup | None:
-        """The query group of this form whose other literals are these."""
+    def _find_group(self, signature: Signature, literals: Sequence[Constant]) -> QueryGroup | None:
+        """The query group of this signature whose other literals are these."""
         state = self.services.catalog.state
         for group in state.groups.values():
-            found, pattern = self._form(group)
+            found, pattern = self._signature(group)
             fixed = (place for place in range(len(literals)) if place not in group.places)
-            if found != form or any(literals[place].value != pattern[place].value for place in fixed):
+            if found != signature or any(literals[place].value != pattern[place].value for place in fixed):
                 continue
             if _same_sources(state, group) and self.services.catalog.status(group.name).state == "ACTIVE":
                 return group
         return None
 
-    def _form(self, group: QueryGroup) -> tuple[Form, tuple[Constant, ...]]:
-        if group.name not in self._forms:
+    def _signature(self, group: QueryGroup) -> _Known:
+        if group.name not in self._patterns:
             words, query = read_words(group.pattern.query), group.pattern
             key = query.key if query.declared else None
-            form = form_of(words, query.mode, query.when, key, query.session)
-            self._forms[group.name] = form, words.literals
-        return self._forms[group.name]
+            signature = signature_of(words, query.mode, query.when, key, query.session)
+            self._patterns[group.name] = signature, words.literals
+        return self._patterns[group.name]
 
-    def _seen(self, form: Form, literals: Sequence[Constant]) -> bool:
-        """Whether a query of this form is there, with the same literals where it is known which are no constants."""
-        places = self._places.get(form, range(len(literals)))
+    def _has_alike(self, signature: Signature, literals: Sequence[Constant]) -> bool:
+        """Whether a query of this signature is there, with the same literals where it is known which are no constants."""
+        places = self._places.get(signature, range(len(literals)))
         fixed = [place for place in range(len(literals)) if place not in places]
         for query in self.services.catalog.state.queries.values():
             if query.group is not None or group_option(query.options) == "off":
@@ -119,18 +115,18 @@ class Joining:
             if query.id not in self._single:
                 words = read_words(query.query)
                 key = query.key if query.declared else None
-                known = form_of(words, query.mode, query.when, key, query.session)
+                known = signature_of(words, query.mode, query.when, key, query.session)
                 self._single[query.id] = known, words.literals
             found, others = self._single[query.id]
-            if found == form and all(literals[place].value == others[place].value for place in fixed):
+            if found == signature and all(literals[place].value == others[place].value for place in fixed):
                 return True
         return False
 
-    def _formed(self, statement: CreateContinuousQuery) -> tuple[QueryGroup, Compiled]:
+    def _make_group(self, statement: CreateContinuousQuery) -> tuple[QueryGroup, Compiled]:
         """A new query group, which is not in the catalog before its first member is, and its plan."""
         catalog = self.services.catalog
         state, pattern, own = define(self.services, catalog.state, statement)
-        state, group, compiled = formed(self.services, state, pattern, own)
+        state, group, compiled = make_group(self.services, state, pattern, own)
         if group.name in state.queries:
             raise NotGrouped(f"a query is called {group.name}")
         return group, compiled
@@ -148,17 +144,17 @@ class Joining:
         begun = catalog.newest_version
         if self._behind(group, begun):
             try:
-                self.queries.refresh(group.name)
+                self.groups.refresh(group.name)
             except RefreshError:
                 return None
-        with self.queries.only([group.name]), ExitStack() as held:
+        with self.registry.hold([group.name]), ExitStack() as held:
             now = catalog.state.groups.get(group.name)
             if now is None or catalog.status(now.name).state != "ACTIVE" or self._behind(now, begun):
                 return None
             with catalog.lock:
                 version = max(begun, catalog.status(now.name).position)
                 held.enter_context(self.services.read_holds.held(version))
-            return self._added(catalog.state, now, statement, constants, version)
+            return self._add_member(catalog.state, now, statement, constants, version)
 
     def _create_first(
         self, group: QueryGroup, statement: CreateContinuousQuery, constants: tuple[str, ...]
@@ -169,7 +165,7 @@ class Joining:
                 version = self.services.catalog.newest_version
                 held.enter_context(self.services.read_holds.held(version))
             state, group = self._with_new(group, version)
-            return self._added(state, group, statement, constants, version)
+            return self._add_member(state, group, statement, constants, version)
 
     def _with_new(self, group: QueryGroup, version: int) -> tuple[CatalogState, QueryGroup]:
         """The state with a new query group that starts at `version`, and the group."""
@@ -181,7 +177,7 @@ class Joining:
             query=replace(group.query, created_version=version),
             pattern=replace(group.pattern, created_version=version),
         )
-        return catalogued.with_group(state, group), group
+        return with_group(state, group), group
 
     def _behind(self, group: QueryGroup, newest: int) -> bool:
         """Whether the query group's tables have changes after its position, up to the version `newest`."""
@@ -190,7 +186,7 @@ class Joining:
         numbers = (catalog.state.tables[name].storage.id for name in group.query.sources)
         return any(catalog.changes(number, position + 1, newest) for number in numbers)
 
-    def _added(
+    def _add_member(
         self,
         state: CatalogState,
         group: QueryGroup,
@@ -210,10 +206,10 @@ class Joining:
             start.write(unit)
             if not known or catalog.status(group.name).position < version:
                 unit.set_status(group.name, QueryStatus(version, "ACTIVE", "", self.services.now()))
-            self.queries.delivery.begin(unit, query, version - 1 if snapshot else version)
+            self.delivery.begin(unit, query, version - 1 if snapshot else version)
         faults.point("create.after_catalog")
         if snapshot:
-            self.queries.groups.news.joined(query, version)
+            self.groups.progress.note_snapshot(query, version)
         said = [f"continuous query {query.name} created: {query.verdict}, refreshed with others like it"]
         return "\n  ".join([*said, *query.reasons, *notes(self.services, query, made)])
 
@@ -231,17 +227,17 @@ class Joining:
             query=statement.query, markers=statement.markers, destinations=statement.destinations,
             options=statement.options, created_version=version,
         )  # fmt: skip
-        query, state, made = with_destinations(self.queries.delivery, query, state)
-        state, query = catalogued.with_member(state, group, query, constants)
+        query, state, made = with_destinations(self.delivery, query, state)
+        state, query = with_member(state, group, query, constants)
         return state, query, made
 
     def _snapshot(self, group: QueryGroup, query: ContinuousQuery, version: int) -> Start:
         """The member's result as I rows of the shared log."""
-        groups, services = self.queries.groups, self.services
-        compiled = groups.compiled(group)
+        services = self.services
+        compiled = self.groups.compiled(group)
         start = Start(version)
         shared = replace(group.query, name=query.name)
-        with meaning(services.spark(), dict(group.query.session)), groups.only(group, [query]):
+        with meaning(services.spark(), dict(group.query.session)), self.groups.constants.only(group, [query]):
             result = result_at(services, compiled, version)
             rows = difference(services, result.limit(0), result, compiled.key, version)
             keep_difference(services, start, shared, rows)
@@ -257,6 +253,14 @@ def _same_sources(state: CatalogState, group: QueryGroup) -> bool:
     return True
 
 
-def _chosen(group: QueryGroup, words: Words) -> tuple[str, ...]:
+def _constants(group: QueryGroup, words: Words) -> tuple[str, ...]:
     """The text's constants."""
     return tuple(words.literals[place].value for place in group.places)
+
+
+def _refusal(statement: CreateContinuousQuery, why: str) -> AnalysisError:
+    return AnalysisError(
+        f"{statement.name} cannot be in a query group",
+        detail=why,
+        hint="leave out query_group = 'on' to have it refreshed by itself",
+    )

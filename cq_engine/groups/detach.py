@@ -1,4 +1,4 @@
-"""How a member of a query group begins as a query of its own: its states, and its rows of the shared delta log."""
+"""How a member of a query group becomes a query of its own: with its states and its rows of the shared delta log."""
 
 from __future__ import annotations
 
@@ -6,25 +6,56 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.apply import allocate_id, replace_query
+from cq_engine.catalog.groups import without_empty
 from cq_engine.catalog.model import (
     COMMIT_VERSION,
     SEQUENCE,
     CatalogState,
     ContinuousQuery,
     QueryGroup,
+    QueryStatus,
     VersionedTable,
 )
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
+from cq_engine.definition.analysis import compile_definition, shape_of
+from cq_engine.definition.registry import Registry
 from cq_engine.definition.start import Start, prepare_start
 from cq_engine.planner.compiled import Compiled, recomputed
 from cq_engine.refresh.cluster import write_log
+from cq_engine.spark.settings import meaning
 
-__all__ = ["own_start"]
+__all__ = ["detach"]
 
 
-def own_start(
+def detach(registry: Registry, query: ContinuousQuery, state: str, error: str) -> ContinuousQuery:
+    """Makes a member a query of its own at its group's position, in this state, with its part of the log.
+
+    What it starts from is computed while others commit; the group stands still. Holds `Registry.ddl`. Raises CQError
+    where Spark cannot evaluate the query.
+    """
+    assert query.group is not None
+    services, catalog = registry.services, registry.services.catalog
+    with registry.hold([query.group]), meaning(services.spark(), dict(query.session)):
+        shape = shape_of(services, catalog.state, query.query, dict(query.source_columns))
+        compiled = compile_definition(services, shape, query.key if query.declared else None)
+        status = catalog.status(query.name)
+        group = catalog.state.groups[query.group]
+        found, own, compiled, start = _own_start(services, group, query, compiled, status.position)
+        after = without_empty(replace_query(found, own))
+        floor = catalog.floor(query.result.id)
+        with catalog.lock, catalog.write(start.attempt) as unit:
+            unit.set_state(after)
+            start.write(unit)
+            if floor:
+                unit.set_floor(own.result, floor)
+            unit.set_status(own.name, QueryStatus(status.position, state, error, status.last_refresh))
+    registry.remember(own, compiled)
+    return own
+
+
+def _own_start(
     services: Services, group: QueryGroup, query: ContinuousQuery, compiled: Compiled, position: int
 ) -> tuple[CatalogState, ContinuousQuery, Compiled, Start]:
     """The state with the ids that are used, the definition, how it is compiled, and what it starts from.

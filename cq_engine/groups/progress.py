@@ -18,10 +18,10 @@ from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, Que
 from cq_engine.context.services import Services
 from cq_engine.spark.arrow_io import to_arrow
 
-__all__ = ["MemberNews"]
+__all__ = ["Progress"]
 
 
-class MemberNews:
+class Progress:
     """For each member the newest version at which it has deltas; read from the log once, then kept up to date."""
 
     def __init__(self, services: Services) -> None:
@@ -53,18 +53,18 @@ class MemberNews:
         """Whether the log has been read."""
         return group.query.result.id in self._newest
 
-    def refreshed(self, group: QueryGroup, a: int, b: int) -> dict[int, int]:
+    def note_refresh(self, group: QueryGroup, a: int, b: int) -> dict[int, int]:
         """Takes note of a refresh of (a, b]; the members with deltas in it."""
         log = group.query.result
         if not self.services.catalog.changes(log.id, a + 1, b):
             return {}
-        found = self._read(log, a, b)
+        newest = self._read(log, a, b)
         with self._lock:  # whoever reads the log now has begun before this refresh, or sees it
             if log.id in self._newest:
-                self._newest[log.id].update(found)
-        return found
+                self._newest[log.id].update(newest)
+        return newest
 
-    def joined(self, query: ContinuousQuery, version: int) -> None:
+    def note_snapshot(self, query: ContinuousQuery, version: int) -> None:
         """Takes note of a member's first snapshot."""
         with self._lock:
             if query.result.id in self._newest and query.result.part is not None:

@@ -1,4 +1,4 @@
-"""Which queries are alike, and the query group that is made of them."""
+"""What queries have in common that can be refreshed as one, and the query group that is made of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from cq_engine.definition.analysis import Shape, shape_of, types_over
 from cq_engine.destinations.pairs import MARKERS
 from cq_engine.grammar import Cron, OnCommit, OnDml, StartWithPeriod, When
 from cq_engine.planner.compiled import Compiled, lowered_query
-from cq_engine.planner.query_group import NotGrouped, compared, compile_members
+from cq_engine.planner.query_group import NotGrouped, compile_members, constant_places
 from cq_engine.planner.select_list import select_list
 from cq_engine.planner.words import Words, read_words
 
-__all__ = ["Form", "compile_group", "form_of", "formed", "group_option", "moves_together"]
+__all__ = ["Signature", "compile_group", "group_option", "make_group", "moves_together", "signature_of"]
 
-Form = Hashable
-"""What queries have in common that can be members of one group, but for some of the literals."""
+Signature = Hashable
+"""What the members of one query group have in common, but for some of the literals."""
 
 
 def group_option(options: Sequence[tuple[str, str]]) -> str:
@@ -47,19 +47,19 @@ def moves_together(when: When) -> bool:
     return isinstance(when, (OnCommit, OnDml, Cron, StartWithPeriod))
 
 
-def form_of(
+def signature_of(
     words: Words,
     mode: str,
     when: When,
     key: Sequence[str] | None,
     session: Sequence[tuple[str, str]],
-) -> Form:
-    """The form of a query with this text, mode, schedule, declared key and session settings."""
+) -> Signature:
+    """The signature of a query with this text, mode, schedule, declared key and session settings."""
     declared = None if key is None else tuple(name.lower() for name in key)
     return (words.words, mode, when, declared, tuple(session))
 
 
-def formed(
+def make_group(
     services: Services, state: CatalogState, pattern: ContinuousQuery, own: Compiled
 ) -> tuple[CatalogState, QueryGroup, Compiled]:
     """A query group for queries like `pattern`, which `own` is the plan of; the state with the ids that it uses.
@@ -75,7 +75,7 @@ def formed(
     literals = [replace(each, start=each.start + offset) for each in words.literals]
     try:
         lowered, _, _ = lowered_query(shape.text, shape.columns, shape.sources, types, Names())
-        places = compared(lowered, literals, types)
+        places = constant_places(lowered, literals, types)
         if not places:
             raise NotGrouped("nothing is compared with a constant")
         state, table = constants_table(state, tuple(literals[place].type for place in places))

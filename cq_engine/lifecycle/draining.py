@@ -10,7 +10,7 @@ from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import RefreshError
 from cq_engine.grammar import OnCommit, OnDml
-from cq_engine.lifecycle.registry import Queries
+from cq_engine.lifecycle.queries import Queries
 from cq_engine.refresh.frontier import frontier
 from cq_engine.schedule.scheduler import Scheduler
 
@@ -50,10 +50,10 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
         if len(late) > 1:
             together = queries.services.limits.drain_refreshes
             with ThreadPoolExecutor(together, thread_name_prefix="cq-drain") as pool:
-                for done in [pool.submit(queries.refresh, query.name) for query in late]:
+                for done in [pool.submit(queries.refreshes.refresh, query.name) for query in late]:
                     done.result()
         elif late:
-            queries.refresh(late[0].name)
+            queries.refreshes.refresh(late[0].name)
         if not late and not queries.delivery.drain(active, deadline):
             raise RefreshError(
                 f"not drained within {timeout} seconds", detail="a destination is still being served"

@@ -38,7 +38,7 @@ from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
 from cq_engine.planner.deterministic import query_text
 from cq_engine.planner.words import Constant
 
-__all__ = ["NotGrouped", "compared", "compile_members"]
+__all__ = ["NotGrouped", "compile_members", "constant_places"]
 
 
 class NotGrouped(Exception):
@@ -53,12 +53,12 @@ _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
-def compared(lowered: Lowered, literals: Sequence[Constant], types: Types) -> tuple[int, ...]:
+def constant_places(lowered: Lowered, literals: Sequence[Constant], types: Types) -> tuple[int, ...]:
     """The literals of a text, by number, that can be constants of a query group for the lowered query."""
     starts = {each.start: number for number, each in enumerate(literals)}
     found: set[int] = set()
     for node, condition in _conditions(lowered.node):
-        pairs = [pair for part in conjuncts(condition) for pair in _compared(part)]
+        pairs = [pair for part in conjuncts(condition) for pair in _comparisons(part)]
         pairs = [(literal, other) for literal, other in pairs if _place(literal) in starts]
         if not pairs:
             continue
@@ -86,12 +86,12 @@ def _conditions(node: Node) -> Iterable[tuple[Node, exp.Expr]]:
         yield from _conditions(node.left)
 
 
-def _compared(condition: exp.Expr) -> list[tuple[exp.Literal, exp.Expr]]:
+def _comparisons(condition: exp.Expr) -> list[tuple[exp.Literal, exp.Expr]]:
     """The literals that a condition compares, each with what it is compared with."""
     if isinstance(condition, (exp.And, exp.Or)):
-        return [*_compared(condition.left), *_compared(condition.right)]
+        return [*_comparisons(condition.left), *_comparisons(condition.right)]
     if isinstance(condition, (exp.Not, exp.Paren)):
-        return _compared(condition.this)
+        return _comparisons(condition.this)
     if isinstance(condition, _COMPARISONS):
         sides = [(condition.left, condition.right), (condition.right, condition.left)]
     elif isinstance(condition, exp.Between):
@@ -164,7 +164,7 @@ def compile_members(
     names = Names()
     lowered, _, _ = lowered_query(text, columns, sources, types, names)
     carrier = _Carrier(names, constants, starts)
-    node, carried = carrier.carried(lowered.node, frozenset())
+    node, carried = carrier.carry(lowered.node, frozenset())
     if carried is None:
         raise NotGrouped("no condition has a constant")
     member = names.fresh("member")
@@ -223,7 +223,7 @@ class _Carrier:
         self.table = table
         self.starts = starts
 
-    def carried(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried | None]:
+    def carry(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried | None]:
         """The plan with the member where a condition in it has a constant, and the constants `above` that need be."""
         if not self.inside(node):
             return node, None
@@ -246,7 +246,7 @@ class _Carrier:
         raise NotGrouped(f"{type(node).__name__} above a constant")
 
     def below(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried]:
-        found, carried = self.carried(node, above)
+        found, carried = self.carry(node, above)
         assert carried is not None
         return found, carried
 
@@ -263,21 +263,21 @@ class _Carrier:
 
     def filter(self, node: Filter, above: frozenset[int]) -> tuple[Node, _Carried]:
         own = self.used(node.condition)
-        below, carried = self.carried(node.input, above | own)
+        below, carried = self.carry(node.input, above | own)
         if carried is not None:
             return Filter(below, self.over(node.condition, carried)), carried
-        return self.joined([node], [], above)
+        return self.join_constants([node], [], above)
 
     def join(self, node: Join, above: frozenset[int]) -> tuple[Node, _Carried]:
-        return self.joined(list(node.inputs), list(node.conditions), above)
+        return self.join_constants(list(node.inputs), list(node.conditions), above)
 
-    def joined(
+    def join_constants(
         self, inputs: list[Node], conditions: list[exp.Expr], above: frozenset[int]
     ) -> tuple[Node, _Carried]:
         """An inner join in which filters with constants have become conditions, with the constants as one more input."""
         bare: list[Node] = []
         for each in inputs:
-            node, moved = self.bared(each)
+            node, moved = self.strip(each)
             bare.append(node)
             conditions = [*conditions, *moved]
         own = frozenset(number for condition in conditions for number in self.used(condition))
@@ -291,11 +291,11 @@ class _Carrier:
             bare.append(scan_node)
         return Join(tuple(bare), tuple(self.over(c, carried) for c in conditions)), carried
 
-    def bared(self, node: Node) -> tuple[Node, list[exp.Expr]]:
+    def strip(self, node: Node) -> tuple[Node, list[exp.Expr]]:
         """The input of a join without the filters on top of it that have constants, and their conditions."""
         if not isinstance(node, Filter):
             return node, []
-        below, moved = self.bared(node.input)
+        below, moved = self.strip(node.input)
         parts = conjuncts(node.condition)
         kept = [part for part in parts if not self.used(part)]
         moved = [*moved, *(part for part in parts if self.used(part))]

@@ -45,13 +45,22 @@ from cq_engine.storage.rows import (
 __all__ = ["Reader", "relevant_changes"]
 
 
+def _no_constants(table: VersionedTable) -> pa.Table:
+    return empty(table.physical_columns)
+
+
 class Reader(ChangeReader):
     """Reads versioned tables through Arrow where they are small and through Spark where not. Thread-safe."""
 
-    def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        spark: Callable[[], SparkSession],
+        constants: Callable[[VersionedTable], pa.Table] = _no_constants,
+    ) -> None:
+        """`constants` gives the rows of a table of kind constants, which is not stored."""
         super().__init__(catalog, spark)
-        self.constants: Callable[[VersionedTable], pa.Table] = _no_constants
-        """Gives the rows of a table of kind constants, which is not stored."""
+        self.constants = constants
         self._lock = threading.RLock()
         self.look_ups = FileLookUps(catalog.limits)
         half, nbytes = self.limits.small_bytes // 2, attrgetter("nbytes")
@@ -270,10 +279,6 @@ class Reader(ChangeReader):
             if key not in self._frames:
                 self._frames[key] = self.frame(rows, table.physical_columns)
             return self._frames[key]
-
-
-def _no_constants(table: VersionedTable) -> pa.Table:
-    return empty(table.physical_columns)
 
 
 def _overlay(table: VersionedTable, base: DataFrame, log: DataFrame, only_inserts: bool) -> DataFrame:

@@ -215,10 +215,10 @@ def test_a_compressed_source_changes_at_its_refreshes_and_branches_stay_together
     )
     assert "it changes only when it is refreshed: packed" in made.message
     first = engine.execute("INSERT INTO t VALUES (4, 'a', 9)").commit_version
-    engine.queries.refresh("n")
+    engine.queries.refreshes.refresh("n")
     second = engine.execute("INSERT INTO t VALUES (5, 'a', 1)").commit_version
-    engine.queries.refresh("packed")  # the result at `first` is nowhere now
-    assert (engine.queries.refresh("both").to_version, engine.describe("both").position) == (1, 1)
+    engine.queries.refreshes.refresh("packed")  # the result at `first` is nowhere now
+    assert (engine.queries.refreshes.refresh("both").to_version, engine.describe("both").position) == (1, 1)
     engine.refresh("both")
     assert (first, second) == (2, 3)
     assert deltas(engine, "both")[-1][2] == ("a", 8, 4)
@@ -255,8 +255,8 @@ def test_a_crash_between_the_steps_of_create_leaves_nothing(
     engine: Engine, warehouse: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY sums ON DEMAND AS {SUMS}")
-    monkeypatch.setattr(engine.queries, "tidy", lambda: None)
-    monkeypatch.setattr("cq_engine.lifecycle.definitions.prepare_start", lambda *_: 1 / 0)
+    monkeypatch.setattr("cq_engine.lifecycle.sources.tidy", lambda _: None)
+    monkeypatch.setattr("cq_engine.lifecycle.create.prepare_start", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.execute("CREATE CONTINUOUS QUERY big ON DEMAND AS SELECT grp FROM sums")
     assert kept(engine) == {"sums"}

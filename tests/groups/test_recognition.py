@@ -27,7 +27,7 @@ def engine(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 _numbers = iter(range(1000))
 
 
-def group_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | None:
+def constants_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | None:
     """The constants of the second query, where it shares a group."""
     names = [f"q{next(_numbers)}" for _ in range(2)]
     for name, text in zip(names, (first, second)):
@@ -70,7 +70,7 @@ def group_of(engine: Engine, first: str, second: str) -> tuple[str, ...] | None:
 def test_compared_literals_are_constants(
     engine: Engine, first: str, second: str, constants: tuple[str, ...]
 ) -> None:
-    assert group_of(engine, first, second) == constants
+    assert constants_of(engine, first, second) == constants
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_compared_literals_are_constants(
     ],
 )  # fmt: skip
 def test_these_are_refreshed_by_themselves(engine: Engine, first: str, second: str) -> None:
-    assert group_of(engine, first, second) is None
+    assert constants_of(engine, first, second) is None
 
 
-def test_the_first_of_a_form_can_ask_for_a_group(engine: Engine) -> None:
+def test_the_first_of_a_signature_can_ask_for_a_group(engine: Engine) -> None:
     engine.execute(
         "CREATE CONTINUOUS QUERY asked ON DEMAND WITH (query_group = 'on') AS SELECT id FROM t WHERE n = 1"
     )

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine import Engine, StorageError
 from cq_engine.core.clock import ManualClock
-from cq_engine.groups import attach as joining
-from cq_engine.groups import detach as separation
-from cq_engine.lifecycle import definitions
+from cq_engine.groups import attach, detach
+from cq_engine.lifecycle import create as creation
 from tests.groups.test_members import SUMS, accumulated, create, create_tables, result
 
 LONG = 120
@@ -62,7 +61,7 @@ def group_log(engine: Engine) -> int:
 def test_commits_go_on_while_a_member_joins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     create(engine, 3, "START FROM SNAPSHOT")
     text = f"CREATE CONTINUOUS QUERY late START FROM SNAPSHOT AS {SUMS.format(3)}"
-    first(monkeypatch, joining, "result_at", lambda: engine.execute("UPDATE orders SET amt = amt + 1"))
+    first(monkeypatch, attach, "result_at", lambda: engine.execute("UPDATE orders SET amt = amt + 1"))
     engine.execute(text)
     assert engine.describe("late").position < engine.catalog.newest_version
     engine.drain()
@@ -74,7 +73,7 @@ def test_commits_go_on_while_a_member_leaves(engine: Engine, monkeypatch: pytest
     create(engine, 3, "START FROM SNAPSHOT")
     engine.execute("UPDATE orders SET amt = amt * 2")
     engine.drain()
-    first(monkeypatch, separation, "prepare_start", lambda: engine.execute("UPDATE orders SET amt = amt + 1"))
+    first(monkeypatch, detach, "prepare_start", lambda: engine.execute("UPDATE orders SET amt = amt + 1"))
     engine.execute("ALTER CONTINUOUS QUERY q2 SET ON DEMAND")
     engine.refresh("q2")
     engine.drain()
@@ -88,7 +87,7 @@ def test_new_members_are_noted_while_another_query_is_created(
     """A refresh that computes the states of new members changes the query group beside a definition under way."""
     create(engine, 3, "START FROM SNAPSHOT")
     engine.execute("UPDATE orders SET amt = amt * 2")
-    first(monkeypatch, definitions, "prepare_start", lambda: engine.refresh("q1"))
+    first(monkeypatch, creation, "prepare_start", lambda: engine.refresh("q1"))
     engine.execute("CREATE CONTINUOUS QUERY other AS SELECT item, count(*) AS n FROM orders GROUP BY item")
     (group,) = engine.catalog.state.groups.values()
     assert group.ready == engine.queries.find("q2").id

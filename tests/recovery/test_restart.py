@@ -109,7 +109,7 @@ def test_on_demand_waits_for_the_demand(connect: Connect) -> None:
 def test_on_commit_is_asynchronous(connect: Connect) -> None:
     engine = connect(scheduler=True)
     prepare(engine)
-    with engine.queries.only(["q"]):  # no refresh gets further than this
+    with engine.queries.registry.hold(["q"]):  # no refresh gets further than this
         insert(engine, 1)
         assert engine.describe("q").position == 0
         insert(engine, 2)
@@ -121,7 +121,7 @@ def test_on_commit_is_asynchronous(connect: Connect) -> None:
 def test_drain_waits_no_longer_than_it_is_told(connect: Connect) -> None:
     engine = connect(scheduler=True)
     prepare(engine)
-    with engine.queries.only(["q"]):
+    with engine.queries.registry.hold(["q"]):
         insert(engine, 1)
         with pytest.raises(cq_engine.RefreshError, match=r"not drained within 0\.05 seconds"):
             engine.drain(timeout=0.05)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.core.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError, RefreshError
 from cq_engine.definition.analysis import define, not_comparable, with_old_values
 from cq_engine.definition.rules import (
     check_current,
@@ -22,16 +23,42 @@ from cq_engine.definition.rules import (
 )
 from cq_engine.definition.start import keep_difference, prepare_start
 from cq_engine.grammar import CreateContinuousQuery, StartFrom
+from cq_engine.lifecycle.queries import Queries
+from cq_engine.lifecycle.sources import hold_sources
 from cq_engine.refresh.frontier import REDEFINED, SKIPPED
 from cq_engine.refresh.recompute import difference, result_at
 
-if TYPE_CHECKING:
-    from cq_engine.lifecycle.registry import Queries
-
-__all__ = ["redefined", "restarted"]
+__all__ = ["redefine", "redefine_as", "restart", "try_refresh"]
 
 
-def redefined(
+def redefine_as(queries: Queries, query: ContinuousQuery, text: str) -> str:
+    """ALTER CONTINUOUS QUERY ... AS. Raises AnalysisError where the new result cannot be compared with the old."""
+    catalog = queries.services.catalog
+    statement = CreateContinuousQuery(
+        query.name, text, query.key if query.declared else None, query.mode, query.markers, query.when,
+        query.destinations, options=query.options,
+    )  # fmt: skip
+    try_refresh(queries, query)
+    paused = catalog.status(query.name).state == "PAUSED"
+    with hold_sources(queries, statement, query), catalog.lock:
+        message, why = redefine(queries, query, statement, "PAUSED" if paused else "ACTIVE")
+    if not message:
+        raise AnalysisError(
+            f"the new query of {query.name} gives another kind of result",
+            detail=why,
+            hint="CREATE OR REPLACE CONTINUOUS QUERY starts anew, without the difference",
+        )
+    return message
+
+
+def try_refresh(queries: Queries, query: ContinuousQuery) -> None:
+    """Brings a query that is to be redefined up to date; where it cannot, the difference covers what is missing."""
+    if queries.services.catalog.status(query.name).state == "ACTIVE":
+        with suppress(RefreshError):
+            queries.refreshes.bring_up_to_date(query.name)
+
+
+def redefine(
     queries: Queries, query: ContinuousQuery, statement: CreateContinuousQuery, status: str
 ) -> tuple[str, str]:
     """Another defining query, with the difference of the results as a delta at a version of its own.
@@ -60,7 +87,7 @@ def redefined(
     state = apply.without_unread(apply.replace_query(state, new))
     position = catalog.status(known.name).position
     start = prepare_start(services, new, compiled, version, False)
-    old = result_at(services, queries.compiled(known), position)
+    old = result_at(services, queries.registry.compiled(known), position)
     sides = with_old_values(services, new, old), result_at(services, compiled, version)
     rows = difference(services, *sides, new.key, version)
     counts = keep_difference(services, start, new, rows, relation_at=position)
@@ -71,8 +98,8 @@ def redefined(
         unit.set_status(new.name, QueryStatus(version, status, "", services.now()))
         queries.delivery.change(unit, known, new, version)
         _record(services, unit, new, position, version, REDEFINED, counts, time.monotonic() - started)
-    queries.remember(new, compiled)
-    queries.deliver(new)
+    queries.registry.remember(new, compiled)
+    queries.delivery.deliver(new)
     inserted, deleted, updated = counts
     said = [
         f"continuous query {new.name} redefined: {new.verdict}",
@@ -83,11 +110,23 @@ def redefined(
     return "\n  ".join(said), ""
 
 
-def restarted(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
-    """The states of a query built again at a later version; the message. Raises AnalysisError for an earlier one."""
+def restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
+    """RESUME FROM: the states are built again at a later version; the interval between is skipped.
+
+    Queries that read this one see the result go from one version to the other in one step. Raises AnalysisError for an
+    earlier version.
+    """
+    catalog = queries.services.catalog
+    queries.refreshes.refresh_sources(query.sources)
+    above = [each.name for each in upstreams(catalog.state, query.sources)]
+    with queries.registry.hold([query.name, *above]), catalog.lock:
+        return _restart(queries, queries.find(query.name), start)
+
+
+def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
     services = queries.services
     catalog = services.catalog
-    compiled = queries.compiled(query)
+    compiled = queries.registry.compiled(query)
     before = catalog.status(query.name).position
     version = start_version(services, start, query, compiled)
     if version < before:

@@ -1,0 +1,53 @@
+"""What statements need of an engine."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from cq_engine.catalog.overview import Overview
+from cq_engine.catalog.store import Catalog
+from cq_engine.context.services import Services
+from cq_engine.lifecycle.queries import Queries
+from cq_engine.maintenance.retention import Vacuumed
+from cq_engine.refresh.refresh import Refresh
+from cq_engine.schedule.scheduler import Scheduler
+from cq_engine.transactions.transaction import Transaction
+
+__all__ = ["Warehouse"]
+
+
+class Warehouse(Protocol):
+    """An open warehouse: its parts, and what goes beyond one of them. `Engine` documents the methods."""
+
+    catalog: Catalog
+    conf: dict[str, str]
+    queries: Queries
+    scheduler: Scheduler
+    services: Services
+    session: Transaction | None
+    """The transaction between BEGIN and COMMIT."""
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    @property
+    def now(self) -> datetime: ...
+
+    def check_writable(self) -> None: ...
+
+    def commit(self, transaction: Transaction) -> int | None: ...
+
+    def refresh(self, query: str) -> Refresh: ...
+
+    def schedule(self, name: str, *, new: bool = False) -> None: ...
+
+    def cascade(self, query: str) -> None: ...
+
+    def compact(self, table: str) -> None: ...
+
+    def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed: ...
+
+    def overview(self) -> Overview: ...

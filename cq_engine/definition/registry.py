@@ -1,0 +1,85 @@
+"""The continuous queries that are there: found by name, compiled, and held by whoever works with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.groups import owner
+from cq_engine.catalog.model import ContinuousQuery, QueryStatus
+from cq_engine.context.services import Services
+from cq_engine.definition.analysis import compile_definition, shape_of
+from cq_engine.planner.compiled import Compiled
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """What everybody knows of the queries of an engine. Refreshes of one query never overlap; others may run at once.
+
+    Locks are taken in this order: definitions (`ddl`), queries by their ids (`hold`), the catalog.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.ddl = threading.RLock()
+        """Held by whoever changes definitions."""
+        self._compiled: dict[int, Compiled] = {}
+        self._locks: dict[int, threading.RLock] = {}
+        self._guard = threading.Lock()
+
+    def find(self, name: str) -> ContinuousQuery:
+        """The definition. Raises CatalogError."""
+        return apply.find_query(self.services.catalog.state, name)
+
+    def set_status(self, query: ContinuousQuery, status: QueryStatus) -> None:
+        """Where the query stands and what state it is in."""
+        with self.services.catalog.write() as unit:
+            unit.set_status(query.name, status)
+
+    @contextmanager
+    def hold(self, names: Iterable[str]) -> Iterator[None]:
+        """Holds queries: nobody else refreshes, alters or drops them meanwhile. Names of no query are left out.
+
+        Of a member of a query group, the group is held."""
+        state = self.services.catalog.state
+        owners = {owner(state, name) for name in names}
+        numbers = {state.queries[name].id for name in owners if name in state.queries}
+        numbers |= {state.groups[name].query.id for name in owners if name in state.groups}
+        with self._guard:
+            locks = [self._locks.setdefault(number, threading.RLock()) for number in sorted(numbers)]
+        with ExitStack() as held:
+            for lock in locks:
+                held.enter_context(lock)
+            yield
+
+    # ------------------------------------------------------------ compiled definitions
+
+    def compiled(self, query: ContinuousQuery) -> Compiled:
+        """The compiled definition, from memory or made again."""
+
+        def compile_again() -> Compiled:
+            state = self.services.catalog.state
+            shape = shape_of(self.services, state, query.query, dict(query.source_columns))
+            declared = query.key if query.declared else None
+            full = dict(query.options).get("refresh") == "full"
+            return compile_definition(self.services, shape, declared, full=full)
+
+        return self.recall(query, compile_again)
+
+    def recall(self, query: ContinuousQuery, compile_again: Callable[[], Compiled]) -> Compiled:
+        """What is remembered of a query, or else what `compile_again` gives."""
+        if query.id not in self._compiled:
+            self._compiled[query.id] = compile_again()
+        return self._compiled[query.id]
+
+    def remember(self, query: ContinuousQuery, compiled: Compiled) -> None:
+        """What `compiled` gives from now on."""
+        self._compiled[query.id] = compiled
+
+    def forget(self, queries: Iterable[ContinuousQuery]) -> None:
+        """Takes queries that are gone out of memory."""
+        for query in queries:
+            self._compiled.pop(query.id, None)

@@ -1,0 +1,63 @@
+"""ALTER CONTINUOUS QUERY."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.groups import query_options
+from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.definition.rules import check_options, with_destinations
+from cq_engine.grammar import AlterContinuousQuery
+from cq_engine.lifecycle.queries import Queries
+from cq_engine.lifecycle.redefine import redefine_as, restart
+
+__all__ = ["alter_query"]
+
+
+def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
+    """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query; the message for a person."""
+    with queries.registry.ddl:
+        query = queries.find(statement.name)
+        if query.group is not None:
+            if statement.action == "RESUME" and statement.start is None:
+                return _resume_member(queries, query, query.group)
+            if statement.action != "SET" or statement.when is not None or statement.options:
+                query = queries.groups.detach(query)
+        if statement.query is not None:
+            return redefine_as(queries, query, statement.query)
+        if statement.action == "RESUME" and statement.start is not None:
+            return restart(queries, query, statement.start)
+        with queries.registry.hold([query.name]), queries.services.catalog.lock:
+            return _alter(queries, queries.find(statement.name), statement)
+
+
+def _resume_member(queries: Queries, query: ContinuousQuery, group: str) -> str:
+    """RESUME of a member: where its query group has failed, all of its members go on."""
+    with queries.registry.hold([query.name]):
+        queries.groups.resume(queries.groups.find(group))
+    return f"{query.name} goes on from version {queries.services.catalog.status(query.name).position}"
+
+
+def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQuery) -> str:
+    catalog = queries.services.catalog
+    status = catalog.status(query.name)
+    if statement.action == "PAUSE":
+        queries.registry.set_status(query, replace(status, state="PAUSED", error=""))
+        return f"{query.name} is paused at version {status.position}"
+    if statement.action == "RESUME":
+        queries.registry.set_status(query, replace(status, state="ACTIVE", error=""))
+        return f"{query.name} goes on from version {status.position}"
+    changed = replace(
+        query,
+        when=statement.when or query.when,
+        markers=statement.markers or query.markers,
+        destinations=query.destinations if statement.destinations is None else statement.destinations,
+        options=query_options((*query.options, *statement.options)),
+    )
+    check_options(changed)
+    changed, state, _ = with_destinations(queries.delivery, changed, catalog.state)
+    with catalog.write() as unit:
+        unit.set_state(apply.replace_query(state, changed))
+        queries.delivery.change(unit, query, changed, status.position)
+    return f"{query.name} altered"

@@ -1,0 +1,59 @@
+"""DROP CONTINUOUS QUERY and DROP TABLE, with what depends on them; and what nobody reads any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.groups import without_empty
+from cq_engine.catalog.model import CatalogState
+from cq_engine.definition.registry import Registry
+from cq_engine.grammar import DropContinuousQuery, DropTable
+
+__all__ = ["drop_query", "drop_table", "tidy"]
+
+
+def drop_query(registry: Registry, statement: DropContinuousQuery) -> str:
+    """DROP CONTINUOUS QUERY [RESTRICT | CASCADE]. Raises CatalogError where others read it and CASCADE is not said."""
+    if statement.if_exists and statement.name.lower() not in registry.services.catalog.state.queries:
+        return f"there is no continuous query {statement.name}"
+    name = registry.find(statement.name).name
+    gone = _remove(registry, lambda state: apply.drop_query(state, name, statement.cascade))
+    return f"continuous query {name} dropped{_with_it(g for g in gone if g != name)}"
+
+
+def drop_table(registry: Registry, statement: DropTable) -> str:
+    """DROP TABLE [RESTRICT | CASCADE]. Raises CatalogError where it is used and CASCADE is not said."""
+    state = registry.services.catalog.state
+    if statement.if_exists and statement.name.lower() not in state.tables:
+        return f"there is no table {statement.name}"
+    name = apply.find_table(state, statement.name).name
+    gone = _remove(registry, lambda state: apply.drop_table(state, statement))
+    return f"table {name} dropped{_with_it(gone)}"
+
+
+def tidy(registry: Registry) -> None:
+    """Takes results away that are kept for nobody: a process may have ended while it created a query."""
+    catalog = registry.services.catalog
+    with registry.ddl, catalog.lock:
+        state = apply.without_unread(catalog.state)
+        if state is not catalog.state:
+            with catalog.write() as unit:
+                unit.set_state(state)
+
+
+def _remove(registry: Registry, change: Callable[[CatalogState], CatalogState]) -> list[str]:
+    """Puts a smaller state into effect; the names of the queries that are gone."""
+    catalog = registry.services.catalog
+    with registry.ddl:
+        rest = change(catalog.state).queries
+        gone = [query for name, query in catalog.state.queries.items() if name not in rest]
+        with registry.hold(query.name for query in gone), catalog.lock, catalog.write() as unit:
+            unit.set_state(without_empty(change(catalog.state)))
+    registry.forget(gone)
+    return [query.name for query in gone]
+
+
+def _with_it(names: Iterable[str]) -> str:
+    shown = ", ".join(names)
+    return f", and with it {shown}" if shown else ""

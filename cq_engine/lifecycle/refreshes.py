@@ -1,0 +1,126 @@
+"""Refreshes of queries: alone or in the order of their dependencies, each followed by its destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from cq_engine.catalog.graph import ancestors
+from cq_engine.catalog.groups import owner
+from cq_engine.catalog.model import ContinuousQuery, QueryStatus
+from cq_engine.core.errors import RefreshError
+from cq_engine.definition.registry import Registry
+from cq_engine.delivery.delivery import Delivery
+from cq_engine.groups.groups import Groups
+from cq_engine.refresh.frontier import frontier
+from cq_engine.refresh.refresh import Refresh, Refresher
+from cq_engine.spark.settings import meaning
+
+__all__ = ["Refreshes"]
+
+
+class Refreshes:
+    """Refreshes queries by name, whether they are by themselves or members of a group; `refreshed` is told of each."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        refresher: Refresher,
+        groups: Groups,
+        delivery: Delivery,
+        refreshed: Callable[[Refresh], None],
+    ) -> None:
+        self.services = registry.services
+        self.registry = registry
+        self.refresher = refresher
+        self.groups = groups
+        self.delivery = delivery
+        self._refreshed = refreshed
+
+    def refresh(self, name: str, upto: int | None = None) -> Refresh:
+        """Processes what is committed, as far as the queries that it reads have got, and serves the destinations.
+
+        The name is that of a query or a query group; by a member's name it is what the group's refresh did for it.
+        Raises CatalogError for an unknown query, RefreshError.
+        """
+        state = self.services.catalog.state
+        if owner(state, name) in state.groups:
+            member = state.queries.get(name.lower())
+            if member is None:
+                return self.groups.refresh(name, upto)
+            return self.groups.refresh_member(member, upto)
+        with self.registry.hold([name]):
+            query = self.registry.find(name)
+            result = self._run(query, upto)
+            self.delivery.deliver(query)
+        self._refreshed(result)
+        return result
+
+    def bring_up_to_date(self, name: str) -> Refresh:
+        """Processes everything committed, in the queries that it reads first; what the query itself did.
+
+        A query that is paused or has failed stays where it is, and holds up those that read it. Raises CatalogError
+        for an unknown query, RefreshError.
+        """
+        query = self.registry.find(name)
+        self._check_active(query)
+        wanted = target = self.services.catalog.newest_version
+        whole: Refresh | None = None
+        for _ in range(self.services.limits.refresh_rounds):
+            free = self.refresh_sources(query.sources, target)
+            done = self.refresh(name, target)
+            whole = done if whole is None else _sum(whole, done)
+            if done.to_version >= wanted or not free:
+                break
+            target = self.services.catalog.newest_version
+        assert whole is not None
+        return whole
+
+    def refresh_sources(self, sources: Iterable[str], upto: int | None = None) -> bool:
+        """Refreshes the queries whose results reach `sources`, each after those that it reads.
+
+        False where one of them is paused or has failed. Raises RefreshError.
+        """
+        catalog = self.services.catalog
+        free = True
+        for each in ancestors(catalog.state, sources):
+            if catalog.status(each.name).state == "ACTIVE":
+                self.refresh(each.name, upto)
+            else:
+                free = False
+        return free
+
+    def _check_active(self, query: ContinuousQuery) -> QueryStatus:
+        status = self.services.catalog.status(query.name)
+        if status.state == "PAUSED":
+            raise RefreshError(f"{query.name} is paused", hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME")
+        if status.state == "FAILED":
+            raise RefreshError(
+                f"{query.name} has failed and waits", detail=status.error,
+                hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME tries again",
+            )  # fmt: skip
+        return status
+
+    def _run(self, query: ContinuousQuery, upto: int | None) -> Refresh:
+        status = self._check_active(query)
+        self.services.functions.require(query.name, query.functions, self.services.catalog.state)
+        end = frontier(self.services.catalog, query.sources, upto)
+        try:
+            with meaning(self.services.spark(), dict(query.session)):
+                return self.refresher.refresh(query, self.registry.compiled(query), end)
+        except RefreshError as error:
+            text = error.message if not error.detail else f"{error.message} ({error.detail})"
+            failed = QueryStatus(status.position, "FAILED", text, status.last_refresh)
+            self.registry.set_status(query, failed)
+            raise
+
+
+def _sum(first: Refresh, second: Refresh) -> Refresh:
+    return replace(
+        second,
+        from_version=first.from_version,
+        inserted=first.inserted + second.inserted,
+        deleted=first.deleted + second.deleted,
+        updated=first.updated + second.updated,
+        seconds=first.seconds + second.seconds,
+    )

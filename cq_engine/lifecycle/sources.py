@@ -1,0 +1,83 @@
+"""The queries that a new definition reads: up to date, at rest, and with their results kept as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.graph import upstreams
+from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.core.errors import AnalysisError
+from cq_engine.definition.analysis import define
+from cq_engine.definition.rules import commit_time
+from cq_engine.definition.start import Start, keep_relation
+from cq_engine.grammar import CreateContinuousQuery
+from cq_engine.lifecycle.drop import tidy
+from cq_engine.lifecycle.queries import Queries
+from cq_engine.query.references import find_references
+from cq_engine.spark.settings import meaning
+
+__all__ = ["hold_sources"]
+
+
+@contextmanager
+def hold_sources(
+    queries: Queries, statement: CreateContinuousQuery, known: ContinuousQuery | None
+) -> Iterator[None]:
+    """The queries that `statement` reads stand still, up to date, and their results are kept as tables; so does `known`.
+
+    What is kept and then read by nobody goes again.
+    """
+    catalog, registry = queries.services.catalog, queries.registry
+    names = [reference.name for reference in find_references(statement.query)]
+    queries.refreshes.refresh_sources(names, statement.start.version)
+    above = [query.name for query in upstreams(catalog.state, names)]
+    for name in above:
+        queries.groups.detach(registry.find(name))
+    with registry.hold([*above, *([known.name] if known else [])]):
+        try:
+            _keep_results(queries, statement, above)
+            yield
+        except BaseException:
+            tidy(registry)
+            raise
+
+
+def _keep_results(queries: Queries, statement: CreateContinuousQuery, names: Sequence[str]) -> None:
+    """Gives the queries `names` their tables, with the results at their positions."""
+    services, registry = queries.services, queries.registry
+    catalog = services.catalog
+    missing = [name for name in names if registry.find(name).relation is None]
+    if not missing:
+        return
+    first = catalog.newest_version == 0  # a result needs a commit to stand at
+    positions = {name: 1 if first else catalog.status(name).position for name in missing}
+    for name, position in positions.items():
+        if position == 0:
+            raise AnalysisError(
+                f"{name} is {catalog.status(name).state} and has processed nothing yet",
+                hint=f"ALTER CONTINUOUS QUERY {name} RESUME and REFRESH it first",
+            )
+
+    def with_relations() -> CatalogState:
+        state = catalog.state
+        for name, position in positions.items():
+            state = apply.with_relation(state, apply.find_query(state, name), position)
+        return state
+
+    define(services, with_relations(), statement)  # what is wrong is said before anything is stored
+    with catalog.lock, catalog.write() as unit:
+        if first:
+            unit.add_commit(1, commit_time(services))
+        unit.set_state(with_relations())
+        for name, position in positions.items():
+            unit.set_status(name, replace(catalog.status(name), position=position))
+    for name in missing:
+        query = registry.find(name)
+        start = Start(catalog.status(name).position)
+        with meaning(services.spark(), dict(query.session)):
+            keep_relation(services, start, query, registry.compiled(query), start.version)
+        with catalog.lock, catalog.write(start.attempt) as unit:
+            start.write(unit)
