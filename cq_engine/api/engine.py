@@ -218,7 +218,7 @@ class Engine(Upkeep, Scheduling):
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
 
         Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
-        DestinationError where a destination cannot be served.
+        DestinationError where a destination refuses; both name what does not come to rest, and why.
         """
         drain(self.queries, self.scheduler, timeout)
 

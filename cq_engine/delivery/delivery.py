@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
@@ -27,7 +27,7 @@ from cq_engine.destinations import (
 from cq_engine.grammar import DestinationRef, OnDemand
 from cq_engine.schedule.scheduler import Scheduler
 
-__all__ = ["Changed", "Delivery"]
+__all__ = ["Changed", "Delivery", "Undelivered", "refusal"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,25 @@ Changed = Mapping[str, frozenset[str]]
 """Table → which of INSERT, DELETE, UPDATE a commit did to it."""
 Committed = Callable[[int, Changed], None]
 
+NAMED = 4
+"""How many further destinations an error names."""
 ONCE = Retry(attempts=1)
 """A batch is tried once in a delivery: the pauses are between deliveries, where nobody waits."""
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """A destination that has received a query's deltas up to `version` only, and the error of the last try, if any."""
+
+    query: str
+    destination: DestinationRef
+    version: int
+    wanted: int
+    error: str
+
+    @property
+    def name(self) -> str:
+        return f"destination {self.destination.name} of {self.query}"
 
 
 class Delivery:
@@ -122,7 +139,7 @@ class Delivery:
             False where the deadline has passed.
 
         Raises:
-            DestinationError: a destination refuses every time; the error names it.
+            DestinationError: destinations refuse every time; the error names them.
         """
         chosen = list(queries)
         for attempt in range(1, self.retry.attempts + 1):
@@ -130,19 +147,29 @@ class Delivery:
                 for ref, _ in self.waiting(query):
                     self._clear_pause(_job(query, ref))
                     self._wake(query, ref)
-            if not self._runs.drain(_left(deadline)):
+            if not self._runs.drain(_remaining(deadline)):
                 return False
-            failing = [(q, ref, c) for q in chosen for ref, c in self.waiting(q) if c is not None and c.error]
+            failing = [each for each in self.undelivered(chosen) if each.error]
             if not failing:
                 return True
-            if attempt == self.retry.attempts or all(self._is_missing(ref) for _, ref, _ in failing):
-                raise _unserved(*failing[0])
-            left = _left(deadline)
+            if attempt == self.retry.attempts or all(self._is_missing(each.destination) for each in failing):
+                raise refusal(failing)
+            left = _remaining(deadline)
             pause = self.retry.pause(attempt)
             if left is not None and left < pause:
                 return False
             self._sleep(pause)
         return True
+
+    def undelivered(self, queries: Iterable[ContinuousQuery]) -> list[Undelivered]:
+        """What `waiting` gives for all of these queries, with what it waits for."""
+        catalog = self.services.catalog
+        return [
+            Undelivered(query.name, ref, 0 if cursor is None else cursor.version,
+                        catalog.status(query.name).position, "" if cursor is None else cursor.error)
+            for query in queries
+            for ref, cursor in self.waiting(query)
+        ]  # fmt: skip
 
     def waiting(self, query: ContinuousQuery) -> list[tuple[DestinationRef, Cursor | None]]:
         """The destinations that have not received everything that the log holds up to the query's position."""
@@ -245,7 +272,7 @@ class Delivery:
         return destination
 
     def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
-        """Writes into the cursor why the destination was not found, once."""
+        """Writes into the cursor why the destination could not be served, once."""
         name = _cursor_name(ref)
         cursor = self.services.catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
         if cursor.error != message:
@@ -268,6 +295,11 @@ class Delivery:
 
     def _failed(self, job: str, error: Exception) -> None:
         _log.error("destination %s: %s", job, error.message if isinstance(error, CQError) else repr(error))
+        name, ref = self._jobs[job]
+        query = self.services.catalog.state.queries.get(name.lower())
+        if query is not None and not isinstance(error, CQError):
+            self._record(query, ref, repr(error))
+            self._pause(query, ref)
 
     def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Tries again later; a callback that is not there is tried when it is registered."""
@@ -303,13 +335,18 @@ def _job(query: ContinuousQuery, ref: DestinationRef) -> str:
     return f"{_cursor_name(ref)} of {query.name.lower()}"
 
 
-def _left(deadline: float | None) -> float | None:
+def _remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _unserved(query: ContinuousQuery, ref: DestinationRef, cursor: Cursor) -> DestinationError:
+def refusal(failing: Sequence[Undelivered]) -> DestinationError:
+    """The error that names these destinations and what they say."""
+    first, more = failing[0], failing[1:]
+    said = [first.error, *(f"{each.name}: {each.error}" for each in more[:NAMED])]
+    if len(more) > NAMED:
+        said.append(f"and {len(more) - NAMED} more")
     return DestinationError(
-        f"destination {ref.name} of {query.name} could not be served",
-        detail=cursor.error,
+        f"{first.name} could not be served",
+        detail="; ".join(said),
         hint="register the callback, or correct what its error names; nothing is lost",
     )

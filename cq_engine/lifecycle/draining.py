@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.store import Catalog
-from cq_engine.core.errors import RefreshError
+from cq_engine.core.errors import CQError, RefreshError
+from cq_engine.delivery.delivery import NAMED, refusal
 from cq_engine.grammar import OnCommit, OnDml
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.refresh.frontier import frontier
@@ -26,8 +27,8 @@ def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
     watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
     low, high = catalog.status(query.name).position + 1, frontier(catalog, query.sources)
     above = [source_query(state, name) for name in watched]
-    found = [state.tables.get(n) if q is None else q.relation for n, q in zip(watched, above)]
-    stored = [table.storage.id for table in found if table is not None]
+    tables = [state.tables.get(n) if q is None else q.relation for n, q in zip(watched, above)]
+    stored = [table.storage.id for table in tables if table is not None]
     return any(c.kinds & events for number in stored for c in catalog.changes(number, low, high))
 
 
@@ -38,15 +39,14 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not scheduler.drain(left):
-            raise RefreshError(f"not drained within {timeout} seconds")
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not scheduler.drain(remaining):
+            raise _restless(queries, scheduler, timeout)
         active, late = _to_drain(queries)
         if not late and not any(map(queries.delivery.waiting, active)):
             return
         if deadline is not None and time.monotonic() >= deadline:
-            names = ", ".join(q.name for q in late or active if late or queries.delivery.waiting(q))
-            raise RefreshError(f"not drained within {timeout} seconds", detail=f"behind: {names}")
+            raise _restless(queries, scheduler, timeout)
         if len(late) > 1:
             together = queries.services.limits.drain_refreshes
             with ThreadPoolExecutor(together, thread_name_prefix="cq-drain") as pool:
@@ -55,9 +55,28 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
         elif late:
             queries.refreshes.refresh(late[0].name)
         if not late and not queries.delivery.drain(active, deadline):
-            raise RefreshError(
-                f"not drained within {timeout} seconds", detail="a destination is still being served"
-            )
+            raise _restless(queries, scheduler, timeout)
+
+
+def _restless(queries: Queries, scheduler: Scheduler, timeout: float | None) -> CQError:
+    """What does not come to rest, and why: queries with commits to process, destinations that refuse or are slow."""
+    catalog = queries.services.catalog
+    running = scheduler.busy()
+    active, late = _to_drain(queries)
+    behind = dict.fromkeys([*running, *(query.name for query in late)])
+    undelivered = queries.delivery.undelivered(active)
+    refused = [each for each in undelivered if each.error]
+    if refused and not behind:
+        return refusal(refused)
+    said = []
+    for name in behind:
+        doing = "is being refreshed" if name in running else "has commits to process"
+        said.append(f"{name} {doing}: version {catalog.status(name).position} of {catalog.newest_version}")
+    for each in undelivered:
+        doing = f"failed: {each.error}" if each.error else "is being served"
+        said.append(f"{each.name} {doing}: version {each.version} of {each.wanted}")
+    more = [f"and {len(said) - NAMED} more"] if len(said) > NAMED else []
+    return RefreshError(f"not drained within {timeout} seconds", detail="; ".join([*said[:NAMED], *more]))
 
 
 def _to_drain(queries: Queries) -> tuple[list[ContinuousQuery], list[ContinuousQuery]]:

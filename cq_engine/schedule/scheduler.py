@@ -209,6 +209,11 @@ class Scheduler:
         with self._changed:
             return not self._pending and not self._running
 
+    def busy(self) -> tuple[str, ...]:
+        """The queries that run or are to run now."""
+        with self._changed:
+            return tuple(dict.fromkeys([*self._running, *self._pending]))
+
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until nothing is pending or running; without started threads, runs what is pending in this one.
 

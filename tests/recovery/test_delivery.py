@@ -92,12 +92,42 @@ def test_a_slow_callback_delays_only_itself(connect: Connect) -> None:
             fine.wait()
         assert fine.ids == [1, 2]
         assert slow.ids == []
-        with pytest.raises(cq_engine.RefreshError, match=r"not drained within 0\.1 seconds"):
+        with pytest.raises(cq_engine.RefreshError, match=r"not drained within 0\.1 seconds") as waited:
             engine.drain(timeout=0.1)
+        assert waited.value.detail == "destination slow of q is being served: version 0 of 2"
     finally:
         slow.gate.set()
     engine.drain(timeout=LONG)
     assert slow.ids == [1, 2]
+
+
+@pytest.mark.parametrize(("scheduler", "timeout"), [(False, None), (True, None), (True, 0.4)])
+def test_drain_names_the_callbacks_that_raise(
+    connect: Connect, scheduler: bool, timeout: float | None
+) -> None:
+    engine = connect(scheduler=scheduler)
+    prepare(engine, "CALLBACK fine, CALLBACK broken", broken=Receiver(10**6), fine=Receiver())
+    insert(engine, 1)
+    engine.refresh("q")
+    with pytest.raises(cq_engine.DestinationError, match="destination broken of q") as refused:
+        engine.drain(timeout=timeout)
+    assert "not now" in refused.value.detail
+
+
+def test_drain_names_a_destination_that_fails_unexpectedly(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = connect(scheduler=True)
+    prepare(engine, "CALLBACK fine", fine=Receiver())
+
+    def deliver(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(CallbackDestination, "deliver", deliver)
+    insert(engine, 1)
+    with pytest.raises(cq_engine.DestinationError, match="destination fine of q") as refused:
+        engine.drain(timeout=LONG)
+    assert "no room" in refused.value.detail
 
 
 def test_it_is_tried_again_after_growing_pauses(connect: Connect) -> None:

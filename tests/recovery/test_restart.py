@@ -123,8 +123,9 @@ def test_drain_waits_no_longer_than_it_is_told(connect: Connect) -> None:
     prepare(engine)
     with engine.queries.registry.hold(["q"]):
         insert(engine, 1)
-        with pytest.raises(cq_engine.RefreshError, match=r"not drained within 0\.05 seconds"):
+        with pytest.raises(cq_engine.RefreshError, match=r"not drained within 0\.05 seconds") as waited:
             engine.drain(timeout=0.05)
+        assert waited.value.detail.startswith("q is being refreshed: version 0 of 1")
     engine.drain(timeout=LONG)
     assert delivered(engine) == [("I", 1)]
 
