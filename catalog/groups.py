@@ -18,7 +18,7 @@ from cq_engine.catalog.model import (
 from cq_engine.core.columns import Column
 
 __all__ = [
-    "carried_on",
+    "carry_on",
     "constants_table",
     "group_of",
     "members",
@@ -87,7 +87,7 @@ def with_member(
     return (replace_query if known else add_query)(state, member), member
 
 
-def carried_on(before: CatalogState, after: CatalogState) -> CatalogState:
+def carry_on(before: CatalogState, after: CatalogState) -> CatalogState:
     """`after` with what refreshes have done to query groups meanwhile: `after` may be older than `before` in that.
 
     Definitions change one after the other, but for `QueryGroup.ready`, which refreshes move, and only ahead.

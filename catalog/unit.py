@@ -8,7 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from cq_engine.catalog.commits import to_micros
-from cq_engine.catalog.groups import carried_on
+from cq_engine.catalog.groups import carry_on
 from cq_engine.catalog.inline import encode, kinds_of
 from cq_engine.catalog.model import (
     CatalogState,
@@ -129,7 +129,7 @@ def resolve(view: View, writes: WriteSet) -> None:
         if place and writes.commits[place - 1][0] >= version:
             raise StorageError("commit versions of one transaction must increase")
     if writes.state is not None:
-        writes.state = carried_on(view.state, writes.state)
+        writes.state = carry_on(view.state, writes.state)
         writes.diff = view.diff(writes.state)
     put = writes.diff.put_storage if writes.diff is not None else ()
     gone = writes.diff.gone if writes.diff is not None else frozenset()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.api import statements
 from cq_engine.api.handles import QueryDescription, TransactionHandle
-from cq_engine.api.locating import located
+from cq_engine.api.locating import locate_errors
 from cq_engine.api.scheduling import Scheduling
 from cq_engine.api.scripts import read_script
 from cq_engine.api.upkeep import Upkeep
@@ -78,9 +78,14 @@ class Engine(Upkeep, Scheduling):
         self.services = Services(catalog, self.reader, lambda: self.spark, clock)
         self.callbacks = Callbacks()
         progress = Progress(self.services)
-        self.delivery = Delivery(self.services, self.callbacks, self.committed, progress.newest)
+        self.delivery = Delivery(self.services, self.callbacks, self.note_commit, progress.newest)
         self.queries = Queries(
-            self.services, self.delivery, constants, progress, refreshed=self._after, detached=self._detached
+            self.services,
+            self.delivery,
+            constants,
+            progress,
+            refreshed=self._note_refresh,
+            detached=self._schedule_detached,
         )
         self.compactor = Compactor(self.services)
         self._scheduled = scheduler and not catalog.read_only
@@ -135,13 +140,13 @@ class Engine(Upkeep, Scheduling):
         """
         self._check_open()
         statement = parse(sql, source, line, column)
-        with located(sql, statement, source, line, column) as place:
+        with locate_errors(sql, statement, source, line, column) as place:
             return placed(statements.execute(statement, self, sql), place)
 
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
         """Runs one statement inside `transaction`."""
         statement = parse(sql)
-        with located(sql, statement, "<input>", 1, 1) as place:
+        with locate_errors(sql, statement, "<input>", 1, 1) as place:
             return placed(transaction.execute(statement, sql), place)
 
     def run_script(self, path_or_text: str | Path) -> list[Result]:
@@ -168,7 +173,7 @@ class Engine(Upkeep, Scheduling):
         """Commits and wakes the queries that the commit concerns."""
         version = transaction.commit(commit_time)
         if version is not None:
-            self.committed(version, transaction.changed)
+            self.note_commit(version, transaction.changed)
         return version
 
     def apply_changes(
@@ -188,13 +193,13 @@ class Engine(Upkeep, Scheduling):
             commit_time=commit_time,
         )  # fmt: skip
         if applied.versions:
-            self.committed(applied.versions[-1], applied.tables)
+            self.note_commit(applied.versions[-1], applied.tables)
         return applied.versions
 
-    def committed(self, version: int, changed: Changed) -> None:
+    def note_commit(self, version: int, changed: Changed) -> None:
         """Tells the scheduler of a commit, and lets maintenance follow."""
-        self.scheduler.committed(version, changed)
-        self.maintenance.committed()
+        self.scheduler.note_commit(version, changed)
+        self.maintenance.note_commit()
 
     # ------------------------------------------------------------ continuous queries
 
@@ -207,12 +212,12 @@ class Engine(Upkeep, Scheduling):
         self.check_writable()
         return self.queries.refreshes.bring_up_to_date(query)
 
-    def _after(self, result: Refresh) -> None:
+    def _note_refresh(self, result: Refresh) -> None:
         if result.to_version > result.from_version:
             self.cascade(result.query)
         if self._scheduled and time.monotonic() - self._published > self.services.limits.publish_seconds:
             self.publish()
-        self.maintenance.refreshed()
+        self.maintenance.note_refresh()
 
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.

@@ -16,11 +16,11 @@ from cq_engine.grammar.statements import (
     Statement,
 )
 
-__all__ = ["located"]
+__all__ = ["locate_errors"]
 
 
 @contextmanager
-def located(
+def locate_errors(
     sql: str, statement: Statement, source: str, line: int, column: int
 ) -> Iterator[Callable[[CQError], CQError]]:
     """Errors that name a place in a part of `sql` name it in `source`, where `sql` starts at `line` and `column`.
@@ -32,7 +32,7 @@ def located(
         if error.location is None and source != "<input>":
             error.location = Location(source, line, column, " " * (column - 1) + sql.split("\n", 1)[0])
         elif error.location is not None and error.location.source in ("<input>", "<query>"):
-            error.location = _moved(error.location, sql, _offset(sql, statement), source, line, column)
+            error.location = _move(error.location, sql, _offset(sql, statement), source, line, column)
         return error
 
     try:
@@ -53,7 +53,7 @@ def _offset(sql: str, statement: Statement) -> int:
     return 0
 
 
-def _moved(place: Location, sql: str, start: int, source: str, line: int, column: int) -> Location:
+def _move(place: Location, sql: str, start: int, source: str, line: int, column: int) -> Location:
     lines = sql[start:].split("\n")
     index = min(place.line - 1, len(lines) - 1)
     offset = start + sum(len(each) + 1 for each in lines[:index]) + place.column - 1

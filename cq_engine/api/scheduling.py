@@ -52,7 +52,7 @@ class Scheduling:
             last = None if new else self.catalog.status(name).last_refresh
             self.scheduler.add(name, query.when, last, sources=sources)
 
-    def _detached(self, name: str, group: str) -> None:
+    def _schedule_detached(self, name: str, group: str) -> None:
         """A query goes on by itself: what its query group has not processed it still has to."""
         if group not in self.catalog.state.groups:
             self.scheduler.remove(group)

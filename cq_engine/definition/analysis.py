@@ -92,12 +92,12 @@ def shape_of(
     """
     listed = select_list(text)
     sources = {
-        name: _as_known(table, (known or {}).get(name))
+        name: _with_columns(table, (known or {}).get(name))
         for name, table in _sources(state, listed.stripped).items()
     }
     state = replace(state, tables={**state.tables, **sources})
     schema = _analyse(services, state, listed.stripped)
-    columns = _named(schema)
+    columns = _result_columns(schema)
     width = len(columns)
     outputs, hidden = _outputs(listed, columns)
     planned = listed.stripped
@@ -121,7 +121,7 @@ def _analyse(services: Services, state: CatalogState, text: str) -> DataFrame:
     return resolver.frame(text)
 
 
-def _as_known(table: Table, names: tuple[str, ...] | None) -> Table:
+def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:
     """The table with just the columns that the query's definition knows."""
     if names is None:
         return table
@@ -147,7 +147,7 @@ def _sources(state: CatalogState, text: str) -> dict[str, Table]:
     return found
 
 
-def _named(frame: DataFrame) -> tuple[Column, ...]:
+def _result_columns(frame: DataFrame) -> tuple[Column, ...]:
     columns = tuple(Column(safe_name(c.name), c.type) for c in columns_of(frame.schema))
     seen: set[str] = set()
     for column in columns:
@@ -240,13 +240,13 @@ def _over_results(
     known = [(_tree(each.text), columns[start].name) for each, start in spans if each not in stars]
     names = {c.name.lower(): c.name for c in columns}
 
-    def replaced(node: exp.Expr) -> exp.Expr:
+    def over_result(node: exp.Expr) -> exp.Expr:
         for expression, name in known:
             if node == expression:
                 return exp.column(name, quoted=True)
         return node
 
-    tree = _tree(item.argument).transform(replaced)
+    tree = _tree(item.argument).transform(over_result)
     for column in tree.find_all(exp.Column):
         if column.name.lower() not in names or column.table:
             raise AnalysisError(
@@ -266,7 +266,7 @@ def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
         [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
     )
     if before != after:
-        return f"the result's columns were {_described(before)} and would be {_described(after)}"
+        return f"the result's columns were {_listing(before)} and would be {_listing(after)}"
     keys = [None if q.key is None else {k.lower() for k in q.key} for q in (old, new)]
     if keys[0] != keys[1]:
         return f"the result key was {_key(old)} and would be {_key(new)}"
@@ -279,7 +279,7 @@ def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
     return ""
 
 
-def _described(columns: Sequence[tuple[str, str]]) -> str:
+def _listing(columns: Sequence[tuple[str, str]]) -> str:
     return f"({', '.join(f'{name} {kind}' for name, kind in columns)})"
 
 

@@ -89,7 +89,9 @@ class Delivery:
         self._background = False
         # Its clock stands still: deliveries are due when they are woken, never by the time.
         clock = ManualClock(services.now())
-        self._runs = Scheduler(clock, self._run, on_error=self._failed, workers=services.limits.deliveries)
+        self._runs = Scheduler(
+            clock, self._run, on_error=self._note_failure, workers=services.limits.deliveries
+        )
 
     # ------------------------------------------------------------ life
 
@@ -293,7 +295,7 @@ class Delivery:
         if query is not None and ref in self._refs(query):
             self._try(query, ref)
 
-    def _failed(self, job: str, error: Exception) -> None:
+    def _note_failure(self, job: str, error: Exception) -> None:
         _log.error("destination %s: %s", job, error.message if isinstance(error, CQError) else repr(error))
         name, ref = self._jobs[job]
         query = self.services.catalog.state.queries.get(name.lower())

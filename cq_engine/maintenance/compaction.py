@@ -98,7 +98,7 @@ class Compactor:
                 return False
             merge = self._plan(table, at)
             attempt = catalog.attempt("compact")
-            with _abandoned(attempt):
+            with _abandon_on_error(attempt):
                 files = None if merge is None else write_merge(self.services.reader, merge, attempt)
                 if merge is None or files is None:
                     files, removed = self._whole(table, at, attempt)
@@ -118,7 +118,7 @@ class Compactor:
             if not _behind(catalog.layout(table.id, at), at):
                 return
             attempt = catalog.attempt("compact")
-            with _abandoned(attempt):
+            with _abandon_on_error(attempt):
                 files, removed = self._whole(table, at, attempt)
             self._advance(table, at, files, removed, attempt)
 
@@ -176,7 +176,7 @@ def _behind(layout: Layout, at: int) -> bool:
 
 
 @contextmanager
-def _abandoned(attempt: Attempt) -> Iterator[None]:
+def _abandon_on_error(attempt: Attempt) -> Iterator[None]:
     """Removes the attempt's files where the block, which comes before its transaction, raises."""
     try:
         yield

@@ -102,7 +102,7 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
     leaving = [DELETE, UPDATE_POSTIMAGE if table.kind == "state" else UPDATE_PREIMAGE]
     gone = changes.filter(pc.is_in(kinds, value_set=pa.array(leaving)))
     stored = [*((file, layout.base) for file in layout.snapshot), *plain]
-    rewritten = _touched(table, stored, gone)
+    rewritten = _files_with(table, stored, gone)
     newest = changes.take(pa.array(last.values(), pa.int64()))
     added = conform(newest.filter(pc.not_equal(newest.column(CHANGE_TYPE), DELETE)), table.physical_columns)
     rewritten += _small(stored, rewritten, added.num_rows, limits.snapshot_file_rows // 2)
@@ -131,7 +131,7 @@ def _last_places(keys: Sequence[Hashable], kinds: Sequence[str]) -> dict[Hashabl
     return found
 
 
-def _touched(
+def _files_with(
     table: VersionedTable, stored: Sequence[tuple[DataFile, int]], gone: pa.Table
 ) -> list[tuple[DataFile, int]]:
     """The files that may hold rows whose before-images are `gone`."""
@@ -182,7 +182,7 @@ def write_merge(reader: Reader, merge: Merge, attempt: Attempt) -> list[DataFile
 
 def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]:
     table = merge.table
-    parts = [_left(reader, merge, file, version) for file, version in merge.rewritten]
+    parts = [_rows_without_changes(reader, merge, file, version) for file, version in merge.rewritten]
     rows = pa.concat_tables([*parts, merge.added])
     with suppress(pa.ArrowException):  # a column whose type Arrow does not sort
         rows = rows.sort_by([(name, "ascending") for name in (table.cluster_by or table.identity)])
@@ -200,7 +200,7 @@ def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]
     ]
 
 
-def _left(reader: Reader, merge: Merge, file: DataFile, version: int) -> pa.Table:
+def _rows_without_changes(reader: Reader, merge: Merge, file: DataFile, version: int) -> pa.Table:
     """The rows of a file that no change after `version` names."""
     columns = merge.table.physical_columns
     rows = conform(open_dataset(reader.paths([file]), columns).to_table(), columns)

@@ -90,13 +90,13 @@ class Maintenance:
 
     # ------------------------------------------------------------ what wakes it
 
-    def committed(self) -> None:
+    def note_commit(self) -> None:
         """After a commit."""
         self._commits += 1
         if self._thread is not None or self._commits >= self.services.limits.maintenance_commits:
             self.start()
 
-    def refreshed(self) -> None:
+    def note_refresh(self) -> None:
         """After a refresh."""
         self.start()
 

@@ -76,9 +76,11 @@ def _holds(
     found: dict[int, int] = {}
     for key, table in state.tables.items():
         if name is None or name.lower() == key:
-            declared = _declared(services, conf, table.options, retain)
+            declared = _retention_start(services, conf, table.options, retain)
             reading = _positions(services, table_readers(state, key))
-            found[table.storage.id] = min([held, declared, *reading, *_unpublished(services, table.storage)])
+            found[table.storage.id] = min(
+                [held, declared, *reading, *_publishing_from(services, table.storage)]
+            )
     for key, query in state.queries.items():
         if query.group is None and (name is None or name.lower() == key):
             found.update(_query_holds(services, conf, query, held, retain))
@@ -97,10 +99,13 @@ def _query_holds(
     retain: timedelta | None,
 ) -> Iterator[tuple[int, int]]:
     catalog = services.catalog
-    declared = _declared(services, conf, query.options, retain)
+    declared = _retention_start(services, conf, query.options, retain)
     position = catalog.status(query.name).position
     cursors = [needed_from(cursor) for cursor in catalog.cursors(query.name)]
-    yield query.result.id, min([held, declared, position, *cursors, *_unpublished(services, query.result)])
+    yield (
+        query.result.id,
+        min([held, declared, position, *cursors, *_publishing_from(services, query.result)]),
+    )
     for _, table in query.states:
         yield table.id, position
     if query.relation is not None:
@@ -117,11 +122,11 @@ def _group_holds(
 ) -> Iterator[tuple[int, int]]:
     """The shared log stays above the position's predecessor: a new member's first snapshot stands at the position."""
     catalog, log = services.catalog, group.query.result
-    declared = _declared(services, conf, group.query.options, retain)
+    declared = _retention_start(services, conf, group.query.options, retain)
     position = catalog.status(group.name).position
     found = members(catalog.state, group)
     cursors = [needed_from(cursor) for query in found for cursor in catalog.cursors(query.name)]
-    yield log.id, max(0, min([held, declared, position - 1, *cursors, *_unpublished(services, log)]))
+    yield log.id, max(0, min([held, declared, position - 1, *cursors, *_publishing_from(services, log)]))
     for _, table in group.query.states:
         yield table.id, position
 
@@ -130,7 +135,7 @@ def _positions(services: Services, queries: Sequence[ContinuousQuery]) -> list[i
     return [services.catalog.status(query.name).position for query in queries]
 
 
-def _declared(
+def _retention_start(
     services: Services, conf: Mapping[str, str], options: Sequence[tuple[str, str]], retain: timedelta | None
 ) -> int:
     """The version at the beginning of the retention: the newest commit that is at least as old."""
@@ -146,7 +151,7 @@ def _declared(
         return 0
 
 
-def _unpublished(services: Services, table: VersionedTable) -> list[int]:
+def _publishing_from(services: Services, table: VersionedTable) -> list[int]:
     """The version before the first change that is not published and is to be."""
     if delta_schema(log_columns(table)) is None:
         return []

@@ -159,11 +159,11 @@ def _cron_trigger(expression: str, zone: tzinfo) -> Trigger:
     try:
         weekday = _weekdays(weekday)
         if day.startswith("*") or weekday == "*":
-            return _typed(CronTrigger(day=day, day_of_week=weekday, **common))
+            return _as_trigger(CronTrigger(day=day, day_of_week=weekday, **common))
         either = (CronTrigger(day=day, **common), CronTrigger(day_of_week=weekday, **common))
     except (ValueError, TypeError) as error:
         raise _cron_error(expression, str(error)) from error
-    return _typed(OrTrigger(list(either)))
+    return _as_trigger(OrTrigger(list(either)))
 
 
 def _weekdays(field: str) -> str:
@@ -197,7 +197,7 @@ def _weekday(text: str) -> int:
     return number
 
 
-def _typed(trigger: Any) -> Trigger:
+def _as_trigger(trigger: Any) -> Trigger:
     found: Trigger = trigger
     return found
 

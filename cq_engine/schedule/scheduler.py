@@ -154,7 +154,7 @@ class Scheduler:
 
     # ------------------------------------------------------------ what makes queries due
 
-    def committed(self, version: int, changed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    def note_commit(self, version: int, changed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
         """Wakes the queries that a commit concerns.
 
         Args:

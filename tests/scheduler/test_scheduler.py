@@ -152,7 +152,7 @@ def test_a_commit_wakes_the_queries_over_its_tables(scheduler: Scheduler, runs: 
     scheduler.add("joined", OnCommit(), sources={"orders", "Customers"})
     scheduler.add("other", OnCommit(), sources={"stock"})
     scheduler.add("periodic", EveryInterval(1, "DAY"), sources={"orders"})
-    assert scheduler.committed(1, insert("ORDERS", "customers")) == ("joined",)
+    assert scheduler.note_commit(1, insert("ORDERS", "customers")) == ("joined",)
     assert not scheduler.idle()
     assert scheduler.drain()
     assert runs.names == ["joined"]
@@ -164,14 +164,14 @@ def test_a_commit_wakes_the_queries_over_its_tables(scheduler: Scheduler, runs: 
 )
 def test_on_dml_looks_at_the_kind_of_change(scheduler: Scheduler, kinds: set[str], woken: bool) -> None:
     scheduler.add("q", OnDml(("INSERT", "UPDATE"), ("orders", "lines")), sources={"stock"})
-    assert scheduler.committed(1, {"orders": frozenset(kinds)}) == (("q",) if woken else ())
-    assert scheduler.committed(2, insert("stock")) == ()
+    assert scheduler.note_commit(1, {"orders": frozenset(kinds)}) == (("q",) if woken else ())
+    assert scheduler.note_commit(2, insert("stock")) == ()
 
 
 def test_commits_before_a_run_are_one_run(scheduler: Scheduler, runs: Runs) -> None:
     scheduler.add("q", OnCommit(), sources={"t"})
     for version in range(5):
-        scheduler.committed(version, insert("t"))
+        scheduler.note_commit(version, insert("t"))
     scheduler.drain()
     assert runs.names == ["q"]
 
@@ -182,10 +182,10 @@ def test_a_run_that_commits_wakes_the_queries_above_it(
 ) -> None:
     scheduler.add("lower", OnCommit(), sources={"t"})
     scheduler.add("upper", OnCommit(), sources={"lower"})
-    runs.during["lower"] = lambda: scheduler.committed(2, insert("lower"))
+    runs.during["lower"] = lambda: scheduler.note_commit(2, insert("lower"))
     if started:
         scheduler.start()
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     assert scheduler.drain(LONG)
     assert runs.names == ["lower", "upper"]
 
@@ -194,10 +194,10 @@ def test_commits_during_a_run_are_exactly_one_more_run(scheduler: Scheduler, run
     gate = runs.during["q"] = Gate()
     scheduler.add("q", OnCommit(), sources={"t"})
     scheduler.start()
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     assert gate.entered.acquire(timeout=LONG)
     for version in range(2, 7):
-        scheduler.committed(version, insert("t"))
+        scheduler.note_commit(version, insert("t"))
     assert scheduler.drain(0.01) is False
     gate.open.release(2)
     assert scheduler.drain(LONG)
@@ -220,7 +220,7 @@ def test_runs_of_one_query_never_overlap_and_none_is_lost(clock: ManualClock) ->
     def commit_many() -> None:
         for _ in range(100):
             committed[0] += 1
-            scheduler.committed(committed[0], insert("t"))
+            scheduler.note_commit(committed[0], insert("t"))
 
     threads = [threading.Thread(target=commit_many) for _ in range(4)]
     for thread in threads:
@@ -239,7 +239,7 @@ def test_different_queries_run_at_the_same_time(scheduler: Scheduler, runs: Runs
         scheduler.add(name, OnCommit(), sources={"t"})
         runs.during[name] = meet.wait
     scheduler.start()
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     assert scheduler.drain(LONG)
     assert runs.errors == []
 
@@ -256,7 +256,7 @@ def test_an_error_is_reported_and_stops_nothing(scheduler: Scheduler, runs: Runs
         scheduler.add(name, OnCommit(), sources={"t"})
     scheduler.start()
     for version in (1, 2):
-        scheduler.committed(version, insert("t"))
+        scheduler.note_commit(version, insert("t"))
         assert scheduler.drain(LONG)
     assert sorted(runs.names) == ["bad", "bad", "good", "good"]
     assert runs.errors == [("bad", "broken"), ("bad", "broken")]
@@ -270,7 +270,7 @@ def test_an_on_error_that_fails_stops_nothing_either(
 
     scheduler = Scheduler(clock, fail, on_error=fail)
     scheduler.add("q", OnCommit(), sources={"t"})
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     assert scheduler.drain()
     assert "on_error of continuous query q failed" in caplog.text
 
@@ -281,7 +281,7 @@ def test_without_on_error_an_error_is_logged(clock: ManualClock, caplog: pytest.
 
     scheduler = Scheduler(clock, fail)
     scheduler.add("q", OnCommit(), sources={"t"})
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     scheduler.drain()
     assert "continuous query q: broken" in caplog.text
 
@@ -292,7 +292,7 @@ def test_an_interrupt_in_the_callers_thread_leaves_the_query_free(scheduler: Sch
 
     runs.during["q"] = interrupt
     scheduler.add("q", OnCommit(), sources={"t"})
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     with pytest.raises(KeyboardInterrupt):
         scheduler.drain()
     assert scheduler.idle()
@@ -301,19 +301,19 @@ def test_an_interrupt_in_the_callers_thread_leaves_the_query_free(scheduler: Sch
 def test_a_removed_query_does_not_run(scheduler: Scheduler, clock: ManualClock, runs: Runs) -> None:
     scheduler.add("q", OnCommit(), sources={"t"})
     scheduler.add("p", EveryInterval(1, "DAY"))
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     for name in ("q", "p", "unknown"):
         scheduler.remove(name)
     clock.set(START + timedelta(days=2))
     assert scheduler.tick() == ()
-    assert scheduler.committed(2, insert("t")) == ()
+    assert scheduler.note_commit(2, insert("t")) == ()
     assert scheduler.drain()
     assert runs.names == []
 
 
 def test_what_was_pending_before_the_start_runs_after_it(scheduler: Scheduler, runs: Runs) -> None:
     scheduler.add("q", OnCommit(), sources={"t"})
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     scheduler.start()
     scheduler.start()
     assert scheduler.drain(LONG)
@@ -324,9 +324,9 @@ def test_shutdown_waits_for_the_run_under_way_and_starts_no_other(scheduler: Sch
     gate = runs.during["q"] = Gate()
     scheduler.add("q", OnCommit(), sources={"t"})
     scheduler.start()
-    scheduler.committed(1, insert("t"))
+    scheduler.note_commit(1, insert("t"))
     assert gate.entered.acquire(timeout=LONG)
-    scheduler.committed(2, insert("t"))
+    scheduler.note_commit(2, insert("t"))
     scheduler.shutdown(wait=False)
     gate.open.release()
     scheduler.start()
@@ -334,7 +334,7 @@ def test_shutdown_waits_for_the_run_under_way_and_starts_no_other(scheduler: Sch
     assert scheduler.drain(LONG)
     assert runs.names == ["q", "q"]
     scheduler.shutdown()
-    scheduler.committed(3, insert("t"))
+    scheduler.note_commit(3, insert("t"))
     assert not scheduler.idle()
     assert runs.names == ["q", "q"]
     gate.open.release()
@@ -349,7 +349,7 @@ def test_waiting_inside_a_run_is_refused(scheduler: Scheduler, runs: Runs) -> No
             scheduler.start()
         for wait in (scheduler.drain, scheduler.tick, scheduler.shutdown):
             runs.during["q"] = wait
-            scheduler.committed(1, insert("t"))
+            scheduler.note_commit(1, insert("t"))
             assert scheduler.drain(LONG)
     assert len(runs.errors) == 6
     assert all("would wait for itself" in message for _, message in runs.errors)
@@ -367,7 +367,7 @@ def raise_inside(scheduler: Scheduler, runs: Runs) -> None:
             caught.append(error)
 
     runs.during["q"] = wait
-    scheduler.committed(9, insert("t"))
+    scheduler.note_commit(9, insert("t"))
     assert scheduler.drain(LONG)
     raise caught[0]
 
