@@ -10,7 +10,7 @@ from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Destination
-from cq_engine.destinations.callback import Callback, CallbackDestination
+from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
 from cq_engine.destinations.table import TableDestination
 from cq_engine.grammar.statements import DestinationRef
 
@@ -74,6 +74,7 @@ def resolve(
     *,
     declared: Mapping[str, DestinationRef] | None = None,
     state: CatalogState | None = None,
+    retry: Retry | None = None,
 ) -> Destination:
     """The destination that `reference` means (see `kind_of`).
 
@@ -84,6 +85,7 @@ def resolve(
         callbacks: the registered callbacks.
         declared: destinations that were declared by themselves, by lower-case name.
         state: where tables are looked up; the catalog's state by default.
+        retry: how often a callback is tried within one delivery.
 
     Raises:
         DestinationError: there is no such table or callback, or its kind is not available yet.
@@ -93,7 +95,7 @@ def resolve(
         function = callbacks.get(typed.name)
         if function is None:
             raise _unknown_callback(typed.name, query, callbacks)
-        return CallbackDestination(services, query, typed.name, function)
+        return CallbackDestination(services, query, typed.name, function, retry=retry)
     tables = (state or services.catalog.state).tables
     table = tables.get(typed.name.lower())
     if table is None:

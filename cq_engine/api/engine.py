@@ -94,7 +94,6 @@ class Engine(Upkeep, Scheduling):
         )
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
-        self._handles: set[str] = set()
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
         self._closed = False
         self._published = time.monotonic()

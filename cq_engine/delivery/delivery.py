@@ -15,7 +15,6 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
 from cq_engine.destinations import (
-    CallbackDestination,
     Callbacks,
     Destination,
     Retry,
@@ -265,13 +264,10 @@ class Delivery:
 
     def _resolve(self, query: ContinuousQuery, ref: DestinationRef) -> Destination:
         try:
-            destination = resolve(self.services, query, ref, self.callbacks)
+            return resolve(self.services, query, ref, self.callbacks, retry=ONCE)
         except DestinationError as error:
             self._record(query, ref, error.message)
             raise
-        if isinstance(destination, CallbackDestination):
-            destination.retry = ONCE
-        return destination
 
     def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
         """Writes into the cursor why the destination could not be served, once."""
