@@ -80,7 +80,9 @@ def _own_start(
     try:
         start = prepare_start(services, own, compiled, position, snapshot=False)
     except CQError:
-        compiled = recomputed(compiled, "its states could not be computed when it left its query group")
+        compiled = recomputed(
+            compiled, "its states could not be computed when it was detached from its query group"
+        )
         options = tuple({**dict(own.options), "refresh": "full"}.items())
         own = replace(own, states=(), options=options, verdict=compiled.verdict, reasons=compiled.reasons)
         start = Start(position)

@@ -111,7 +111,7 @@ class Groups:
             for member, reason in guilty:
                 known = self.services.catalog.state.queries.get(member.name.lower())
                 if known is not None and known.id == member.id and known.group == name:
-                    _log.warning("continuous query %s leaves %s: %s", member.name, name, reason)
+                    _log.warning("continuous query %s is detached from %s: %s", member.name, name, reason)
                     self._detach(known, "FAILED", reason)
 
     def refresh_member(self, query: ContinuousQuery, upto: int | None = None) -> Refresh:
@@ -122,7 +122,7 @@ class Groups:
         if own is None or own.group is None:
             status = self.services.catalog.status(query.name)
             raise RefreshError(
-                status.error or f"{query.name} has left its query group",
+                status.error or f"{query.name} was detached from its query group",
                 hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME tries again",
             )
         inserted, deleted, updated = self.progress.counts(query, whole.from_version, whole.to_version)

@@ -12,7 +12,7 @@ import pytest
 import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.core.limits import Limits
-from cq_engine.destinations import DeltaBatch, Retry
+from cq_engine.destinations import CallbackDestination, DeltaBatch, Retry
 from tests.recovery.conftest import LONG
 
 Connect = Callable[..., Engine]
