@@ -4,7 +4,8 @@
 |---|---|
 | model | the records: tables, queries, change sets, layouts |
 | apply | DDL, from one state of the definitions to the next |
-| store | `Catalog`: reading, transactions, recovery |
+| store | `Catalog`: transactions, attempts, recovery |
+| reading | what can be read of it |
 | view, layouts, commits, inline | what is kept in memory |
 | unit, attempts, retention | what a transaction says, where its files lie, what may go |
 | schema, migrations, persist, documents, lease | the database |

@@ -1,4 +1,8 @@
-"""Files and directories that nothing refers to any more: removed from the disk first, then from the catalog."""
+"""Files and directories that nothing refers to any more, and whose names are given to nothing else.
+
+What goes is decided in a catalog transaction, which lists it; then it is removed from the disk, then from the list. So
+it can be removed at any time, also by a process that has lost the warehouse meanwhile, or a second time after a crash.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +13,38 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
-from cq_engine.catalog.attempts import remove_tree, roots
-from cq_engine.catalog.view import Storage
+from cq_engine.catalog.attempts import remove_tree
+from cq_engine.core.errors import StorageError
 
-__all__ = ["doomed", "forget_files", "forget_rows", "remove_directories", "remove_files"]
+__all__ = ["doomed", "forget", "remove"]
 
 
 def doomed(connection: Connection, latest: int) -> list[str]:
-    """The files, relative to the warehouse, that were forgotten at `latest` (database clock, microseconds) or before."""
+    """What was listed at `latest` (database clock, microseconds) or before, relative to the warehouse."""
     listed = schema.doomed.c
     return list(connection.execute(sa.select(listed.path).where(listed.since <= latest)).scalars())
 
 
-def remove_files(warehouse: str, paths: Iterable[str]) -> None:
-    """Removes files that are there."""
+def remove(warehouse: str, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Removes what is there; what is gone now, and why the rest is not."""
+    gone: list[str] = []
+    problems: list[str] = []
     for path in paths:
-        Path(warehouse, path).unlink(missing_ok=True)
+        try:
+            if path.endswith("/"):
+                remove_tree(Path(warehouse, path))
+            else:
+                Path(warehouse, path).unlink(missing_ok=True)
+            gone.append(path)
+        except OSError as error:
+            problems.append(f"{path}: {error}")
+        except StorageError as error:
+            problems.append(f"{path}: {error.detail}")
+    return gone, problems
 
 
-def forget_files(connection: Connection, paths: Sequence[str]) -> None:
-    """Takes removed files off the list."""
+def forget(connection: Connection, paths: Sequence[str]) -> None:
+    """Takes what was removed off the list."""
     for start in range(0, len(paths), 500):
         some = schema.doomed.c.path.in_(paths[start : start + 500])
         connection.execute(schema.doomed.delete().where(some))
-
-
-def remove_directories(warehouse: str, gone: Iterable[Storage]) -> None:
-    """Removes everything that was stored of tables."""
-    for storage in gone:
-        for root in roots(storage):
-            remove_tree(Path(warehouse, root))
-
-
-def forget_rows(connection: Connection, gone: Iterable[Storage], attempts: Iterable[str]) -> None:
-    """Takes tables whose directories are gone, and attempts, out of the catalog."""
-    for storage in gone:
-        where = schema.storage.c.table_id == storage.table_id
-        connection.execute(schema.storage.delete().where(where))
-    for attempt_id in attempts:
-        connection.execute(schema.attempts.delete().where(schema.attempts.c.id == attempt_id))

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import schema
-from cq_engine.catalog.schema import Database
+from cq_engine.catalog.schema import Database, stale
 from cq_engine.core.errors import LeaseError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
@@ -86,23 +86,33 @@ class Lease:
             connection.execute(schema.lease.update().values(epoch=epoch, holder=holder_text, heartbeat=now))
         return cls(database, epoch, limits)
 
-    def guard(self, connection: Connection) -> None:
-        """First in every write transaction: LeaseError unless the lease is still ours; counts the write."""
+    def guard(self, connection: Connection, seen: int | None = None) -> None:
+        """First in every write transaction, whose end others then wait for: LeaseError unless the lease is still ours.
+
+        `seen` is given where the write changes what processes keep in memory: the generation that the writer's memory
+        has. ConflictError where the database is at another one; else it goes on to the next.
+        """
         table = schema.lease
-        found = connection.execute(
-            table.update()
-            .where(table.c.epoch == self.epoch)
-            .values(heartbeat=self._database.now(connection), generation=table.c.generation + 1)
-        )
-        if found.rowcount != 1:
-            row = connection.execute(sa.select(table.c.holder)).scalar_one()
-            now_held = f"{Holder(**json.loads(row))} took it over" if row else "it was given back"
+        values: dict[str, object] = {"heartbeat": self._database.now(connection)}
+        mine = table.update().where(table.c.epoch == self.epoch)
+        if seen is not None:
+            mine = mine.where(table.c.generation == seen)
+            values["generation"] = seen + 1
+        if connection.execute(mine.values(**values)).rowcount != 1:
+            self.check(connection)
+            raise stale("the catalog")
+        self._beat.set()
+
+    def check(self, connection: Connection) -> None:
+        """LeaseError unless the lease is still ours."""
+        row = connection.execute(sa.select(schema.lease)).one()
+        if row.epoch != self.epoch:
+            taken = f"{Holder(**json.loads(row.holder))} took it over" if row.holder else "it was given back"
             raise LeaseError(
                 "this process no longer holds the warehouse",
-                detail=f"{now_held}; nothing was written",
+                detail=f"{taken}; nothing was written",
                 hint="open the warehouse again",
             )
-        self._beat.set()
 
     def release(self) -> None:
         """Gives the lease back, if it is still ours."""

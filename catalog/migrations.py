@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
+from cq_engine.catalog.view import LONGEST_NAME
 from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 3
+VERSION = 4
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -28,7 +29,30 @@ def _query_groups(_: Connection) -> None:
     """Definitions of a new kind, which an earlier version would take for functions; nothing of what is there changes."""
 
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files, 2: _query_groups}
+def _directories(connection: Connection) -> None:
+    """Names on disk are given once; what no file system can hold gets another one. Writes count what they build on."""
+    schema.directories.create(connection, checkfirst=True)
+    stored, names = schema.storage, schema.directories
+    there = {tuple(row) for row in connection.execute(sa.select(names.c.kind, names.c.name))}
+    for row in connection.execute(sa.select(stored)).all():
+        name = row.directory
+        if len(name) > _LONGEST:  # nothing can have been written there
+            name = f"{name[:LONGEST_NAME]}-{row.table_id}"
+            same = stored.c.table_id == row.table_id
+            connection.execute(stored.update().where(same).values(directory=name))
+        if "-" not in name and (row.kind, name.lower()) not in there:
+            connection.execute(names.insert().values(kind=row.kind, name=name.lower()))
+    known = set(connection.execute(sa.select(schema.meta.c.key)).scalars())
+    for key, value in _NUMBERS.items():
+        if key not in known:
+            connection.execute(schema.meta.insert().values(key=key, value=value))
+
+
+_NUMBERS = {"next_id": "1", "definitions": "0"}
+_LONGEST = 255
+"""Characters of a name in the file systems that there are."""
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files, 2: _query_groups, 3: _directories}
 """From version n to n + 1, by n."""
 
 
@@ -70,7 +94,10 @@ def prepare(connection: Connection, warehouse: str, bound: bool) -> None:
         schema.metadata.create_all(connection)
         connection.execute(
             schema.meta.insert(),
-            [{"key": _KEY, "value": str(VERSION)}, {"key": "warehouse", "value": warehouse}],
+            [
+                {"key": key, "value": value}
+                for key, value in {_KEY: str(VERSION), "warehouse": warehouse, **_NUMBERS}.items()
+            ],
         )
         connection.execute(schema.lease.insert().values(id=1, epoch=0, holder="", heartbeat=0, generation=0))
         return

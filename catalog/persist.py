@@ -1,15 +1,21 @@
-"""Write sets to database rows, and the whole database to a View."""
+"""WriteSet to database rows, and the whole database to a View.
+
+Every write is a compare-and-set: what was resolved against a view is written only where the database holds what the
+view does of it (versions, positions, cursors, files, marks), so that nothing that is computed from the past is stored,
+whoever else writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from cq_engine.catalog import documents, schema
+from cq_engine.catalog.attempts import roots
 from cq_engine.catalog.commits import from_micros, to_micros
 from cq_engine.catalog.layouts import SnapshotFile, TableLayout
 from cq_engine.catalog.model import (
@@ -23,42 +29,52 @@ from cq_engine.catalog.model import (
     SqlFunction,
     Table,
 )
+from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import Storage, View, WriteSet
 
-__all__ = ["generation", "load", "read_inline", "read_refreshes", "write"]
+__all__ = ["doom", "generation", "load", "read_inline", "read_refreshes", "write"]
+
+_Value = TypeVar("_Value")
 
 
-def write(connection: Connection, writes: WriteSet, now: int) -> None:
-    """Writes `writes` in the transaction of `connection`, at `now` by the database's clock (microseconds)."""
+def write(connection: Connection, writes: WriteSet, view: View, now: int) -> None:
+    """Writes `writes`, resolved against `view`, in the transaction of `connection`, at `now` by the database's clock
+    (microseconds). Raises ConflictError where the database holds something else than `view` where it is changed."""
+    if writes.commits:
+        newest = connection.execute(sa.select(sa.func.max(schema.commits.c.version))).scalar()
+        if (newest or 0) != view.commits.newest_version:
+            raise stale("the newest commit version")
     if writes.state is not None:
-        _write_state(connection, writes, writes.state)
-    _write_storage(connection, writes)
+        _write_state(connection, writes, view)
+    next_id = writes.next_id if writes.state is None else writes.state.next_id
+    if next_id > view.state.next_id:
+        known = {"key": "next_id", "value": str(view.state.next_id)}
+        _swap(connection, schema.meta, known, {"value": str(next_id)}, "the next id")
+    _write_storage(connection, writes, view)
     _write_tables(connection, writes)
-    doomed = ({"path": path, "since": now} for retired in writes.retired for path in retired.files)
-    _insert(connection, schema.doomed, doomed)
+    doomed = [path for retired in writes.retired for path in retired.files]
+    doomed += [f"{root}/" for storage in writes.erased for root in roots(storage)]
+    doom(connection, doomed, now)
+    forgotten = writes.diff.forgotten_queries if writes.diff is not None else ()
     for query, status in writes.statuses.items():
-        _upsert(
-            connection,
-            schema.statuses,
-            {"query": query},
-            {
-                "position": status.position,
-                "state": status.state,
-                "error": status.error,
-                "last_refresh": _micros(status.last_refresh),
-            },
-        )
-    for (query, destination), cursor in writes.cursors.items():
-        _write_cursor(connection, {"query": query, "destination": destination}, cursor)
+        _write_status(connection, query, status, None if query in forgotten else view.statuses.get(query))
+    for key, cursor in writes.cursors.items():
+        _write_cursor(connection, key, cursor, None if key[0] in forgotten else view.cursors.get(key))
     _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
     _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits))
 
 
-def _write_state(connection: Connection, writes: WriteSet, state: CatalogState) -> None:
+def doom(connection: Connection, paths: Iterable[str], since: int) -> None:
+    """Lists files, and directories with a / at the end, that nothing will refer to from now on."""
+    _insert(connection, schema.doomed, ({"path": path, "since": since} for path in paths))
+
+
+def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
     diff = writes.diff
     if diff is None:
         raise AssertionError("writes with a state are resolved before they are written")
-    _upsert(connection, schema.meta, {"key": "next_id"}, {"value": str(state.next_id)})
+    known = {"key": "definitions", "value": str(view.definitions)}
+    _swap(connection, schema.meta, known, {"value": str(view.definitions + 1)}, "what is defined")
     for table in diff.put_tables:
         _put_definition(connection, "table", table.name, documents.table_to_text(table))
     for query in diff.put_queries:
@@ -91,30 +107,19 @@ def _put_definition(connection: Connection, kind: str, name: str, document: str)
     _upsert(connection, schema.definitions, {"kind": kind, "name": name.lower()}, {"document": document})
 
 
-def _write_storage(connection: Connection, writes: WriteSet) -> None:
-    for storage in writes.storage:
-        _upsert(
-            connection,
-            schema.storage,
-            {"table_id": storage.table_id},
-            {
-                "kind": storage.kind,
-                "directory": storage.directory,
-                "floor": storage.floor,
-                "next_row_id": storage.next_row_id,
-                "published_table": storage.published_table,
-                "published_log": storage.published_log,
-                "dropped": storage.dropped,
-            },
-        )
-    where = schema.storage.c.table_id
-    for published in writes.published:
-        changed = {f"published_{published.face}": published.version}
-        connection.execute(schema.storage.update().where(where == published.table_id).values(**changed))
-    for retired in writes.retired:
-        connection.execute(
-            schema.storage.update().where(where == retired.table_id).values(floor=retired.floor)
-        )
+def _write_storage(connection: Connection, writes: WriteSet, view: View) -> None:
+    known = {**view.storage, **{storage.table_id: storage for storage in writes.storage}}
+    _insert(connection, schema.storage, (vars(storage) for storage in writes.storage))
+    names = [{"kind": s.kind, "name": s.directory.lower()} for s in writes.storage if s.named]
+    _insert(connection, schema.directories, names)
+    changes = [(table_id, "next_row_id", row_id) for table_id, row_id in writes.row_ids.items()]
+    changes += [(p.table_id, f"published_{p.face}", p.version) for p in writes.published]
+    changes += [(r.table_id, "floor", r.floor) for r in writes.retired if r.table_id in known]
+    for table_id, column, value in changes:
+        key = {"table_id": table_id, column: getattr(known[table_id], column)}
+        _swap(connection, schema.storage, key, {column: value}, f"{column} of versioned table {table_id}")
+    gone = [storage.table_id for storage in writes.erased]
+    _delete_in(connection, schema.storage.c.table_id, gone, "the dropped tables")
 
 
 def _write_tables(connection: Connection, writes: WriteSet) -> None:
@@ -125,14 +130,15 @@ def _write_tables(connection: Connection, writes: WriteSet) -> None:
         ({"id": s.changes.id, "data": s.data} for s in writes.staged if s.data is not None),
     )
     for replaced in writes.replaced:
-        _delete_in(connection, schema.change_sets.c.id, [c.id for c in replaced.old])
+        old = [c.id for c in replaced.old]
+        _delete_in(connection, schema.change_sets.c.id, old, f"what is stored of table {replaced.table_id}")
         _insert(connection, schema.change_sets, [_change_row(replaced.new)])
     for advance in writes.advances:
-        removed = schema.files.update().where(schema.files.c.path == sa.bindparam("gone"))
-        if advance.remove:
-            connection.execute(
-                removed.values(removed_version=advance.version), [{"gone": path} for path in advance.remove]
-            )
+        for some in _some(advance.remove):
+            listed = schema.files.c.path.in_(some) & schema.files.c.removed_version.is_(None)
+            done = schema.files.update().where(listed).values(removed_version=advance.version)
+            if connection.execute(done).rowcount != len(some):
+                raise stale(f"the file list of table {advance.table_id}")
         _upsert(connection, schema.snapshots, {"table_id": advance.table_id, "version": advance.version}, {})
         _insert(
             connection,
@@ -150,7 +156,8 @@ def _write_tables(connection: Connection, writes: WriteSet) -> None:
         )
     for retired in writes.retired:
         _delete_in(connection, schema.files.c.path, list(retired.files))
-        _delete_in(connection, schema.change_sets.c.id, list(retired.changes))
+        changes = list(retired.changes)
+        _delete_in(connection, schema.change_sets.c.id, changes, f"the log of table {retired.table_id}")
         connection.execute(
             schema.snapshots.delete().where(
                 schema.snapshots.c.table_id == retired.table_id, schema.snapshots.c.version < retired.floor
@@ -172,17 +179,26 @@ def _change_row(changes: ChangeSet) -> dict[str, Any]:
     }
 
 
-def _write_cursor(connection: Connection, key: Mapping[str, str], cursor: Cursor | None) -> None:
+def _write_status(connection: Connection, query: str, status: QueryStatus, known: QueryStatus | None) -> None:
+    values = {**vars(status), "last_refresh": _micros(status.last_refresh)}
+    if known is None:
+        _insert(connection, schema.statuses, [{"query": query, **values}])
+        return
+    key = {"query": query, "position": known.position, "state": known.state}
+    _swap(connection, schema.statuses, key, values, f"the position of {query}")
+
+
+def _write_cursor(
+    connection: Connection, place: tuple[str, str], cursor: Cursor | None, known: Cursor | None
+) -> None:
+    key = {"query": place[0], "destination": place[1]}
     if cursor is None:
         _delete(connection, schema.cursors, **key)
-        return
-    values = {
-        "version": cursor.version,
-        "sequence": cursor.sequence,
-        "failures": cursor.failures,
-        "error": cursor.error,
-    }
-    _upsert(connection, schema.cursors, key, values)
+    elif known is None:
+        _insert(connection, schema.cursors, [{**vars(cursor), **key}])
+    else:
+        stands = {**key, "version": known.version, "sequence": known.sequence}
+        _swap(connection, schema.cursors, stands, {**vars(cursor), **key}, f"the cursor of {place[1]}")
 
 
 def _refresh_row(record: RefreshRecord) -> dict[str, Any]:
@@ -211,7 +227,7 @@ def load(connection: Connection) -> View:
     """Everything but change rows and the history of refreshes."""
     view = View()
     view.generation = generation(connection)
-    view.state = _load_state(connection)
+    view.state, view.definitions = _load_state(connection)
     for row in connection.execute(sa.select(schema.commits).order_by(schema.commits.c.version)):
         view.commits.add(row.version, row.committed)
     for row in connection.execute(sa.select(schema.statuses)):
@@ -224,13 +240,15 @@ def load(connection: Connection) -> View:
         view.layouts[row.table_id] = TableLayout(
             row.table_id, row.floor, snapshots=[0] if row.floor == 0 else []
         )
+    view.directories = {(row.kind, row.name) for row in connection.execute(sa.select(schema.directories))}
     _load_layouts(connection, view)
     for layout in view.layouts.values():
         layout.snapshots = layout.snapshots or [layout.floor]
     return view
 
 
-def _load_state(connection: Connection) -> CatalogState:
+def _load_state(connection: Connection) -> tuple[CatalogState, int]:
+    """The definitions, and how often they have changed."""
     tables: dict[str, Table] = {}
     queries: dict[str, ContinuousQuery] = {}
     functions: dict[str, SqlFunction] = {}
@@ -244,15 +262,16 @@ def _load_state(connection: Connection) -> CatalogState:
             groups[row.name] = documents.group_from_text(row.document)
         else:
             functions[row.name] = documents.function_from_text(row.document)
-    found = connection.execute(sa.select(schema.meta.c.value).where(schema.meta.c.key == "next_id")).scalar()
+    numbers: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(schema.meta))}
     in_order_of_id = sorted(tables.items(), key=lambda item: item[1].storage.id)
-    return CatalogState(
+    state = CatalogState(
         dict(in_order_of_id),
         dict(sorted(queries.items(), key=lambda item: item[1].id)),
-        int(found) if found else 1,
+        int(numbers["next_id"]),
         functions,
         groups,
     )
+    return state, int(numbers["definitions"])
 
 
 def _load_layouts(connection: Connection, view: View) -> None:
@@ -287,9 +306,7 @@ def _change_set(row: Row[Any]) -> ChangeSet:
 def read_inline(connection: Connection, ids: Iterable[int]) -> dict[int, bytes]:
     """The Arrow IPC streams of inline change sets by id; those that are gone are missing."""
     found: dict[int, bytes] = {}
-    wanted = list(ids)
-    for start in range(0, len(wanted), 500):
-        some = wanted[start : start + 500]
+    for some in _some(list(ids)):
         for row in connection.execute(sa.select(schema.inline).where(schema.inline.c.id.in_(some))):
             found[row.id] = bytes(row.data)
     return found
@@ -337,7 +354,7 @@ def _insert(connection: Connection, table: sa.Table, rows: Iterable[Mapping[str,
 def _upsert(
     connection: Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Updates the row with `key`, or inserts it. The lease makes us the only writer."""
+    """Updates the row with `key`, or inserts it."""
     same = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if values:
         there = connection.execute(table.update().where(same).values(**values)).rowcount
@@ -352,6 +369,23 @@ def _delete(connection: Connection, table: sa.Table, **key: Any) -> None:
     connection.execute(table.delete().where(same))
 
 
-def _delete_in(connection: Connection, column: sa.Column[Any], values: list[Any]) -> None:
-    for start in range(0, len(values), 500):
-        connection.execute(column.table.delete().where(column.in_(values[start : start + 500])))
+def _swap(
+    connection: Connection, table: sa.Table, known: Mapping[str, Any], values: Mapping[str, Any], what: str
+) -> None:
+    """Updates the one row that is as `known`; ConflictError where there is none."""
+    same = sa.and_(*(table.c[name] == value for name, value in known.items()))
+    if connection.execute(table.update().where(same).values(**values)).rowcount != 1:
+        raise stale(what)
+
+
+def _delete_in(connection: Connection, column: sa.Column[Any], values: Sequence[Any], what: str = "") -> None:
+    """Deletes the rows with these values; with `what`, ConflictError where they are not all there."""
+    for some in _some(values):
+        found = connection.execute(column.table.delete().where(column.in_(some))).rowcount
+        if what and found != len(some):
+            raise stale(what)
+
+
+def _some(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
+    """As many at once as a statement takes."""
+    return (values[start : start + 500] for start in range(0, len(values), 500))

@@ -17,9 +17,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.core.errors import StorageError
+from cq_engine.core.errors import ConflictError, StorageError
 
-__all__ = ["Database", "cause", "local_path", "metadata"]
+__all__ = ["Database", "cause", "local_path", "metadata", "stale"]
 
 _PREFIX = "cq_"
 metadata = sa.MetaData()
@@ -155,9 +155,16 @@ attempts = _table(
 
 
 doomed = _table(
-    "doomed",  # files that nothing refers to any more, and that readers may still have open
+    "doomed",  # files, and directories (with a / at the end), that nothing refers to or will refer to any more
     sa.Column("path", sa.Text, primary_key=True),
     sa.Column("since", _Big, nullable=False),
+)
+
+
+directories = _table(
+    "directories",  # names without an id that tables have had: none of them is given a second time
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),  # lower case
 )
 
 
@@ -227,6 +234,15 @@ def _set_up_sqlite(engine: Engine, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(str(connection.get_execution_options().get("cq_begin", "BEGIN")))
+
+
+def stale(what: str) -> ConflictError:
+    """A write that was computed from what the database does not hold any more."""
+    return ConflictError(
+        f"{what} is not what this process knew",
+        detail="another write came in between; nothing of this one was stored",
+        hint="repeat it",
+    )
 
 
 def local_path(warehouse: str) -> Path:

@@ -6,44 +6,33 @@ the only one to change it; a reader looks again where the database has changed.
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import datetime
 
-import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import garbage, migrations, persist, schema
-from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, remove_tree
-from cq_engine.catalog.groups import owner
-from cq_engine.catalog.inline import InlineCache, decode
+from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, roots
 from cq_engine.catalog.lease import Lease
-from cq_engine.catalog.model import (
-    CatalogState,
-    ChangeSet,
-    Cursor,
-    Layout,
-    QueryStatus,
-    RefreshRecord,
-    VersionedTable,
-)
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.reading import Reading
 from cq_engine.catalog.retention import retire
 from cq_engine.catalog.schema import Database, cause, local_path
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Storage, View, WriteSet, versioned_tables
-from cq_engine.core import faults
+from cq_engine.core import faults, interrupts
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, StorageError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["Catalog"]
 
+_log = logging.getLogger(__name__)
 
-class Catalog:
+
+class Catalog(Reading):
     """Open it with `Catalog.open`. Safe to use from several threads; `lock` is the commit lock."""
 
     def __init__(
@@ -54,18 +43,12 @@ class Catalog:
         clock: Clock,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        super().__init__(database, read_only=lease is None, limits=limits)
         self.warehouse = warehouse
-        self.read_only = lease is None
         self.clock = clock
-        self.limits = limits
-        self.lock = threading.RLock()
-        self.cache = InlineCache(limits.inline_cache_bytes)
-        self._database = database
         self._lease = lease
         self._live_attempts: set[str] = set()
         self._row_ids: dict[int, tuple[int, int]] = {}
-        self._view = self._load()
-        self._change_ids = itertools.count(self._view.next_change_id)
 
     @classmethod
     def open(
@@ -102,7 +85,8 @@ class Catalog:
             else:
                 with database.writing() as connection:
                     migrations.prepare(connection, str(path), bound=url is not None)
-                lease = Lease.take(database, holder, limits)
+                with interrupts.deferred():
+                    lease = Lease.take(database, holder, limits)
             catalog = cls(str(path), database, lease, clock, limits)
             if not read_only:
                 catalog.recover()
@@ -118,171 +102,84 @@ class Catalog:
             raise
         return catalog
 
-    # ------------------------------------------------------------ reading
-
-    @property
-    def view(self) -> View:
-        """What is known now; a read-only catalog reads it again where the database has changed."""
-        if self.read_only:
-            with self._reading() as connection:
-                changed = persist.generation(connection) != self._view.generation
-                if changed:
-                    self._view = persist.load(connection)
-        return self._view
-
-    @property
-    def state(self) -> CatalogState:
-        return self.view.state
-
-    @property
-    def newest_version(self) -> int:
-        return self.view.commits.newest_version
-
-    @property
-    def newest_timestamp(self) -> datetime | None:
-        return self.view.commits.newest_timestamp
-
-    def timestamp(self, version: int) -> datetime:
-        """When `version` was committed; StorageError where there is no such commit."""
-        return self.view.commits.timestamp(version)
-
-    def timestamps(self, low: int, high: int) -> dict[int, datetime]:
-        """The commit times of the versions in [low, high]."""
-        return self.view.commits.timestamps(low, high)
-
-    def version_at(self, moment: datetime) -> int:
-        """The newest commit at or before `moment`; StorageError before the first one."""
-        return self.view.commits.version_at(moment)
-
-    def status(self, query: str) -> QueryStatus:
-        """CatalogError where there is no such query. A member of a query group has the query group's."""
-        found = self.view.status(query)
-        if found is None:
-            raise CatalogError(f"there is no continuous query {query}")
-        return found
-
-    def cursor(self, query: str, destination: str) -> Cursor | None:
-        return self.view.cursors.get((query.lower(), destination))
-
-    def cursors(self, query: str) -> list[Cursor]:
-        return self.view.cursors_of(query)
-
-    def refreshes(self, query: str | None = None, limit: int = 100) -> list[RefreshRecord]:
-        """The last `limit` refreshes, newest first; of a member of a query group the query group's."""
-        name = None if query is None else owner(self.state, query)
-        with self._reading() as connection:
-            return persist.read_refreshes(connection, name, limit)
-
-    def layout(self, table_id: int, at: int) -> Layout:
-        """What to read for the image at `at` and the changes since: the largest snapshot at or below `at`, and
-        every change set that reaches above it. StorageError where `at` lies below what is kept."""
-        view = self.view
-        with view.lock:
-            return view.layout(table_id).at(at)
-
-    def floor(self, table_id: int) -> int:
-        """The oldest version of the table that is kept."""
-        with self.view.lock:
-            return self._view.layout(table_id).floor
-
-    def changes(self, table_id: int, low: int, high: int) -> tuple[ChangeSet, ...]:
-        """The change sets that overlap the versions [low, high], in version order, snapshots aside."""
-        view = self.view
-        with view.lock:
-            return tuple(c for c in view.layout(table_id).changes_after(low - 1) if c.low <= high)
-
-    def inline(self, change_set: ChangeSet) -> pa.Table:
-        """The rows of an inline change set, or of one that was flushed to a file and is still in memory.
-
-        Raises StorageError where they are neither (see `cached`).
-        """
-        found = self.cache.get(change_set)
-        if found is not None:
-            return found
-        with self._reading() as connection:
-            data = persist.read_inline(connection, [change_set.id]).get(change_set.id)
-        if data is None:
-            raise StorageError(
-                f"change set {change_set.id} of versioned table {change_set.table_id} is not inline",
-                detail="it was flushed to a file or dropped since its layout was read",
-                hint="ask for the layout again",
-            )
-        rows = decode(data)
-        self.cache.put(change_set, rows)
-        return rows
-
-    def cached(self, change_set: ChangeSet) -> pa.Table | None:
-        """The rows of a change set if they are in memory, in the form of `inline` also where it has files."""
-        return self.cache.get(change_set)
-
     # ------------------------------------------------------------ writing
 
     @contextmanager
     def write(self, attempt: Attempt | None = None) -> Iterator[UnitOfWork]:
         """One transaction: what the block says becomes durable and visible when it ends, all of it or nothing.
 
-        With `attempt`, its files belong to the transaction; they are removed where the block raises. Raises
-        LeaseError where another process has taken the warehouse over, what `resolve` finds wrong, and StorageError
-        where the database fails.
+        With `attempt`, its files belong to the transaction; they are removed where nothing was written. Raises
+        LeaseError where another process has taken the warehouse over, what `resolve` finds wrong, ConflictError where
+        the database is not as this process knew it, and StorageError where the database fails.
         """
         self._check_writable()
         unit = UnitOfWork(lambda: next(self._change_ids))
         try:
             yield unit
+            self.write_set(unit.writes, attempt)
         except BaseException:
             if attempt is not None:
                 with suppress(CQError):
-                    self._abandon(attempt)
+                    self._abandon(attempt)  # which an attempt that was written outlives
             raise
-        self.write_set(unit.writes, attempt)
 
-    def write_set(self, writes: WriteSet, attempt: Attempt | None = None) -> None:
-        """The end of `write`, also for this package's own writes."""
-        with self.lock:
-            resolve(self._view, writes)
+    def write_set(
+        self,
+        writes: WriteSet,
+        attempt: Attempt | None = None,
+        also: Callable[[sa.Connection], None] | None = None,
+    ) -> None:
+        """The end of `write`, also for this package's own writes; `also` says the rest of the transaction.
+
+        Ctrl-C waits until memory has what is durable. What nevertheless interrupts this makes it read everything again.
+        """
+        with self.lock, interrupts.deferred():
+            view = self.view
             try:
-                with self._transaction() as connection:
-                    persist.write(connection, writes, self._database.now(connection))
+                resolve(view, writes)
+                with self._transaction(view) as connection:
+                    persist.write(connection, writes, view, self._database.now(connection))
                     if attempt is not None:
-                        self._end_attempt(connection, attempt.id)
-            except StorageError:
-                self._look_again()  # the commit itself may have failed after it was done
+                        self._use(connection, attempt.id)
+                    if also is not None:
+                        also(connection)
+                    faults.point("catalog.before_commit")
+                faults.point("catalog.after_commit")
+                self._show(view, writes)
+            except BaseException:
+                self._look_again()
                 raise
-            self._view.apply(writes)
-            for staged in writes.staged:
-                if staged.rows is not None:
-                    self.cache.put(staged.changes, staged.rows)
-            for replaced in writes.replaced:
-                for old in replaced.old:
-                    self.cache.discard(old)
-                self.cache.put(replaced.new, replaced.rows)
-        if attempt is not None:
-            self._live_attempts.discard(attempt.id)
+            if attempt is not None:
+                self._live_attempts.discard(attempt.id)
 
-    def next_change_id(self) -> int:
-        return next(self._change_ids)
+    def _show(self, view: View, writes: WriteSet) -> None:
+        view.apply(writes)
+        for staged in writes.staged:
+            if staged.rows is not None:
+                self.cache.put(staged.changes, staged.rows)
+        for replaced in writes.replaced:
+            for old in replaced.old:
+                self.cache.discard(old)
+            self.cache.put(replaced.new, replaced.rows)
 
-    def read_changes(self, changes: list[ChangeSet]) -> list[pa.Table]:
-        """The rows of inline change sets, in bulk and past the cache."""
+    def check_lease(self) -> None:
+        """Raises LeaseError where another process has taken the warehouse over: before anything is done outside the
+        catalog."""
         with self._reading() as connection:
-            found = persist.read_inline(connection, [c.id for c in changes if self.cache.get(c) is None])
-        tables = []
-        for change_set in changes:
-            rows = self.cache.get(change_set)
-            tables.append(decode(found[change_set.id]) if rows is None else rows)
-        return tables
+            if self._lease is not None:
+                self._lease.check(connection)
 
     def reserve_row_ids(self, table_id: int, count: int) -> int:
         """The first of `count` ids that no row of the table has had or will have."""
         with self.lock:
             first, limit = self._row_ids.get(table_id, (0, 0))
             if limit - first < count:
-                storage = self._view.storage.get(table_id)
+                storage = self.view.storage.get(table_id)
                 if storage is None:
                     raise CatalogError(f"versioned table {table_id} is not in the catalog")
                 first = storage.next_row_id
                 limit = first + max(count, self.limits.row_ids)
-                self.write_set(WriteSet(storage=[replace(storage, next_row_id=limit)]))
+                self.write_set(WriteSet(row_ids={table_id: limit}))
             self._row_ids[table_id] = (first + count, limit)
             return first
 
@@ -298,53 +195,58 @@ class Catalog:
 
     def storage_of(self, table: VersionedTable) -> Storage:
         """Where the table is stored; decided now for a table that the catalog is about to have."""
-        found = self._view.storage.get(table.id)
+        found = self.view.storage.get(table.id)
         if found is None:
             with self.lock:
-                found = self._view.storage.get(table.id)
+                found = self.view.storage.get(table.id)
                 if found is None:
-                    found = Storage(table.id, table.kind, self._view.directory_name(table))
-                    self.write_set(WriteSet(storage=[found]))
+                    found = Storage(table.id, table.kind, self.view.directory_name(table))
+                    self.write_set(WriteSet(storage=[found], next_id=table.id + 1))
         return found
 
     def recover(self) -> None:
         """Removes what nobody refers to: files of attempts without their transaction, and dropped tables."""
-        with self._reading() as connection:
-            registered = [row.id for row in connection.execute(sa.select(schema.attempts.c.id))]
-        storages = list(self._view.storage.values())
-        ended = [a for a in registered if a not in self._live_attempts]
-        for attempt_id in ended:
-            for directory in attempt_directories(self.warehouse, storages, attempt_id):
-                remove_tree(directory)
-        known = versioned_tables(self._view.state)
-        gone = [s for s in storages if s.dropped or (s.table_id not in known and not self._live_attempts)]
-        self._remove_storage(gone, ended)
-        self.sweep()
+        view = self.view
+        known = versioned_tables(view.state)
+        left = [s for s in view.storage.values() if s.table_id not in known and not self._live_attempts]
+        with self.lock, self._transaction() as connection:
+            registered = connection.execute(sa.select(schema.attempts.c.id)).scalars()
+            ended = [each for each in registered if each not in self._live_attempts]
+            for attempt_id in ended:
+                self._give_up(connection, attempt_id)
+        try:
+            self.sweep(left=left)
+        except StorageError as error:  # it is on the list, and no reason not to open
+            _log.warning("%s: %s", error.message, error.detail)
 
     def forget(self, holds: Callable[[], Mapping[int, int]], *, logs: bool = False) -> int:
         """Forgets the images below the holds (by table id, the oldest version that somebody still reads; asked for with
         the commit lock held), with `logs` the change rows, too. The number of files that `sweep` is to remove."""
         with self.lock:
-            retired = retire(self._view, holds(), logs=logs)
+            retired = retire(self.view, holds(), logs=logs)
             self.write_set(WriteSet(retired=retired))
         return sum(len(entry.files) for entry in retired)
 
-    def sweep(self, seconds: float = 0.0) -> int:
-        """Removes the files that were forgotten at least `seconds` ago, and dropped tables; the number of files."""
-        with self._reading() as connection:
-            found = garbage.doomed(connection, self._database.now(connection) - int(seconds * 1_000_000))
-        garbage.remove_files(self.warehouse, found)
-        faults.point("vacuum.files")
-        if found:
-            with self.lock, self._transaction() as connection:
-                garbage.forget_files(connection, found)
-        self._remove_storage([s for s in self._view.storage.values() if s.dropped], [])
-        return len(found)
+    def sweep(self, seconds: float = 0.0, *, left: Sequence[Storage] = ()) -> int:
+        """Removes the files that were forgotten at least `seconds` ago, and dropped tables, with `left`; the number of
+        files. Raises StorageError where some could not be removed; they stay on the list."""
+        found: list[str] = []
+
+        def choose(connection: sa.Connection) -> None:
+            latest = self._database.now(connection) - int(seconds * 1_000_000)
+            found.extend(garbage.doomed(connection, latest))
+
+        with self.lock:
+            gone = [s for s in self.view.storage.values() if s.dropped or s in left]
+            self.write_set(WriteSet(erased=gone), also=choose)
+        directories = [f"{root}/" for storage in gone for root in roots(storage)]
+        self._remove(list(dict.fromkeys([*found, *directories])))
+        return sum(not path.endswith("/") for path in found)
 
     def close(self) -> None:
         """Gives the lease back. The catalog cannot be used after that."""
         if self._lease is not None:
-            with suppress(SQLAlchemyError):
+            with suppress(SQLAlchemyError), interrupts.deferred():
                 self._lease.release()
             self._lease = None
         self._database.close()
@@ -356,51 +258,55 @@ class Catalog:
             raise CatalogError("the warehouse is open for reading only", hint="open it without read_only")
 
     @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        try:
-            with self._database.reading() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise StorageError("cannot read the catalog", detail=cause(error)) from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def _transaction(self, view: View | None = None) -> Iterator[sa.Connection]:
+        """A write transaction of the lease's holder; with `view` one that builds on it, and changes it."""
         self._check_writable()
         if self._lease is None:
             raise CatalogError("the warehouse was closed")
         try:
-            with self._database.writing() as connection:
-                self._lease.guard(connection)
+            with interrupts.deferred(), self._database.writing() as connection:
+                self._lease.guard(connection, None if view is None else view.generation)
                 yield connection
         except SQLAlchemyError as error:
             raise StorageError("cannot write to the catalog", detail=cause(error)) from error
 
-    def _load(self) -> View:
-        with self._reading() as connection:
-            return persist.load(connection)
-
-    def _look_again(self) -> None:
-        with suppress(StorageError):
-            self._view = self._load()
-
     def _abandon(self, attempt: Attempt) -> None:
-        for directory in attempt_directories(self.warehouse, list(self._view.storage.values()), attempt.id):
-            remove_tree(directory)
+        """Removes the files of an attempt, unless a transaction uses them or another process has taken over."""
         with self.lock, self._transaction() as connection:
-            self._end_attempt(connection, attempt.id)
+            left = self._give_up(connection, attempt.id)
         self._live_attempts.discard(attempt.id)
+        self._remove(left)
 
-    def _end_attempt(self, connection: sa.Connection, attempt_id: str) -> None:
-        connection.execute(schema.attempts.delete().where(schema.attempts.c.id == attempt_id))
+    def _give_up(self, connection: sa.Connection, attempt_id: str) -> list[str]:
+        """Ends an attempt whose files nobody is to refer to; its directories, which are listed to be removed."""
+        if not self._end_attempt(connection, attempt_id):
+            return []
+        made = attempt_directories(self.warehouse, list(self._view.storage.values()), attempt_id)
+        left = [f"{path.relative_to(self.warehouse).as_posix()}/" for path in made]
+        persist.doom(connection, left, self._database.now(connection))
+        return left
 
-    def _remove_storage(self, gone: list[Storage], attempts: list[str]) -> None:
-        """Removes the directories of tables that are gone, then the rows that named them and `attempts`."""
-        if not gone and not attempts:
+    def _use(self, connection: sa.Connection, attempt_id: str) -> None:
+        """Ends an attempt whose files belong to the transaction from now on."""
+        if not self._end_attempt(connection, attempt_id):
+            raise schema.stale(f"attempt {attempt_id}")
+
+    def _end_attempt(self, connection: sa.Connection, attempt_id: str) -> bool:
+        """False where it has ended already."""
+        ended = connection.execute(schema.attempts.delete().where(schema.attempts.c.id == attempt_id))
+        return ended.rowcount == 1
+
+    def _remove(self, paths: list[str]) -> None:
+        """Removes what is listed to go, and takes it off the list."""
+        if not paths:
             return
-        garbage.remove_directories(self.warehouse, gone)
+        gone, problems = garbage.remove(self.warehouse, paths)
+        faults.point("vacuum.files")
         with self.lock, self._transaction() as connection:
-            garbage.forget_rows(connection, gone, attempts)
-        with self._view.lock:
-            for storage in gone:
-                self._view.storage.pop(storage.table_id, None)
-                self._view.layouts.pop(storage.table_id, None)
+            garbage.forget(connection, gone)
+        if problems:
+            raise StorageError(
+                f"{len(problems)} of {len(paths)} files and directories that nothing refers to could not be removed",
+                detail="; ".join(problems[:3]),
+                hint="they are tried again with the next VACUUM, and when the warehouse is opened",
+            )

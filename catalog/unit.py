@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from cq_engine.catalog.model import (
     RefreshRecord,
     VersionedTable,
 )
+from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import (
     Advance,
     Published,
@@ -106,8 +108,12 @@ class UnitOfWork:
     def set_status(self, query: str, status: QueryStatus) -> None:
         self.writes.statuses[query.lower()] = status
 
-    def set_cursor(self, cursor: Cursor) -> None:
-        self.writes.cursors[(cursor.query.lower(), cursor.destination)] = cursor
+    def set_cursor(self, cursor: Cursor, after: Cursor | None = None) -> None:
+        """Where a destination stands now. With `after`, ConflictError at the end unless it stands there until then."""
+        key = (cursor.query.lower(), cursor.destination)
+        self.writes.cursors[key] = cursor
+        if after is not None:
+            self.writes.after[key] = after
 
     def drop_cursor(self, query: str, destination: str) -> None:
         self.writes.cursors[(query.lower(), destination)] = None
@@ -120,8 +126,9 @@ def resolve(view: View, writes: WriteSet) -> None:
     """Completes `writes` against the current view, or raises where they cannot follow it. Call it with the commit
     lock held.
 
-    Raises TransactionError (commits out of order), CatalogError (a table that the catalog does not have) and
-    StorageError (changes at or below a snapshot, a file that is not there to be removed).
+    Raises TransactionError (commits out of order), CatalogError (a table that the catalog does not have),
+    StorageError (changes at or below a snapshot, a file that is not there to be removed) and ConflictError (a query or
+    destination that does not stand where the writes begin).
     """
     newest = view.commits
     for place, (version, micros) in enumerate(writes.commits):
@@ -130,6 +137,8 @@ def resolve(view: View, writes: WriteSet) -> None:
             raise StorageError("commit versions of one transaction must increase")
     if writes.state is not None:
         writes.state = carry_on(view.state, writes.state)
+        if writes.state.next_id < view.state.next_id:  # an id is never given twice
+            writes.state = replace(writes.state, next_id=view.state.next_id)
         writes.diff = view.diff(writes.state)
     put = writes.diff.put_storage if writes.diff is not None else ()
     gone = writes.diff.gone if writes.diff is not None else frozenset()
@@ -145,11 +154,28 @@ def resolve(view: View, writes: WriteSet) -> None:
             if table.id not in view.storage:
                 name = view.directory_name(table, writes.storage)
                 writes.storage.append(Storage(table.id, table.kind, name))
+    _check_positions(view, writes)
     with view.lock:
         _promote(view, writes)
         _check_advances(view, writes)
+        writes.published = [p for p in writes.published if p.table_id in view.storage]
         _republish(view, writes)
         writes.replaced = [r for r in writes.replaced if _all_there(view, r)]
+
+
+def _check_positions(view: View, writes: WriteSet) -> None:
+    """A refresh begins where its query stands, a delivery where its cursor stands."""
+    forgotten = writes.diff.forgotten_queries if writes.diff is not None else ()
+    for record in writes.refreshes:
+        name = record.query.lower()
+        status = view.statuses.get(name)
+        if status is not None and name not in forgotten and status.position != record.from_version:
+            raise stale(f"the position of {record.query}")
+    for key, after in writes.after.items():
+        now = view.cursors.get(key)
+        stands = (0, 0) if now is None else (now.version, now.sequence)
+        if stands != (after.version, after.sequence):
+            raise stale(f"the cursor of {after.destination}")
 
 
 def _republish(view: View, writes: WriteSet) -> None:

@@ -43,10 +43,13 @@ __all__ = [
     "versioned_tables",
 ]
 
+LONGEST_NAME = 64
+"""Characters of a table's name that its directory has at most."""
+
 
 @dataclass(frozen=True)
 class Storage:
-    """Where and how far a versioned table is stored. Outlives a dropped table until its files are gone."""
+    """Where and how far a versioned table is stored. Outlives a dropped table until its files are to be removed."""
 
     table_id: int
     kind: str
@@ -59,6 +62,11 @@ class Storage:
     published_log: int = 0
     """All changes up to this version are in the published log."""
     dropped: bool = False
+
+    @property
+    def named(self) -> bool:
+        """Whether the directory has the table's name, and not one with an id, which no other has anyway."""
+        return "-" not in self.directory
 
 
 @dataclass(frozen=True)
@@ -141,9 +149,18 @@ class WriteSet:
     published: list[Published] = field(default_factory=list)
     state: CatalogState | None = None
     diff: StateDiff | None = None
+    next_id: int = 0
+    """The least id that no versioned table or query has had or will have, where it moves without a state."""
     storage: list[Storage] = field(default_factory=list)
+    """Of new tables."""
+    erased: list[Storage] = field(default_factory=list)
+    """Of dropped tables, whose directories are to be removed."""
+    row_ids: dict[int, int] = field(default_factory=dict)
+    """Table id → the least row id that nobody has reserved."""
     statuses: dict[str, QueryStatus] = field(default_factory=dict)
     cursors: dict[tuple[str, str], Cursor | None] = field(default_factory=dict)
+    after: dict[tuple[str, str], Cursor] = field(default_factory=dict)
+    """Where cursors must stand that are moved, where the writer says so."""
     refreshes: list[RefreshRecord] = field(default_factory=list)
 
 
@@ -153,6 +170,9 @@ class View:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.generation = -1
+        """How many writes it has seen: that of the database, or it does not know all of it."""
+        self.definitions = 0
+        """How many of these concerned definitions."""
         self.state = CatalogState()
         self.commits = CommitIndex()
         self.layouts: dict[int, TableLayout] = {}
@@ -162,6 +182,8 @@ class View:
         self.cursor_names: dict[str, set[str]] = {}
         """Query → the destinations that it has cursors for."""
         self.next_change_id = 1
+        self.directories: set[tuple[str, str]] = set()
+        """(kind, lower-case name) of what has been called by its name on disk."""
         self._tables: tuple[CatalogState, dict[int, VersionedTable]] = (self.state, {})
 
     def tables(self) -> dict[int, VersionedTable]:
@@ -196,13 +218,15 @@ class View:
         return found
 
     def directory_name(self, table: VersionedTable, others: Iterable[Storage] = ()) -> str:
-        """A directory name for a new table: its own if that is plain ASCII and free, else with its id."""
-        taken = {s.directory.lower() for s in (*self.storage.values(), *others) if s.kind == table.kind}
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", table.name).lstrip("_")
+        """A directory name for a new table, which no other has had: its own if that is short, plain ASCII and was
+        never given, else with its id."""
         if table.kind in ("state", "result"):
             return f"{table.kind}-{table.id}"
-        free = plain == table.name and plain.lower() not in taken
-        return plain if free else f"{plain[:80] or 'table'}-{table.id}"
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", table.name).lstrip("_")
+        given = {s.directory.lower() for s in others if s.kind == table.kind}
+        taken = plain.lower() in given or (table.kind, plain.lower()) in self.directories
+        free = plain == table.name and len(plain) <= LONGEST_NAME and not taken
+        return plain if free else f"{plain[:LONGEST_NAME] or 'table'}-{table.id}"
 
     def diff(self, state: CatalogState) -> StateDiff:
         """What `state` changes of the current one. Definitions that are the same object are not compared."""
@@ -236,8 +260,7 @@ class View:
         """Shows what the database now holds. The commit comes last: who sees it sees all that belongs to it."""
         with self.lock:
             self._apply_state(writes)
-            for storage in writes.storage:
-                self.storage[storage.table_id] = storage
+            self._apply_storage(writes)
             for staged in writes.staged:
                 self.layout(staged.changes.table_id).add_change(staged.changes)
             for advance in writes.advances:
@@ -248,8 +271,6 @@ class View:
             for retired in writes.retired:
                 self.layout(retired.table_id).forget(retired.floor, retired.files, retired.changes)
                 self._store(retired.table_id, floor=retired.floor)
-            for published in writes.published:
-                self._store(published.table_id, **{f"published_{published.face}": published.version})
             self.statuses.update(writes.statuses)
             for key, cursor in writes.cursors.items():
                 if cursor is None:
@@ -257,6 +278,7 @@ class View:
                     self.cursor_names.get(key[0], set()).discard(key[1])
                 else:
                     self.put_cursor(key, cursor)
+            self.generation += 1
             for version, micros in writes.commits:
                 self.commits.add(version, micros)
 
@@ -274,8 +296,27 @@ class View:
         for table_id in writes.diff.gone:
             known.pop(table_id, None)
         known.update((table.id, table) for table in writes.diff.put_storage)
-        self._tables = (writes.state, known)
-        self.state = writes.state
+        self.definitions += 1
+        self._show(writes.state, known)
+
+    def _apply_storage(self, writes: WriteSet) -> None:
+        if writes.next_id > self.state.next_id:
+            self._show(replace(self.state, next_id=writes.next_id), self.tables())
+        for storage in writes.storage:
+            self.storage[storage.table_id] = storage
+            if storage.named:
+                self.directories.add((storage.kind, storage.directory.lower()))
+        for storage in writes.erased:
+            self.storage.pop(storage.table_id, None)
+            self.layouts.pop(storage.table_id, None)
+        for table_id, row_id in writes.row_ids.items():
+            self._store(table_id, next_row_id=row_id)
+        for published in writes.published:
+            self._store(published.table_id, **{f"published_{published.face}": published.version})
+
+    def _show(self, state: CatalogState, tables: dict[int, VersionedTable]) -> None:
+        self._tables = (state, tables)
+        self.state = state
 
     def _store(self, table_id: int, **changed: int | bool) -> None:
         if table_id in self.storage:

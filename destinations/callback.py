@@ -85,17 +85,18 @@ class CallbackDestination(Destination):
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
-            cursor = self._move(self._moved(cursor, version, 0 if last else batch.sequence))
+            cursor = self._move(cursor, version, 0 if last else batch.sequence)
             faults.point("deliver.after_cursor")
         if (cursor.version, cursor.sequence) != (upto, 0):
-            cursor = self._move(self._moved(cursor, upto))
+            cursor = self._move(cursor, upto)
         return Delivered(cursor, count)
 
-    def _move(self, cursor: Cursor) -> Cursor:
+    def _move(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
+        moved = self._moved(cursor, version, sequence)
         with self.services.catalog.write() as unit:
-            unit.set_cursor(cursor)
+            unit.set_cursor(moved, after=cursor)
             faults.point("deliver.before_cursor")
-        return cursor
+        return moved
 
     def _call(self, batch: DeltaBatch) -> None:
         for attempt in range(1, self.retry.attempts + 1):

@@ -145,7 +145,7 @@ class TableDestination(Destination):
             with catalog.write(staged.attempt) as unit:
                 if version is not None:
                     self._append(unit, version, staged)
-                unit.set_cursor(moved)
+                unit.set_cursor(moved, after=cursor)
                 faults.point("deliver.before_cursor")
         changed = {self.table.name: frozenset({"INSERT"})} if version is not None else {}
         return Delivered(moved, staged.count, version, changed)

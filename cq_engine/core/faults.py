@@ -17,6 +17,8 @@ POINTS: dict[str, str] = {
     "commit.staged": "data files are written, the catalog transaction has not begun",
     "commit.before_catalog": "inside the catalog transaction of a commit, before it commits",
     "commit.after_catalog": "the catalog transaction of a commit is durable",
+    "catalog.before_commit": "inside every catalog transaction that changes what is known, before it commits",
+    "catalog.after_commit": "such a transaction is durable, memory does not know it yet",
     "create.computed": "what a new query starts from is computed, nothing of it is durable",
     "create.after_catalog": "a new query is durable with what it starts from",
     "refresh.begin": "a refresh has chosen its interval",

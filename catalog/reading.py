@@ -1,0 +1,187 @@
+"""What can be read of a catalog: everything but change rows from memory (catalog/view.py), which follows from the
+database."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from cq_engine.catalog import persist
+from cq_engine.catalog.groups import owner
+from cq_engine.catalog.inline import InlineCache, decode
+from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
+from cq_engine.catalog.schema import Database, cause
+from cq_engine.catalog.view import View
+from cq_engine.core import interrupts
+from cq_engine.core.errors import CatalogError, StorageError
+from cq_engine.core.limits import Limits
+
+__all__ = ["Reading"]
+
+_SPARE_IDS = 1_000
+"""Ids of change sets that other threads may take while memory is read again."""
+
+
+class Reading:
+    """The base of `Catalog`. `lock` is the commit lock; `cache` has change rows.
+
+    Memory follows from the database: after a write that an exception, of whatever kind, has left in doubt, it is read
+    again before anybody looks at it.
+    """
+
+    def __init__(self, database: Database, read_only: bool, limits: Limits) -> None:
+        self.read_only = read_only
+        self.limits = limits
+        self.lock = threading.RLock()
+        self.cache = InlineCache(limits.inline_cache_bytes)
+        self._database = database
+        self._doubtful = False
+        """Whether the database may hold something else than `_view`."""
+        self._view = self._load()
+        self._change_ids = itertools.count(self._view.next_change_id)
+
+    @property
+    def view(self) -> View:
+        """What is known now; a read-only catalog reads it again where the database has changed."""
+        if self._doubtful:
+            self._follow()
+        if self.read_only:
+            with self._reading() as connection:
+                changed = persist.generation(connection) != self._view.generation
+                if changed:
+                    self._view = persist.load(connection)
+        return self._view
+
+    @property
+    def state(self) -> CatalogState:
+        return self.view.state
+
+    @property
+    def newest_version(self) -> int:
+        return self.view.commits.newest_version
+
+    @property
+    def newest_timestamp(self) -> datetime | None:
+        return self.view.commits.newest_timestamp
+
+    def timestamp(self, version: int) -> datetime:
+        """When `version` was committed; StorageError where there is no such commit."""
+        return self.view.commits.timestamp(version)
+
+    def timestamps(self, low: int, high: int) -> dict[int, datetime]:
+        """The commit times of the versions in [low, high]."""
+        return self.view.commits.timestamps(low, high)
+
+    def version_at(self, moment: datetime) -> int:
+        """The newest commit at or before `moment`; StorageError before the first one."""
+        return self.view.commits.version_at(moment)
+
+    def status(self, query: str) -> QueryStatus:
+        """CatalogError where there is no such query. A member of a query group has the query group's."""
+        found = self.view.status(query)
+        if found is None:
+            raise CatalogError(f"there is no continuous query {query}")
+        return found
+
+    def cursor(self, query: str, destination: str) -> Cursor | None:
+        return self.view.cursors.get((query.lower(), destination))
+
+    def cursors(self, query: str) -> list[Cursor]:
+        return self.view.cursors_of(query)
+
+    def refreshes(self, query: str | None = None, limit: int = 100) -> list[RefreshRecord]:
+        """The last `limit` refreshes, newest first; of a member of a query group the query group's."""
+        name = None if query is None else owner(self.state, query)
+        with self._reading() as connection:
+            return persist.read_refreshes(connection, name, limit)
+
+    def layout(self, table_id: int, at: int) -> Layout:
+        """What to read for the image at `at` and the changes since: the largest snapshot at or below `at`, and
+        every change set that reaches above it. StorageError where `at` lies below what is kept."""
+        view = self.view
+        with view.lock:
+            return view.layout(table_id).at(at)
+
+    def floor(self, table_id: int) -> int:
+        """The oldest version of the table that is kept."""
+        view = self.view
+        with view.lock:
+            return view.layout(table_id).floor
+
+    def changes(self, table_id: int, low: int, high: int) -> tuple[ChangeSet, ...]:
+        """The change sets that overlap the versions [low, high], in version order, snapshots aside."""
+        view = self.view
+        with view.lock:
+            return tuple(c for c in view.layout(table_id).changes_after(low - 1) if c.low <= high)
+
+    def inline(self, change_set: ChangeSet) -> pa.Table:
+        """The rows of an inline change set, or of one that was flushed to a file and is still in memory.
+
+        Raises StorageError where they are neither (see `cached`).
+        """
+        found = self.cache.get(change_set)
+        if found is not None:
+            return found
+        with self._reading() as connection:
+            data = persist.read_inline(connection, [change_set.id]).get(change_set.id)
+        if data is None:
+            raise StorageError(
+                f"change set {change_set.id} of versioned table {change_set.table_id} is not inline",
+                detail="it was flushed to a file or dropped since its layout was read",
+                hint="ask for the layout again",
+            )
+        rows = decode(data)
+        self.cache.put(change_set, rows)
+        return rows
+
+    def cached(self, change_set: ChangeSet) -> pa.Table | None:
+        """The rows of a change set if they are in memory, in the form of `inline` also where it has files."""
+        return self.cache.get(change_set)
+
+    def next_change_id(self) -> int:
+        return next(self._change_ids)
+
+    def read_changes(self, changes: list[ChangeSet]) -> list[pa.Table]:
+        """The rows of inline change sets, in bulk and past the cache."""
+        with self._reading() as connection:
+            found = persist.read_inline(connection, [c.id for c in changes if self.cache.get(c) is None])
+        tables = []
+        for change_set in changes:
+            rows = self.cache.get(change_set)
+            tables.append(decode(found[change_set.id]) if rows is None else rows)
+        return tables
+
+    # ------------------------------------------------------------ inside
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        try:
+            with self._database.reading() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise StorageError("cannot read the catalog", detail=cause(error)) from error
+
+    def _load(self) -> View:
+        with self._reading() as connection:
+            return persist.load(connection)
+
+    def _look_again(self) -> None:
+        self._doubtful = True
+        with suppress(StorageError):  # then whoever looks next is told
+            self._follow()
+
+    def _follow(self) -> None:
+        """Reads everything that memory holds again."""
+        with self.lock, interrupts.deferred():
+            if self._doubtful:
+                self._view = self._load()
+                first = max(next(self._change_ids), self._view.next_change_id)
+                self._change_ids = itertools.count(first + _SPARE_IDS)
+                self._doubtful = False
