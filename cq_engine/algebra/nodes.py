@@ -2,14 +2,16 @@
 
 Every column of a plan has a name of its own (`acct_3`), unique in the whole plan, so that inputs of a join never
 clash and an expression needs no qualifier: a column reference is a sqlglot `Column` without a table. Nodes compare by
-identity, so that a node used twice is one subplan.
+identity, so that a node used twice is one subplan. The inputs of a node follow from its fields (`children`).
 
 The leaves are in `leaves`; all nodes can be imported from here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_type_hints
 
 from sqlglot import exp
 
@@ -71,7 +73,10 @@ __all__ = [
     "Window",
     "children",
     "column",
+    "inner_first",
+    "input_fields",
     "references",
+    "with_children",
 ]
 
 
@@ -331,12 +336,50 @@ class Edges(Node):
         return (*(name for name in self.input.columns if name not in (FROM, TO)), VERSION, WEIGHT)
 
 
+_INPUTS: dict[type, tuple[str, ...]] = {}
+
+
+def input_fields(kind: type[Node]) -> tuple[str, ...]:
+    """The fields of a node kind that hold its inputs: those declared as `Node` or `tuple[Node, ...]`, in order."""
+    if kind not in _INPUTS:
+        hints = get_type_hints(kind)
+        inputs = (each.name for each in fields(kind) if hints[each.name] in (Node, tuple[Node, ...]))
+        _INPUTS[kind] = tuple(inputs)
+    return _INPUTS[kind]
+
+
 def children(node: Node) -> tuple[Node, ...]:
     """The inputs of `node`, in order."""
-    if isinstance(node, (Join, UnionAll)):
-        return node.inputs
-    if isinstance(node, (OuterJoin, SemiJoin, Mark, SetOperation)):
-        return (node.left, node.right)
-    if isinstance(node, (Filter, Project, Generate, Aggregate, Distinct, Window, Limit, Edges)):
-        return (node.input,)
-    return ()
+    found: tuple[Node, ...] = ()
+    for name in input_fields(type(node)):
+        value = getattr(node, name)
+        found += value if isinstance(value, tuple) else (value,)
+    return found
+
+
+def with_children(node: Node, inputs: Sequence[Node]) -> Node:
+    """`node` over other inputs, as many as it has; the same object where they are the ones it has."""
+    rest = list(inputs)
+    changed: dict[str, Any] = {}
+    for name in input_fields(type(node)):
+        value = getattr(node, name)
+        given = tuple(rest.pop(0) for _ in value) if isinstance(value, tuple) else rest.pop(0)
+        changed[name] = given
+    require(not rest, f"{type(node).__name__} has no place for {len(rest)} of the inputs")
+    same = all(a is b for a, b in zip(children(node), inputs))
+    return node if same else replace(node, **changed)
+
+
+def inner_first(*roots: Node) -> list[Node]:
+    """All nodes of the plans, each once, inputs before what reads them."""
+    found: dict[int, Node] = {}
+
+    def walk(node: Node) -> None:
+        if id(node) not in found:
+            for each in children(node):
+                walk(each)
+            found[id(node)] = node
+
+    for root in roots:
+        walk(root)
+    return list(found.values())

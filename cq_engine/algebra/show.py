@@ -22,6 +22,9 @@ from cq_engine.algebra.emit import sql_of
 from cq_engine.algebra.nodes import (
     Aggregate,
     Changes,
+    Distinct,
+    Edges,
+    Empty,
     Filter,
     Generate,
     Given,
@@ -33,6 +36,7 @@ from cq_engine.algebra.nodes import (
     Named,
     Node,
     OuterJoin,
+    PlanError,
     Project,
     Scan,
     SemiJoin,
@@ -44,7 +48,7 @@ from cq_engine.algebra.nodes import (
     children,
 )
 
-__all__ = ["explain"]
+__all__ = ["explain", "line"]
 
 
 def explain(*roots: Node) -> str:
@@ -69,7 +73,7 @@ def explain(*roots: Node) -> str:
         if uses[id(node)] > 1:
             numbers[id(node)] = len(numbers) + 1
             mark = f"#{numbers[id(node)]} "
-        lines.append(f"{indent}{mark}{_line(node)}".rstrip())
+        lines.append(f"{indent}{mark}{line(node)}".rstrip())
         for each in children(node):
             show(each, depth + 1)
 
@@ -81,41 +85,46 @@ def explain(*roots: Node) -> str:
 
 
 @singledispatch
-def _line(node: Node) -> str:
+def line(node: Node) -> str:
+    raise PlanError(f"nothing says how {type(node).__name__} is shown")
+
+
+@line.register(Empty)
+@line.register(Distinct)
+@line.register(Edges)
+def _kind(node: Node) -> str:
     return type(node).__name__
 
 
-_line.register(Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})")
-_line.register(Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
-_line.register(
+line.register(Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})")
+line.register(Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
+line.register(
     History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_hints(n.hints)}{_among(n.among)}"
 )
-_line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_hints(n.hints)}")
-_line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
-_line.register(
-    Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})"
-)
-_line.register(Filter, lambda n: f"Filter {sql_of(n.condition)}")
-_line.register(Project, lambda n: f"Project {_named(n.items)}")
-_line.register(UnionAll, lambda n: f"UnionAll ({_list(n.names)})")
-_line.register(
+line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_hints(n.hints)}")
+line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
+line.register(Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})")
+line.register(Filter, lambda n: f"Filter {sql_of(n.condition)}")
+line.register(Project, lambda n: f"Project {_named(n.items)}")
+line.register(UnionAll, lambda n: f"UnionAll ({_list(n.names)})")
+line.register(
     Generate, lambda n: f"Generate {'OUTER ' if n.outer else ''}{sql_of(n.call)} AS ({_list(n.names)})"
 )
-_line.register(Join, lambda n: f"Join{_on(n.conditions)}")
-_line.register(OuterJoin, lambda n: f"OuterJoin {n.kind}{_on(n.conditions)}")
-_line.register(SemiJoin, lambda n: f"{'AntiJoin' if n.anti else 'SemiJoin'}{_on(n.conditions)}")
-_line.register(Mark, lambda n: f"Mark {n.name}{_on(n.conditions)}")
-_line.register(SetOperation, lambda n: f"{n.kind}{' ALL' if n.all else ''} ({_list(n.names)})")
-_line.register(Window, lambda n: f"Window {_named(n.functions)}")
+line.register(Join, lambda n: f"Join{_on(n.conditions)}")
+line.register(OuterJoin, lambda n: f"OuterJoin {n.kind}{_on(n.conditions)}")
+line.register(SemiJoin, lambda n: f"{'AntiJoin' if n.anti else 'SemiJoin'}{_on(n.conditions)}")
+line.register(Mark, lambda n: f"Mark {n.name}{_on(n.conditions)}")
+line.register(SetOperation, lambda n: f"{n.kind}{' ALL' if n.all else ''} ({_list(n.names)})")
+line.register(Window, lambda n: f"Window {_named(n.functions)}")
 
 
-@_line.register
+@line.register
 def _aggregate(node: Aggregate) -> str:
     functions = _named(node.functions)
     return f"Aggregate BY ({_named(node.keys)})" + (f" {functions}" if functions else "")
 
 
-@_line.register
+@line.register
 def _limit(node: Limit) -> str:
     keys = f" PER ({_list(node.keys)})" if node.keys else ""
     return f"Limit {node.count} OFFSET {node.offset}{keys} ORDER BY {_exprs(node.order)}"

@@ -20,6 +20,7 @@ from cq_engine.algebra.nodes import (
     PlanError,
     Scan,
     children,
+    inner_first,
 )
 
 if TYPE_CHECKING:
@@ -112,13 +113,4 @@ def history(node: Node, context: Context) -> Node:
 
 def aggregates(node: Node) -> list[Aggregate]:
     """The aggregates in `node`, inner ones first, each once."""
-    found: dict[int, Node] = {}
-
-    def walk(each: Node) -> None:
-        if id(each) not in found:
-            for child in children(each):
-                walk(child)
-            found[id(each)] = each
-
-    walk(node)
-    return [each for each in found.values() if isinstance(each, Aggregate)]
+    return [each for each in inner_first(node) if isinstance(each, Aggregate)]

@@ -17,10 +17,12 @@ find no partner, and where the keys are too many or not known to the driver, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
 from typing import NamedTuple
 
 from sqlglot import exp
 
+from cq_engine.algebra.analysis.lineage import equal_columns, path
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
@@ -33,10 +35,13 @@ from cq_engine.algebra.nodes import (
     Mark,
     Node,
     OuterJoin,
+    PlanError,
     Project,
     Scan,
     SemiJoin,
+    SetOperation,
     UnionAll,
+    Values,
     Window,
     references,
 )
@@ -83,7 +88,7 @@ def partners(
 
     What an input is reduced to reduces the inputs that are joined with it.
     """
-    pairs = _equal_columns(conditions)
+    pairs = equal_columns(conditions)
     reached = _closed(known, pairs)
     found: dict[int, Hints] = {}
     for i in order:
@@ -100,37 +105,67 @@ _Memo = dict[tuple[int, tuple[tuple[str, int, str], ...]], Hints]
 def _push(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
     key = (id(node), tuple(sorted((name, id(o.node), o.column) for name, o in wanted.items())))
     if key not in memo:
-        memo[key] = _pushed(node, wanted, memo)
+        memo[key] = push(node, wanted, memo)
     return memo[key]
 
 
-def _pushed(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    if isinstance(node, Scan):
-        return {id(node): _hints(wanted, node.columns)}
-    if isinstance(node, (Filter, Generate, Distinct)):
-        return _push(node.input, _among(wanted, node.input.columns), memo)
-    if isinstance(node, Project):
-        below = _renamed(wanted, node.items)
-        return {} if below is None else _push(node.input, below, memo)
-    if isinstance(node, UnionAll):
-        places = ({m: wanted[n] for n, m in zip(node.names, e.columns) if n in wanted} for e in node.inputs)
-        return _merged([_push(e, below, memo) for e, below in zip(node.inputs, places)])
-    if isinstance(node, (Window, Limit)):
-        keys = node.keys if isinstance(node, Limit) else _names(node.keys)
-        return _push(node.input, _among(wanted, keys), memo)
-    if isinstance(node, Aggregate):
-        keyed = _renamed(wanted, node.keys) or {}
-        return {**_push(node.input, keyed, memo), id(node): _hints(wanted, [name for name, _ in node.keys])}
-    if isinstance(node, Join):
-        return _inner(node.inputs, node.conditions, wanted, memo)
-    if isinstance(node, (OuterJoin, SemiJoin, Mark)):
-        return _two_sides(node, wanted, memo)
+@singledispatch
+def push(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    """The hints for `node` and all below it."""
+    raise PlanError(f"no runtime filters for {type(node).__name__}")
+
+
+@push.register(Values)
+@push.register(SetOperation)
+def _push_nothing(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
     return {}
+
+
+@push.register
+def _push_scan(node: Scan, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    return {id(node): _hints(wanted, node.columns)}
+
+
+@push.register(Filter)
+@push.register(Generate)
+@push.register(Distinct)
+def _push_rows(node: Filter | Generate | Distinct, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    return _push(node.input, _among(wanted, node.input.columns), memo)
+
+
+@push.register
+def _push_project(node: Project, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    below = _renamed(wanted, node.items)
+    return {} if below is None else _push(node.input, below, memo)
+
+
+@push.register
+def _push_union(node: UnionAll, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    places = ({m: wanted[n] for n, m in zip(node.names, e.columns) if n in wanted} for e in node.inputs)
+    return _merged([_push(e, below, memo) for e, below in zip(node.inputs, places)])
+
+
+@push.register(Window)
+@push.register(Limit)
+def _push_partitions(node: Window | Limit, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    keys = node.keys if isinstance(node, Limit) else _names(node.keys)
+    return _push(node.input, _among(wanted, keys), memo)
+
+
+@push.register
+def _push_groups(node: Aggregate, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    keyed = _renamed(wanted, node.keys) or {}
+    return {**_push(node.input, keyed, memo), id(node): _hints(wanted, [name for name, _ in node.keys])}
+
+
+@push.register
+def _push_join(node: Join, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+    return _inner(node.inputs, node.conditions, wanted, memo)
 
 
 def _inner(inputs: Sequence[Node], conditions: Sequence[exp.Expr], wanted: Wanted, memo: _Memo) -> Hints:
     """Inputs with a known column first; what they are reduced to reduces the others."""
-    pairs = _equal_columns(conditions)
+    pairs = equal_columns(conditions)
     known = _closed(wanted, pairs)
     rest = list(inputs)
     parts = []
@@ -142,7 +177,10 @@ def _inner(inputs: Sequence[Node], conditions: Sequence[exp.Expr], wanted: Wante
     return _merged(parts)
 
 
-def _two_sides(node: OuterJoin | SemiJoin | Mark, wanted: Wanted, memo: _Memo) -> Hints:
+@push.register(OuterJoin)
+@push.register(SemiJoin)
+@push.register(Mark)
+def _push_sides(node: OuterJoin | SemiJoin | Mark, wanted: dict[str, Origin], memo: _Memo) -> Hints:
     """Rows of the left side by its own columns, of the right side by what the join equates them with.
 
     Where a right column is wanted with values that are not NULL, an outer join is as good as an inner one.
@@ -153,23 +191,11 @@ def _two_sides(node: OuterJoin | SemiJoin | Mark, wanted: Wanted, memo: _Memo) -
         return _inner((node.left, node.right), node.conditions, wanted, memo)
     ours = _among(wanted, node.left.columns)
     left = _push(node.left, ours, memo)
-    known = _closed(_reduced(node.left, left, ours), _equal_columns(node.conditions))
+    known = _closed(_reduced(node.left, left, ours), equal_columns(node.conditions))
     return _merged([left, _push(node.right, _among(known, node.right.columns), memo)])
 
 
 # ------------------------------------------------------------------------------------------------ columns
-
-
-def _equal_columns(conditions: Sequence[exp.Expr]) -> list[tuple[str, str, bool]]:
-    """The pairs of columns that the conditions compare, and whether NULL is equal to NULL there."""
-    found = []
-    for condition in conditions:
-        bare = condition.unnest()
-        if isinstance(bare, (exp.EQ, exp.NullSafeEQ)):
-            left, right = bare.left.unnest(), bare.right.unnest()
-            if isinstance(left, exp.Column) and isinstance(right, exp.Column):
-                found.append((left.name, right.name, isinstance(bare, exp.NullSafeEQ)))
-    return found
 
 
 def _closed(wanted: Wanted, pairs: Sequence[tuple[str, str, bool]]) -> dict[str, Origin]:
@@ -190,30 +216,17 @@ def _reduced(node: Node, hints: Hints, known: Wanted) -> dict[str, Origin]:
     """`known` with the columns of `node` that come from a scan with hints: they hold no more than its rows do."""
     found = dict(known)
     for name in node.columns:
-        place = _scan_column(node, name)
-        if place is not None and name not in found and hints.get(id(place[0])):
-            versions: Node = History(place[0], hints[id(place[0])])
-            for condition in place[2]:
-                versions = Filter(versions, condition)
-            found[name] = Origin(versions, place[1], nulls=True)
+        if name in found:
+            continue
+        *above, (scan, source) = path(node, name)
+        simple = all(isinstance(each, (Filter, Project, Join)) for each, _ in above)
+        if simple and isinstance(scan, Scan) and hints.get(id(scan)):
+            versions: Node = History(scan, hints[id(scan)])
+            for each, _ in reversed(above):
+                if isinstance(each, Filter) and references(each.condition) <= set(scan.columns):
+                    versions = Filter(versions, each.condition)
+            found[name] = Origin(versions, source, nulls=True)
     return found
-
-
-def _scan_column(node: Node, name: str) -> tuple[Scan, str, tuple[exp.Expr, ...]] | None:
-    """The scan and its column that `name` passes on unchanged, and the conditions right above the scan."""
-    if isinstance(node, Scan):
-        return (node, name, ())
-    if isinstance(node, Filter):
-        found = _scan_column(node.input, name)
-        if found is None or not references(node.condition) <= set(found[0].columns):
-            return found
-        return (*found[:2], (*found[2], node.condition))
-    if isinstance(node, Project):
-        expression = dict(node.items)[name].unnest()
-        return _scan_column(node.input, expression.name) if isinstance(expression, exp.Column) else None
-    if isinstance(node, Join):
-        return _scan_column(next(each for each in node.inputs if name in each.columns), name)
-    return None
 
 
 def _names(keys: Iterable[exp.Expr]) -> list[str]:

@@ -10,7 +10,8 @@ from pyspark.sql.types import MapType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from cq_engine.algebra.analysis.keys import TableKeys, column_types, covers, facts, result_key
+from cq_engine.algebra.analysis.keys import TableKeys, covers, facts, result_key
+from cq_engine.algebra.analysis.lineage import column_types
 from cq_engine.algebra.functions import nondeterministic_call
 from cq_engine.algebra.lowering.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
@@ -21,7 +22,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.algebra.rewrite.deterministic_ordering import untied
 from cq_engine.algebra.rewrite.normal import normal
-from cq_engine.algebra.rewrite.pruning import pruned, scans
+from cq_engine.algebra.rewrite.pruning import prune, scans
 from cq_engine.catalog.model import Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
@@ -180,7 +181,7 @@ def assembled(
     node = normal(lowered.node, names, lambda each: facts(each, table_key).present)
     if node is not lowered.node:
         node = union_types(node, types)
-    node = pruned(node, lowered.outputs, lambda table: sources[table].primary_key or ())
+    node = prune(node, lowered.outputs, lambda table: sources[table].primary_key or ())
     stored = []
     for number, aggregate in enumerate(aggregates(node)):
         found = _stored(aggregate, f"block_{number + 1}", types)

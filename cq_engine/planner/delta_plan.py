@@ -17,7 +17,7 @@ from cq_engine.algebra.nodes import (
     History,
     Node,
     StateRows,
-    children,
+    inner_first,
 )
 from cq_engine.delta import aggregate as _aggregate  # noqa: F401  the rules register themselves
 from cq_engine.delta import distinct as _distinct  # noqa: F401
@@ -90,10 +90,8 @@ class DeltaPlan:
     @cached_property
     def leaves(self) -> int:
         """How many relations the statements read, each as often as it is a leaf of its own."""
-        found: dict[int, Node] = {}
-        for root in (*(stage.root for stage in self.stages), self.root):
-            _collect(root, found)
-        return sum(isinstance(node, (Changes, History, StateRows, Given)) for node in found.values())
+        nodes = inner_first(*(stage.root for stage in self.stages), self.root)
+        return sum(isinstance(node, (Changes, History, StateRows, Given)) for node in nodes)
 
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""
@@ -104,14 +102,6 @@ class DeltaPlan:
             f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
         )
         return _statement(self.root, leaves, attach, text)
-
-
-def _collect(node: Node, found: dict[int, Node]) -> None:
-    """`node` and all below it, each once."""
-    if id(node) not in found:
-        found[id(node)] = node
-        for child in children(node):
-            _collect(child, found)
 
 
 def _statement(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cq_engine.algebra.analysis.lineage import ChangeColumns, change_columns
 from cq_engine.algebra.nodes import History, Node, children
 from cq_engine.planner.forms import Decision, Statistics, TableStatistics
-from cq_engine.planner.origins import Origins, origins
 
 __all__ = ["terms"]
 
@@ -19,7 +19,7 @@ def terms(roots: Sequence[Node], statistics: Statistics, decision: Decision) -> 
         if not leaf.hints:
             found[f"{table.name}: all of its {table.rows} rows"] = None
         for hint in leaf.hints:
-            column, of = leaf.scan.source_of(hint.column), origins(hint.leaf, hint.of_column)
+            column, of = leaf.scan.source_of(hint.column), change_columns(hint.leaf, hint.of_column)
             found[_said(table, column, of, statistics, decision)] = None
     return tuple(found)
 
@@ -35,7 +35,7 @@ def _leaves(roots: Sequence[Node], seen: set[int]) -> Iterator[History]:
 
 
 def _said(
-    table: TableStatistics, column: str, of: Origins | None, statistics: Statistics, decision: Decision
+    table: TableStatistics, column: str, of: ChangeColumns | None, statistics: Statistics, decision: Decision
 ) -> str:
     source = "rows found before" if of is None else "changed " + ", ".join(sorted({name for name, _ in of}))
     shown = f"{table.name} by {column}, the keys of {source}"

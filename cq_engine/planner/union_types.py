@@ -14,7 +14,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import Node, Project, SetOperation, UnionAll, children, column
-from cq_engine.algebra.rebuild import rebuilt
+from cq_engine.algebra.rebuild import rebuild
 
 __all__ = ["union_types"]
 
@@ -28,7 +28,7 @@ def union_types(node: Node, types: Types) -> Node:
         node: a defining query's plan.
         types: Spark's types of expressions over a node's columns.
     """
-    return rebuilt(
+    return rebuild(
         node, lambda each: _aligned(each, types) if isinstance(each, (UnionAll, SetOperation)) else each
     )
 

@@ -7,30 +7,36 @@ they are applied to changed rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra.analysis.lineage import path
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
     Filter,
+    Generate,
     Join,
     Limit,
     Mark,
     Node,
     OuterJoin,
+    PlanError,
     Project,
     Scan,
     SemiJoin,
     SetOperation,
+    UnionAll,
+    Values,
     Window,
     children,
     column,
+    inner_first,
 )
 
-__all__ = ["AFFECTED_KEYS", "FULL", "INCREMENTAL", "Exact", "blocks", "classify", "full"]
+__all__ = ["AFFECTED_KEYS", "FULL", "INCREMENTAL", "Exact", "block", "blocks", "classify", "full"]
 
 INCREMENTAL = "INCREMENTAL"
 AFFECTED_KEYS = "AFFECTED KEYS"
@@ -59,50 +65,47 @@ def full(reason: str) -> str:
 
 def blocks(node: Node, stored: Exact) -> list[Block]:
     """The blocks of a plan; of one without any, a block for its filters and projections."""
-    seen: set[int] = set()
-    found = []
-    for each in _inner_first(node, seen):
-        block = _block(each, stored)
-        if block is not None:
-            found.append(block)
+    nodes = inner_first(node)
+    found = [found for each in nodes if (found := block(each, stored)) is not None]
     if found:
         return found
-    tables = dict.fromkeys(each.table for each in _inner_first(node, set()) if isinstance(each, Scan))
+    tables = dict.fromkeys(each.table for each in nodes if isinstance(each, Scan))
     return [(f"rows of {', '.join(tables) or 'nothing'}", INCREMENTAL, "by the rows that change")]
 
 
-def _inner_first(node: Node, seen: set[int]) -> Iterator[Node]:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    for child in children(node):
-        yield from _inner_first(child, seen)
-    yield node
-
-
 @singledispatch
-def _block(node: Node, stored: Exact) -> Block | None:
+def block(node: Node, stored: Exact) -> Block | None:
     """What to say of `node`; None where it is no block of its own."""
-    return None
+    raise PlanError(f"no verdict on {type(node).__name__}")
 
 
-@_block.register
+@block.register(Scan)
+@block.register(Values)
+@block.register(Filter)
+@block.register(Project)
+@block.register(Generate)
+@block.register(UnionAll)
+def _no_block(node: Node, stored: Exact) -> None:
+    """It is applied to changed rows."""
+
+
+@block.register
 def _join(node: Join, stored: Exact) -> Block:
     return f"join{_on(node)}", INCREMENTAL, "by the rows that change and those that join them"
 
 
-@_block.register
+@block.register
 def _outer_join(node: OuterJoin, stored: Exact) -> Block:
     return f"{node.kind} JOIN{_on(node)}", INCREMENTAL, _matched(node)
 
 
-@_block.register
+@block.register
 def _semi_join(node: SemiJoin, stored: Exact) -> Block:
     what = "rows without a match" if node.anti else "rows with a match"
     return f"{what}{_on(node)}", INCREMENTAL, _matched(node)
 
 
-@_block.register
+@block.register
 def _mark(node: Mark, stored: Exact) -> Block:
     return f"is there a match{_on(node)}", INCREMENTAL, _matched(node)
 
@@ -120,7 +123,7 @@ def _matched(node: OuterJoin | SemiJoin | Mark) -> str:
     )
 
 
-@_block.register
+@block.register
 def _aggregate(node: Aggregate, stored: Exact) -> Block:
     keys = _list((e for _, e in node.keys), node.input)
     calls = _calls(e for _, e in node.functions)
@@ -146,7 +149,7 @@ def _counted(node: Aggregate, stored: Exact) -> tuple[str, str]:
     return AFFECTED_KEYS, "equal rows are counted anew where rows change"
 
 
-@_block.register
+@block.register
 def _distinct(node: Distinct, stored: Exact) -> Block:
     return (
         f"different values of {_list(map(column, node.columns), node.input)}",
@@ -155,13 +158,13 @@ def _distinct(node: Distinct, stored: Exact) -> Block:
     )
 
 
-@_block.register
+@block.register
 def _set_operation(node: SetOperation, stored: Exact) -> Block:
     what = f"{node.kind} ALL" if node.all else node.kind
     return what, AFFECTED_KEYS, "equal rows are counted anew where rows change"
 
 
-@_block.register
+@block.register
 def _window(node: Window, stored: Exact) -> Block:
     what = f"window functions ({_calls(e.this for _, e in node.functions)})"
     if not node.keys:
@@ -173,7 +176,7 @@ def _window(node: Window, stored: Exact) -> Block:
     )
 
 
-@_block.register
+@block.register
 def _limit(node: Limit, stored: Exact) -> Block:
     what = "all rows" if node.count is None else f"the first {node.count} rows"
     what += f" after {node.offset}" if node.offset else ""
@@ -206,24 +209,15 @@ def _plain(expression: exp.Expr, *under: Node) -> str:
     def named(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
-        return _origin(next((each for each in under if node.name in each.columns), None), node.name)
+        return _origin(next(each for each in under if node.name in each.columns), node.name)
 
     return expression.transform(named).sql(dialect="spark")
 
 
-def _origin(node: Node | None, name: str) -> exp.Expr:
-    """What the plan's column `name` of `node` is made of, followed down through projections."""
-    if isinstance(node, Project):
-        item = dict(node.items)[name].unnest()
-        if isinstance(item, exp.Column):
-            return _origin(node.input, item.name)
-    elif isinstance(node, Filter):
-        return _origin(node.input, name)
-    elif isinstance(node, Join):
-        return _origin(next(each for each in node.inputs if name in each.columns), name)
-    elif isinstance(node, Scan):
-        return exp.column(node.source_of(name))
-    return exp.column(_NUMBER.sub("", name))
+def _origin(node: Node, name: str) -> exp.Expr:
+    """What the plan's column `name` of `node` is called where it is made."""
+    made, name = path(node, name)[-1]
+    return exp.column(made.source_of(name) if isinstance(made, Scan) else _NUMBER.sub("", name))
 
 
 def _calls(calls: Iterable[exp.Expr]) -> str:

@@ -13,28 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from cq_engine.algebra.analysis.lineage import lineage
 from cq_engine.algebra.nodes import (
-    Aggregate,
     Changes,
-    Distinct,
-    Edges,
     Empty,
     Filter,
-    Generate,
     Given,
     History,
-    Join,
     KeyHint,
-    Limit,
-    Mark,
     Node,
-    OuterJoin,
-    Project,
     Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Window,
 )
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.limits import Limits
@@ -171,49 +159,18 @@ class KeyValues:
             rows = self._rows(node)
             if rows is not None:
                 return _distinct(rows.column(name))
-            return self._values(node.input, name) if isinstance(node, Filter) else None
         if isinstance(node, Given):
             return self._given_values(node, name)
-        if isinstance(node, (Distinct, Limit, SemiJoin, Mark, Edges, Window, Generate)):
-            below = node.left if isinstance(node, (SemiJoin, Mark)) else node.input
-            return self._values(below, name) if name in below.columns else None
-        if isinstance(node, (Project, Aggregate)):
-            named = node.items if isinstance(node, Project) else node.keys
-            expression = dict(named).get(name, exp.Null()).unnest()
-            return self._values(node.input, expression.name) if isinstance(expression, exp.Column) else None
-        if isinstance(node, Join):
-            return self._join_values(node.inputs, node.conditions, name)
-        if isinstance(node, OuterJoin):
-            of_left = name in node.left.columns
-            values = self._values(node.left if of_left else node.right, name)
-            padded = node.kind != ("LEFT" if of_left else "RIGHT")
-            return _with_null(values) if padded and values is not None else values
-        if isinstance(node, SetOperation):
-            return self._values(node.left, node.left.columns[node.names.index(name)])
-        if isinstance(node, UnionAll):
-            place = node.names.index(name)
-            return _together([self._values(each, each.columns[place]) for each in node.inputs])
         if isinstance(node, Empty):
             return pa.nulls(0)
-        return None
-
-    def _join_values(
-        self, inputs: Sequence[Node], conditions: Sequence[exp.Expr], name: str
-    ) -> pa.Array | None:
-        """Of the column itself, or of one that an inner join holds equal to it."""
-        equal = [name]
-        for condition in conditions:
-            sides = (
-                (condition.left, condition.right) if isinstance(condition, (exp.EQ, exp.NullSafeEQ)) else ()
-            )
-            names = [side.unnest().name for side in sides if isinstance(side.unnest(), exp.Column)]
-            if len(names) == 2 and name in names:
-                equal.append(names[1 - names.index(name)])
-        for each in equal:
-            values = self._values(next(i for i in inputs if each in i.columns), each)
-            if values is not None:
-                return values
-        return None
+        step = lineage(node, name)
+        if step is None:
+            return None
+        values = _together([self._values(*each) for each in step.columns])
+        if values is None:
+            others = (self._values(*each) for each in step.equal)
+            values = next((each for each in others if each is not None), None)
+        return _with_null(values) if step.padded and values is not None else values
 
     def _given_values(self, node: Given, name: str) -> pa.Array | None:
         rows = self._given.get(node.name)
@@ -258,6 +215,8 @@ def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
+    if len(known) == 1:
+        return known[0]
     known = [part for part in known if not pa.types.is_null(part.type)] or known[:1]
     kinds = {part.type for part in known}
     if len(kinds) > 1:

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from cq_engine.algebra.analysis.lineage import ChangeColumns, change_columns
 from cq_engine.algebra.nodes import KeyHint
 from cq_engine.catalog.model import CHANGE_TYPE, DELETE, INSERT, ChangeSet, VersionedTable
 from cq_engine.core.types import arrow_type, collations, spark_type
 from cq_engine.planner.forms import LookUp, Reference, worth_counting
-from cq_engine.planner.origins import Origins, origins
 from cq_engine.refresh.look_ups import LookUps
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
@@ -42,7 +42,7 @@ class LargeLookUps:
         name = self._small.name_of(table)
         if name is None or not (self._small.decision.keys and self._small.decision.undo):
             return None
-        found, kind = origins(hint.leaf, hint.of_column), _kind(table, column)
+        found, kind = change_columns(hint.leaf, hint.of_column), _kind(table, column)
         if not found or kind is None:
             return None
         if any(_kind(self._small.tables[other], source) != kind for other, source in found):
@@ -72,7 +72,7 @@ class LargeLookUps:
         self._note(name, column, len(rows))
         return rows.cast(arrow_type(kind))
 
-    def _all_gone(self, table: VersionedTable, key: Reference, found: Origins) -> bool:
+    def _all_gone(self, table: VersionedTable, key: Reference, found: ChangeColumns) -> bool:
         """True where the wanted keys are those of parents, and all of them were inserted or deleted."""
         if found != {(key.parent, key.parent_columns[0])} or self._since(table, key) > self._a:
             return False

@@ -1,44 +1,111 @@
-"""Every node kind has a rule in every dispatcher that must know it."""
+"""Every node kind has a rule in every dispatcher, or a reason why it needs none there."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
 import pytest
 
+from cq_engine import algebra, delta, planner
 from cq_engine.algebra import nodes
+from cq_engine.algebra.analysis.closure import closure
 from cq_engine.algebra.analysis.keys import facts
+from cq_engine.algebra.analysis.lineage import lineages
 from cq_engine.algebra.emit import Emitter
-from cq_engine.algebra.nodes import Node
+from cq_engine.algebra.nodes import Node, PlanError, input_fields
+from cq_engine.algebra.rewrite.deterministic_ordering import _Ties
+from cq_engine.algebra.rewrite.normal import normal_form
+from cq_engine.algebra.rewrite.pruning import reads
+from cq_engine.algebra.show import line
 from cq_engine.delta.context import delta_rule, history_rule
-from cq_engine.planner import delta_plan
+from cq_engine.delta.runtime_filters import push
+from cq_engine.planner.verdict import block
 
-ALL = {kind for kind in vars(nodes).values() if isinstance(kind, type) and issubclass(kind, Node)} - {Node}
-ONLY_IN_DELTA_PLANS = {nodes.Given, nodes.Changes, nodes.History, nodes.StateRows, nodes.Empty, nodes.Edges}
-DEFINING = ALL - ONLY_IN_DELTA_PLANS
-NEVER_CHANGES = {nodes.Values}
-REWRITTEN = {nodes.SetOperation}
-"""Kinds that `algebra.normal` writes by others before a delta is planned."""
+for room in (algebra, delta, planner):
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        importlib.import_module(module.name)
 
 
-def test_rules_are_imported_by_the_planner() -> None:
-    assert delta_plan.plan_delta
+def kinds(base: type[Node]) -> set[type[Node]]:
+    """All node kinds of the engine, wherever they are defined."""
+    below = {found for each in base.__subclasses__() for found in (each, *kinds(each))}
+    return {each for each in below if each.__module__.startswith("cq_engine.")}
 
 
-@pytest.mark.parametrize("kind", sorted(ALL, key=lambda k: k.__name__))
-def test_emitter(kind: type[Node]) -> None:
-    dispatcher = vars(Emitter)["select"].dispatcher
-    assert dispatcher.dispatch(kind) is not dispatcher.dispatch(Node)
+ALL = sorted(kinds(Node), key=lambda kind: kind.__name__)
+DELTA = dict.fromkeys(
+    (nodes.Given, nodes.Changes, nodes.History, nodes.StateRows, nodes.Empty, nodes.Edges),
+    "only in delta plans",
+)
+"""What no defining query has."""
+REWRITTEN = {nodes.SetOperation: "normal() writes it by an aggregate before"}
+DISPATCHERS: dict[str, tuple[Any, Mapping[type[Node], str]]] = {
+    "SQL text": (vars(Emitter)["select"].dispatcher, {}),
+    "shown line": (line, {}),
+    "lineage": (lineages, {}),
+    "keys": (facts, DELTA),
+    "functional dependencies": (closure, DELTA),
+    "column pruning": (reads, DELTA),
+    "deterministic ordering": (vars(_Ties)["order"].dispatcher, DELTA),
+    "normal form": (normal_form, DELTA),
+    "verdict": (block, DELTA),
+    "runtime filters": (push, DELTA),
+    "delta": (delta_rule, {**DELTA, **REWRITTEN, nodes.Values: "literal rows never change"}),
+    "history": (history_rule, {**DELTA, **REWRITTEN}),
+}
 
 
-@pytest.mark.parametrize("kind", sorted(DEFINING, key=lambda k: k.__name__))
-def test_facts(kind: type[Node]) -> None:
-    assert facts.dispatch(kind) is not facts.dispatch(Node)
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_every_kind_is_known_or_not_applicable(name: str, kind: type[Node]) -> None:
+    dispatcher, not_applicable = DISPATCHERS[name]
+    known = dispatcher.dispatch(kind) is not dispatcher.dispatch(Node)
+    assert known != (kind in not_applicable), f"{name}: {kind.__name__} has {'a' if known else 'no'} rule"
 
 
-@pytest.mark.parametrize("kind", sorted(DEFINING - NEVER_CHANGES - REWRITTEN, key=lambda k: k.__name__))
-def test_delta(kind: type[Node]) -> None:
-    assert delta_rule.dispatch(kind) is not delta_rule.dispatch(Node)
+class Forgotten(Node):
+    """A node kind that nobody knows."""
 
 
-@pytest.mark.parametrize("kind", sorted(DEFINING - REWRITTEN, key=lambda k: k.__name__))
-def test_history(kind: type[Node]) -> None:
-    assert history_rule.dispatch(kind) is not history_rule.dispatch(Node)
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_a_forgotten_kind_is_an_error(name: str) -> None:
+    dispatcher, _ = DISPATCHERS[name]
+    default: Callable[..., object] = dispatcher.dispatch(Forgotten)
+    arguments = default.__code__.co_argcount - (1 if name in ("SQL text", "deterministic ordering") else 0)
+    rest = [None] * (arguments - 1)
+    bound = default.__get__(object()) if name in ("SQL text", "deterministic ordering") else default
+    with pytest.raises(PlanError, match="Forgotten"):
+        bound(Forgotten(), *rest)
+
+
+def test_no_dispatcher_is_forgotten() -> None:
+    """Whatever dispatches on a node stands in the table above."""
+    known = {id(dispatcher.dispatch(Node)) for dispatcher, _ in DISPATCHERS.values()}
+    found = {}
+    for room in (algebra, delta, planner):
+        for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            module = importlib.import_module(info.name)
+            holders = [module, *(each for each in vars(module).values() if isinstance(each, type))]
+            for holder in holders:
+                for name, held in vars(holder).items():
+                    value = getattr(held, "dispatcher", held)
+                    if hasattr(value, "registry") and any(kind in value.registry for kind in ALL):
+                        found[id(value.dispatch(Node))] = f"{module.__name__}.{name}"
+    assert {place for each, place in found.items() if each not in known} == set()
+
+
+NOT_READ = {(nodes.Changes, "scan"): "names the table", (nodes.History, "scan"): "names the table"}
+"""Fields that hold nodes which are no inputs."""
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_fields_with_nodes_are_inputs(kind: type[Node]) -> None:
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        holds = [hints[each.name], *get_args(hints[each.name])]
+        if any(isinstance(part, type) and issubclass(part, Node) for part in holds):
+            assert (each.name in input_fields(kind)) != ((kind, each.name) in NOT_READ)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cq_engine.algebra.analysis.keys import TableKeys, column_types, covers, result_key
+from cq_engine.algebra.analysis.keys import TableKeys, covers, result_key
+from cq_engine.algebra.analysis.lineage import column_types
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names

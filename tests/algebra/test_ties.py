@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.keys import TableKeys, column_types
+from cq_engine.algebra.analysis.keys import TableKeys
+from cq_engine.algebra.analysis.lineage import column_types
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names

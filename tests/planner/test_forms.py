@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlglot import parse_one
 
+from cq_engine.algebra.analysis.lineage import change_columns
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Changes,
@@ -35,7 +36,6 @@ from cq_engine.planner.forms import (
     references,
     worth_counting,
 )
-from cq_engine.planner.origins import origins
 from cq_engine.planner.terms import terms
 
 NEW, GONE, CHANGED = frozenset({"INSERT"}), frozenset({"DELETE"}), frozenset({"UPDATE"})
@@ -172,7 +172,7 @@ def test_terms_of_updates_and_without_a_key() -> None:
     assert terms([bare], statistics, Decision("general")) == ("lines: all of its 10000000 rows",)
 
 
-# ------------------------------------------------------------------------------------------------ origins
+# ------------------------------------------------------------------------------------------------ lineage
 
 
 def changes(number: int) -> Changes:
@@ -183,19 +183,19 @@ def test_origins_follow_columns_down_to_change_rows() -> None:
     one, two = changes(1), changes(2)
     history = Project(History(Scan("t3", (("k_3", "k"),))), (("k_3", column("k_3")),))
     joined = Join((history, Filter(one, parse_one("x_1 > 1"))), (parse_one("k_3 = k_1"),))
-    assert origins(joined, "k_3") == frozenset({("t1", "k")})
-    assert origins(joined, "x_1") == frozenset({("t1", "x")})
+    assert change_columns(joined, "k_3") == frozenset({("t1", "k")})
+    assert change_columns(joined, "x_1") == frozenset({("t1", "x")})
     both = UnionAll((Project(one, (("a", column("k_1")),)), Project(two, (("b", column("x_2")),))), ("c",))
-    assert origins(both, "c") == frozenset({("t1", "k"), ("t2", "x")})
+    assert change_columns(both, "c") == frozenset({("t1", "k"), ("t2", "x")})
 
 
 def test_origins_give_up_where_other_rows_have_values_too() -> None:
     one, history = changes(1), History(Scan("t3", (("k_3", "k"),)))
-    assert origins(history, "k_3") is None
-    assert origins(Given("block", ("k_5",)), "k_5") is None
-    assert origins(Project(one, (("a", parse_one("k_1 + 1")),)), "a") is None
-    assert origins(OuterJoin(one, history, "LEFT", (parse_one("k_1 = k_3"),)), "k_3") is None
+    assert change_columns(history, "k_3") is None
+    assert change_columns(Given("block", ("k_5",)), "k_5") is None
+    assert change_columns(Project(one, (("a", parse_one("k_1 + 1")),)), "a") is None
+    assert change_columns(OuterJoin(one, history, "LEFT", (parse_one("k_1 = k_3"),)), "k_3") is None
     mixed = UnionAll(
         (Project(one, (("a", column("k_1")),)), Project(history, (("b", column("k_3")),))), ("c",)
     )
-    assert origins(mixed, "c") is None
+    assert change_columns(mixed, "c") is None

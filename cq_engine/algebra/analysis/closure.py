@@ -12,7 +12,26 @@ from functools import singledispatch
 from sqlglot import exp
 
 from cq_engine.algebra.functions import conjuncts
-from cq_engine.algebra.nodes import Aggregate, Distinct, Filter, Join, Node, Project, Scan, references
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Generate,
+    Join,
+    Limit,
+    Mark,
+    Node,
+    OuterJoin,
+    PlanError,
+    Project,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    Values,
+    Window,
+    references,
+)
 
 __all__ = ["closure", "reduced"]
 
@@ -34,7 +53,20 @@ def reduced(node: Node, columns: Iterable[str], unique: Unique, equal: Equal) ->
 
 @singledispatch
 def closure(node: Node, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    """The columns of `node` that are fixed where the columns `fixed` are; for most node kinds just these."""
+    """The columns of `node` that are fixed where the columns `fixed` are."""
+    raise PlanError(f"no dependencies for {type(node).__name__}")
+
+
+@closure.register(Values)
+@closure.register(UnionAll)
+@closure.register(SetOperation)
+@closure.register(OuterJoin)
+@closure.register(Generate)
+@closure.register(Window)
+@closure.register(SemiJoin)
+@closure.register(Mark)
+@closure.register(Limit)
+def _just_these(node: Node, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
     return fixed
 
 

@@ -23,6 +23,7 @@ from cq_engine.algebra.nodes import (
     Mark,
     Node,
     OuterJoin,
+    PlanError,
     Project,
     Scan,
     SemiJoin,
@@ -30,10 +31,9 @@ from cq_engine.algebra.nodes import (
     UnionAll,
     Values,
     Window,
-    children,
 )
 
-__all__ = ["Facts", "TableKeys", "column_types", "covers", "facts", "result_key"]
+__all__ = ["Facts", "TableKeys", "covers", "facts", "result_key"]
 
 Keys = frozenset[frozenset[str]]
 TableKey = Callable[[str], "tuple[str, ...] | None"]
@@ -53,21 +53,6 @@ class TableKeys:
 
     def __call__(self, table: str) -> tuple[str, ...] | None:
         return self.key(table)
-
-
-def column_types(node: Node, of_table: Callable[[str, str], str]) -> dict[str, str]:
-    """The types of the columns of a plan that come from tables unchanged, by their names in the plan."""
-    if isinstance(node, Scan):
-        return {name: of_table(node.table, source) for name, source in node.fields}
-    found: dict[str, str] = {}
-    for child in children(node):
-        found.update(column_types(child, of_table))
-    named = node.items if isinstance(node, Project) else node.keys if isinstance(node, Aggregate) else ()
-    for name, expression in named:
-        bare = expression.unnest()
-        if isinstance(bare, exp.Column) and bare.name in found:
-            found[name] = found[bare.name]
-    return found
 
 
 _MOST_KEYS = 16
@@ -125,8 +110,8 @@ def _minimal(keys: Iterable[frozenset[str]]) -> Keys:
 
 @singledispatch
 def facts(node: Node, table_key: TableKey) -> Facts:
-    """The facts about `node`; a node kind without a rule has no key."""
-    return Facts(frozenset(), {})
+    """The facts about `node`."""
+    raise PlanError(f"no keys for {type(node).__name__}")
 
 
 @facts.register

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import singledispatchmethod
 
 from sqlglot import exp
 
@@ -19,8 +20,28 @@ from cq_engine.algebra.analysis.identity import Form, Identity, Types, row_ident
 from cq_engine.algebra.analysis.keys import TableKeys
 from cq_engine.algebra.functions import call_name
 from cq_engine.algebra.names import Names
-from cq_engine.algebra.nodes import Aggregate, Limit, Named, Node, Project, Window, column
-from cq_engine.algebra.rebuild import rebuilt
+from cq_engine.algebra.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Generate,
+    Join,
+    Limit,
+    Mark,
+    Named,
+    Node,
+    OuterJoin,
+    PlanError,
+    Project,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    Values,
+    Window,
+    column,
+)
+from cq_engine.algebra.rebuild import rebuild
 from cq_engine.algebra.rewrite.ordered_calls import (
     FIRST,
     LAST,
@@ -55,7 +76,7 @@ def break_ties(
         names: of the plan.
     """
     ties = _Ties(table_keys, types, form, names, [])
-    return rebuilt(node, ties.broken), tuple(dict.fromkeys(ties.notes))
+    return rebuild(node, ties.order), tuple(dict.fromkeys(ties.notes))
 
 
 def untied(query: exp.Expr) -> tuple[str, ...]:
@@ -87,13 +108,26 @@ class _Ties:
     names: Names
     notes: list[str]
 
-    def broken(self, node: Node) -> Node:
+    @singledispatchmethod
+    def order(self, node: Node) -> Node:
         """One node, its inputs done."""
-        if isinstance(node, Limit):
-            return self._limit(node)
-        if isinstance(node, Window):
-            return self._window(node)
-        return self._aggregate(node) if isinstance(node, Aggregate) else node
+        raise PlanError(f"nothing says whether {type(node).__name__} depends on an order")
+
+    @order.register(Scan)
+    @order.register(Values)
+    @order.register(Filter)
+    @order.register(Project)
+    @order.register(Generate)
+    @order.register(UnionAll)
+    @order.register(Join)
+    @order.register(OuterJoin)
+    @order.register(SemiJoin)
+    @order.register(Mark)
+    @order.register(Distinct)
+    @order.register(SetOperation)
+    def _itself(self, node: Node) -> Node:
+        """The result does not depend on an order of the input's rows."""
+        return node
 
     def _identity(self, what: str, node: Node, given: Sequence[exp.Expr]) -> Identity:
         found = row_identity(node, given, self.keys, self.types, self.form)
@@ -121,6 +155,7 @@ class _Ties:
 
     # ---------------------------------------------------------------- LIMIT and GROUP BY
 
+    @order.register
     def _limit(self, node: Limit) -> Node:
         if node.count is None and not node.offset:
             return node
@@ -128,6 +163,7 @@ class _Ties:
         identity = self._identity("LIMIT", node.input, given)
         return replace(node, order=(*node.order, *identity.order())) if identity.expressions else node
 
+    @order.register
     def _aggregate(self, node: Aggregate) -> Node:
         keys = [e for _, e in node.keys]
         totals = [self._calls(node.input, keys, call) for _, call in node.functions]
@@ -153,6 +189,7 @@ class _Ties:
 
     # ---------------------------------------------------------------- windows
 
+    @order.register
     def _window(self, node: Window) -> Node:
         """Rows that are equal in all columns get their numbers of all orders in one way: one order after the other."""
         ranks: list[tuple[str, exp.Window]] = []

@@ -32,6 +32,7 @@ UnionAll (a, b)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import singledispatch
 
 from sqlglot import exp
 
@@ -41,17 +42,24 @@ from cq_engine.algebra.nodes import (
     Distinct,
     Filter,
     Generate,
+    Join,
+    Limit,
+    Mark,
     Node,
     OuterJoin,
+    PlanError,
     Project,
+    Scan,
     SemiJoin,
     SetOperation,
     UnionAll,
+    Values,
+    Window,
     column,
 )
-from cq_engine.algebra.rebuild import rebuilt
+from cq_engine.algebra.rebuild import rebuild
 
-__all__ = ["normal"]
+__all__ = ["grouped", "normal", "normal_form"]
 
 
 Present = Callable[[Node], frozenset[str]]
@@ -60,19 +68,33 @@ Present = Callable[[Node], frozenset[str]]
 
 def normal(node: Node, names: Names, present: Present) -> Node:
     """`node` without RIGHT and FULL joins, set operations and the query's own DISTINCTs; NOT IN by equalities."""
+    return rebuild(node, lambda each: normal_form(each, names, present))
 
-    def rule(each: Node) -> Node:
-        if isinstance(each, SemiJoin) and each.anti:
-            return _not_in(each, present)
-        if isinstance(each, OuterJoin) and each.kind != "LEFT":
-            return _outer(each)
-        if isinstance(each, SetOperation):
-            return _counted(each, names)
-        if isinstance(each, Distinct) and not each.internal:
-            return grouped(each)
-        return each
 
-    return rebuilt(node, rule)
+@singledispatch
+def normal_form(node: Node, names: Names, present: Present) -> Node:
+    """One node by others, its inputs done."""
+    raise PlanError(f"nothing says how {type(node).__name__} is written")
+
+
+@normal_form.register(Scan)
+@normal_form.register(Values)
+@normal_form.register(Filter)
+@normal_form.register(Project)
+@normal_form.register(Generate)
+@normal_form.register(UnionAll)
+@normal_form.register(Join)
+@normal_form.register(Mark)
+@normal_form.register(Aggregate)
+@normal_form.register(Window)
+@normal_form.register(Limit)
+def _itself(node: Node, names: Names, present: Present) -> Node:
+    return node
+
+
+@normal_form.register
+def _distinct(node: Distinct, names: Names, present: Present) -> Node:
+    return node if node.internal else grouped(node)
 
 
 def grouped(node: Distinct, of: str = "DISTINCT") -> Aggregate:
@@ -80,7 +102,10 @@ def grouped(node: Distinct, of: str = "DISTINCT") -> Aggregate:
     return Aggregate(node.input, tuple((n, column(n)) for n in node.columns), (), not node.columns, of)
 
 
-def _outer(node: OuterJoin) -> Node:
+@normal_form.register
+def _outer(node: OuterJoin, names: Names, present: Present) -> Node:
+    if node.kind == "LEFT":
+        return node
     if node.kind == "RIGHT":
         swapped = OuterJoin(node.right, node.left, "LEFT", node.conditions)
         return Project(swapped, tuple((name, column(name)) for name in node.columns))
@@ -91,10 +116,11 @@ def _outer(node: OuterJoin) -> Node:
     return UnionAll((matched, Project(alone, tuple(items))), node.columns)
 
 
-def _not_in(node: SemiJoin, present: Present) -> Node:
+@normal_form.register
+def _not_in(node: SemiJoin, names: Names, present: Present) -> Node:
     """Anti joins on plain conditions for one on `a = b OR a IS NULL OR b IS NULL`."""
     found = [(c, pair) for c in node.conditions if (pair := _unless_different(c)) is not None]
-    if not found:
+    if not (found and node.anti):
         return node
     ours, theirs = present(node.left), present(node.right)
     hard = [(c, a, b) for c, (a, b) in found if not (_never_null(a, ours) and _never_null(b, theirs))]
@@ -136,7 +162,8 @@ def _never_null(expression: exp.Expr, present: frozenset[str]) -> bool:
     return isinstance(bare, exp.Column) and bare.name in present
 
 
-def _counted(node: SetOperation, names: Names) -> Node:
+@normal_form.register
+def _counted(node: SetOperation, names: Names, present: Present) -> Node:
     ours, theirs = names.fresh("left"), names.fresh("right")
     one, none = exp.Literal.number(1), exp.Null()
     sides = [

@@ -6,7 +6,7 @@ delta plan. Columns of a plan have names of their own, so that one set of names 
 >>> from cq_engine.algebra.nodes import column
 >>> lines = Scan("line", (("oid_1", "oid"), ("no_2", "no"), ("price_3", "price"), ("note_4", "note")))
 >>> shown = Project(lines, (("price_5", column("price_3")), ("note_6", column("note_4"))))
->>> pruned(shown, ["price_5"], lambda table: ["oid", "no"]).input.columns
+>>> prune(shown, ["price_5"], lambda table: ["oid", "no"]).input.columns
 ('oid_1', 'no_2', 'price_3')
 """
 
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import replace
+from functools import singledispatch
 
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import (
     Aggregate,
+    Distinct,
     Filter,
     Generate,
     Join,
@@ -27,19 +29,24 @@ from cq_engine.algebra.nodes import (
     Named,
     Node,
     OuterJoin,
+    PlanError,
     Project,
     Scan,
     SemiJoin,
+    SetOperation,
+    UnionAll,
+    Values,
     Window,
     children,
+    inner_first,
     references,
 )
-from cq_engine.algebra.rebuild import rebuilt
+from cq_engine.algebra.rebuild import rebuild
 
-__all__ = ["pruned", "scans"]
+__all__ = ["prune", "reads", "scans"]
 
 
-def pruned(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[str]]) -> Node:
+def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[str]]) -> Node:
     """`node` without columns that none of `outputs` depends on; of a table its `keys` stay."""
     needed = _needed(node, frozenset(outputs))
 
@@ -56,7 +63,7 @@ def pruned(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[
         fields = [f for f in each.fields if f[0] in needed or f[1].lower() in stay] or each.fields[:1]
         return each if len(fields) == len(each.fields) else replace(each, fields=tuple(fields))
 
-    return rebuilt(node, read, shown)
+    return rebuild(node, read, shown)
 
 
 def _shown(node: Project, needed: Set[str]) -> Named:
@@ -65,45 +72,71 @@ def _shown(node: Project, needed: Set[str]) -> Named:
 
 def scans(node: Node) -> Iterator[Scan]:
     """The scans of a plan, each once."""
-    return (each for each in _downward(node, set()) if isinstance(each, Scan))
+    return (each for each in inner_first(node) if isinstance(each, Scan))
 
 
 def _needed(root: Node, outputs: Set[str]) -> Set[str]:
     """The columns anywhere in the plan that `outputs` depend on."""
-    nodes = list(_downward(root, set()))
+    nodes = inner_first(root)[::-1]
     found, before = set(outputs), -1
     while before < len(found):
         before = len(found)
         for node in nodes:
-            found |= _read(node, found)
+            found |= reads(node, found)
     return found
 
 
-def _downward(node: Node, seen: set[int]) -> Iterator[Node]:
-    if id(node) not in seen:
-        seen.add(id(node))
-        yield node
-        for child in children(node):
-            yield from _downward(child, seen)
-
-
-def _read(node: Node, needed: Set[str]) -> Set[str]:
+@singledispatch
+def reads(node: Node, needed: Set[str]) -> Set[str]:
     """What `node` itself reads of its inputs, where of its own columns those in `needed` are read."""
-    if isinstance(node, Project):
-        return _references(expression for _, expression in _shown(node, needed))
-    if isinstance(node, Filter):
-        return references(node.condition)
-    if isinstance(node, (Join, OuterJoin, SemiJoin, Mark)):
-        return _references(node.conditions)
-    if isinstance(node, Aggregate):
-        return _references(expression for _, expression in node.keys + node.functions)
-    if isinstance(node, Window):
-        return _references((*(expression for _, expression in node.functions), *node.keys))
-    if isinstance(node, Generate):
-        return references(node.call)
-    if isinstance(node, Limit):
-        return _references(node.order) | set(node.keys)
+    raise PlanError(f"nothing says what {type(node).__name__} reads")
+
+
+@reads.register(Scan)
+@reads.register(Values)
+@reads.register(Distinct)
+@reads.register(UnionAll)
+@reads.register(SetOperation)
+def _everything(node: Node, needed: Set[str]) -> Set[str]:
     return {name for child in children(node) for name in child.columns}
+
+
+@reads.register
+def _project(node: Project, needed: Set[str]) -> Set[str]:
+    return _references(expression for _, expression in _shown(node, needed))
+
+
+@reads.register
+def _filter(node: Filter, needed: Set[str]) -> Set[str]:
+    return references(node.condition)
+
+
+@reads.register(Join)
+@reads.register(OuterJoin)
+@reads.register(SemiJoin)
+@reads.register(Mark)
+def _join(node: Join | OuterJoin | SemiJoin | Mark, needed: Set[str]) -> Set[str]:
+    return _references(node.conditions)
+
+
+@reads.register
+def _aggregate(node: Aggregate, needed: Set[str]) -> Set[str]:
+    return _references(expression for _, expression in node.keys + node.functions)
+
+
+@reads.register
+def _window(node: Window, needed: Set[str]) -> Set[str]:
+    return _references((*(expression for _, expression in node.functions), *node.keys))
+
+
+@reads.register
+def _generate(node: Generate, needed: Set[str]) -> Set[str]:
+    return references(node.call)
+
+
+@reads.register
+def _limit(node: Limit, needed: Set[str]) -> Set[str]:
+    return _references(node.order) | set(node.keys)
 
 
 def _references(expressions: Iterable[exp.Expr]) -> Set[str]:
