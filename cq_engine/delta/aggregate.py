@@ -11,10 +11,11 @@ Non-Distributive Aggregate Functions", VLDB 2002.)
 >>> from cq_engine.algebra.nodes import Aggregate, Scan, column
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> kinds = Aggregate(orders, (("g", column("cust")),), (("n", parse_one("count(DISTINCT o)")),))
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(kinds, context)))
 Edges
   Project g, n, _from, _to
@@ -50,21 +51,19 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     column,
 )
-from cq_engine.delta.context import Context, history, register_delta, register_history, touched
+from cq_engine.delta.context import Context, Rule, history, touched
 from cq_engine.delta.linear import always, union, without_validity
 from cq_engine.delta.partition import edges, keyed, points_of, same, unaffected
 from cq_engine.delta.regroup import at_points, grouped
 from cq_engine.delta.stored import State, accumulated, state_rows
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
 
-@register_delta
 def _aggregate_delta(node: Aggregate, context: Context) -> Node:
     return edges(_versions(node, context))
 
 
-@register_history
 def _aggregate_history(node: Aggregate, context: Context) -> Node:
     """The affected groups' versions, and the other groups as they are."""
     state = context.stored.get(id(node))
@@ -125,3 +124,6 @@ def _recomputed(node: Aggregate, context: Context) -> Node:
     if not node.scalar:
         rows = Filter(rows, exp.GT(this=column(count), expression=exp.Literal.number(0)))
     return Project(rows, tuple((name, column(name)) for name in rows.columns if name != count))
+
+
+RULE = Rule(Aggregate, _aggregate_delta, _aggregate_history)

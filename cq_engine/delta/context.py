@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
@@ -27,18 +26,28 @@ if TYPE_CHECKING:
     from cq_engine.delta.partition import Points
     from cq_engine.delta.stored import State
 
-__all__ = ["Context", "delta", "history", "register_delta", "register_history", "touched"]
+__all__ = ["Context", "Rule", "aggregates", "delta", "history", "touched"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an operator does with changes: a node of `kind` and the context → its delta (None: always empty), its history."""
+
+    kind: type[Node]
+    delta: Callable[[Any, Context], Node] | None
+    history: Callable[[Any, Context], Node]
 
 
 @dataclass
 class Context:
-    """One planning run. `changed` are the tables (lower case) with changes in the interval.
+    """One planning run with the `rules` of all operators (`delta.rules`). `changed` are the tables (lower case) with changes in the interval.
 
     `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
     `hints` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.
     `at_once`: joins may read all versions of such rows, rather than a term per input that changes.
     """
 
+    rules: Mapping[type[Node], Rule]
     names: Names
     changed: frozenset[str]
     stored: Mapping[int, State] = field(default_factory=dict)
@@ -72,25 +81,19 @@ def touched(node: Node, context: Context) -> bool:
     return any(touched(child, context) for child in children(node))
 
 
-@singledispatch
-def delta_rule(node: Node, context: Context) -> Node:
-    raise PlanError(f"no delta rule for {type(node).__name__}")
-
-
-@singledispatch
-def history_rule(node: Node, context: Context) -> Node:
-    raise PlanError(f"no history rule for {type(node).__name__}")
-
-
-register_delta = delta_rule.register
-register_history = history_rule.register
+def _rule(node: Node, context: Context) -> Rule:
+    rule = context.rules.get(type(node))
+    if rule is None:
+        raise PlanError(f"no delta rule for {type(node).__name__}")
+    return rule
 
 
 def delta(node: Node, context: Context) -> Node:
     """The signed rows of `node`: its columns, `_v`, `_w`."""
     if id(node) not in context.deltas:
-        if touched(node, context):
-            result = delta_rule(node, context)
+        rule = _rule(node, context)
+        if rule.delta is not None and touched(node, context):
+            result = rule.delta(node, context)
         else:
             result = Empty((*node.columns, VERSION, WEIGHT))
         if result.columns != (*node.columns, VERSION, WEIGHT):
@@ -103,7 +106,7 @@ def delta(node: Node, context: Context) -> Node:
 def history(node: Node, context: Context) -> Node:
     """The row versions of `node`: its columns, `_from`, `_to`."""
     if id(node) not in context.histories:
-        result = history_rule(node, context)
+        result = _rule(node, context).history(node, context)
         if result.columns != (*node.columns, FROM, TO):
             raise PlanError(f"history of {type(node).__name__} has columns {result.columns}")
         context.kept += [node, result]

@@ -9,10 +9,10 @@ whose rows are looked up in their input.
 >>> from cq_engine.algebra.nodes import Distinct, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
->>> from cq_engine.delta import aggregate
+>>> from cq_engine.delta.rules import RULES
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> once = Distinct(orders, internal=True)
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(as_aggregate(once, context)))
 Aggregate BY (o, cust)
   Scan orders (o, cust)
@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from cq_engine.algebra.nodes import Aggregate, Distinct, Node
 from cq_engine.algebra.rewrite.normal import grouped
-from cq_engine.delta.context import Context, delta, history, register_delta, register_history
+from cq_engine.delta.context import Context, Rule, delta, history
 
-__all__ = ["as_aggregate"]
+__all__ = ["RULE", "as_aggregate"]
 
 
 def as_aggregate(node: Distinct, context: Context) -> Aggregate:
@@ -39,11 +39,12 @@ def as_aggregate(node: Distinct, context: Context) -> Aggregate:
     return result
 
 
-@register_delta
 def _distinct_delta(node: Distinct, context: Context) -> Node:
     return delta(as_aggregate(node, context), context)
 
 
-@register_history
 def _distinct_history(node: Distinct, context: Context) -> Node:
     return history(as_aggregate(node, context), context)
+
+
+RULE = Rule(Distinct, _distinct_delta, _distinct_history)

@@ -15,11 +15,12 @@ smaller plan (n leaves, not n²), for intervals whose rows the driver has.
 >>> from cq_engine.algebra.nodes import Join, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> customers = Scan("customers", (("c", "c"),))
 >>> joined = Join((orders, customers), (parse_one("cust = c"),))
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(joined, context)))
 Project o, cust, c, _v, _w
   Join ON cust = c
@@ -48,14 +49,13 @@ from cq_engine.algebra.nodes import (
     column,
     references,
 )
-from cq_engine.delta.context import Context, delta, history, register_delta, register_history, touched
+from cq_engine.delta.context import Context, Rule, delta, history, touched
 from cq_engine.delta.linear import renamed, union, valid_after, valid_before
 from cq_engine.delta.runtime_filters import Hints, Origin, partners
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
 
-@register_delta
 def _join_delta(node: Join, context: Context) -> Node:
     columns = (*node.columns, VERSION, WEIGHT)
     whole = _at_once(node, context) if context.at_once else None
@@ -146,7 +146,6 @@ def _links(condition: exp.Expr, known: set[str], other: set[str]) -> bool:
 # ------------------------------------------------------------------------------------------------ history
 
 
-@register_history
 def _join_history(node: Join, context: Context) -> Node:
     """Combinations of row versions whose validities overlap, valid where all are."""
     inputs, starts, ends = [], [], []
@@ -166,3 +165,6 @@ def _join_history(node: Join, context: Context) -> Node:
     joined = Join(tuple(inputs), tuple(conditions))
     items = [(name, column(name)) for name in node.columns]
     return Project(joined, (*items, (FROM, first), (TO, last)))
+
+
+RULE = Rule(Join, _join_delta, _join_history)

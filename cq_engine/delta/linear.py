@@ -6,10 +6,11 @@
 >>> from cq_engine.algebra.nodes import Filter, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> big = Filter(orders, parse_one("cust > 1"))
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(big, context)))
 Filter cust > 1
   Changes orders (o, cust, _v, _w)
@@ -38,9 +39,9 @@ from cq_engine.algebra.nodes import (
     Values,
     column,
 )
-from cq_engine.delta.context import Context, delta, history, register_delta, register_history
+from cq_engine.delta.context import Context, Rule, delta, history
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 
 def number(value: int) -> exp.Expr:
@@ -92,27 +93,22 @@ def valid_before(commit: exp.Expr, start: str, end: str) -> list[exp.Expr]:
     ]
 
 
-@register_delta
 def _scan_delta(node: Scan, context: Context) -> Node:
     return Changes(node)
 
 
-@register_history
 def _scan_history(node: Scan, context: Context) -> Node:
     return History(node, context.hints.get(id(node), ()), context.among.get(id(node), ()))
 
 
-@register_history
 def _values_history(node: Values, context: Context) -> Node:
     return always(node)
 
 
-@register_delta
 def _filter_delta(node: Filter, context: Context) -> Node:
     return _filtered(delta(node.input, context), node)
 
 
-@register_history
 def _filter_history(node: Filter, context: Context) -> Node:
     return _filtered(history(node.input, context), node)
 
@@ -121,12 +117,10 @@ def _filtered(rows: Node, node: Filter) -> Node:
     return rows if isinstance(rows, Empty) else Filter(rows, node.condition)
 
 
-@register_delta
 def _project_delta(node: Project, context: Context) -> Node:
     return _projected(delta(node.input, context), node, (VERSION, WEIGHT))
 
 
-@register_history
 def _project_history(node: Project, context: Context) -> Node:
     return _projected(history(node.input, context), node, (FROM, TO))
 
@@ -137,12 +131,10 @@ def _projected(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
     return Project(rows, node.items + tuple((name, column(name)) for name in extra))
 
 
-@register_delta
 def _generate_delta(node: Generate, context: Context) -> Node:
     return _generated(delta(node.input, context), node, (VERSION, WEIGHT))
 
 
-@register_history
 def _generate_history(node: Generate, context: Context) -> Node:
     return _generated(history(node.input, context), node, (FROM, TO))
 
@@ -154,11 +146,19 @@ def _generated(rows: Node, node: Generate, extra: tuple[str, str]) -> Node:
     return Project(made, tuple((name, column(name)) for name in (*node.columns, *extra)))
 
 
-@register_delta
 def _union_delta(node: UnionAll, context: Context) -> Node:
     return union([delta(each, context) for each in node.inputs], (*node.names, VERSION, WEIGHT))
 
 
-@register_history
 def _union_history(node: UnionAll, context: Context) -> Node:
     return union([history(each, context) for each in node.inputs], (*node.names, FROM, TO))
+
+
+RULES = (
+    Rule(Scan, _scan_delta, _scan_history),
+    Rule(Values, None, _values_history),
+    Rule(Filter, _filter_delta, _filter_history),
+    Rule(Project, _project_delta, _project_history),
+    Rule(Generate, _generate_delta, _generate_history),
+    Rule(UnionAll, _union_delta, _union_history),
+)

@@ -6,11 +6,12 @@
 >>> from cq_engine.algebra.nodes import Mark, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> customers = Scan("customers", (("c", "c"),))
 >>> marked = Mark(orders, customers, (parse_one("cust = c"),), "known")
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(marked, context)))
 Project o, cust, known, _v, _w
   Mark known ON cust = c
@@ -21,18 +22,10 @@ Project o, cust, known, _v, _w
 
 from __future__ import annotations
 
-from cq_engine.algebra.nodes import Mark, Node
-from cq_engine.delta.context import Context, register_delta, register_history
+from cq_engine.algebra.nodes import Mark
+from cq_engine.delta.context import Rule
 from cq_engine.delta.matching import matched_delta, matched_history
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
-
-@register_delta
-def _mark_delta(node: Mark, context: Context) -> Node:
-    return matched_delta(node, context)
-
-
-@register_history
-def _mark_history(node: Mark, context: Context) -> Node:
-    return matched_history(node, context)
+RULE = Rule(Mark, matched_delta, matched_history)

@@ -6,11 +6,12 @@ RIGHT and FULL joins are written with LEFT and anti joins before (`algebra.norma
 >>> from cq_engine.algebra.nodes import OuterJoin, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> customers = Scan("customers", (("c", "c"),))
 >>> joined = OuterJoin(orders, customers, "LEFT", (parse_one("cust = c"),))
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(joined, context)))
 Project o, cust, c, _v, _w
   OuterJoin LEFT ON cust = c
@@ -22,19 +23,20 @@ Project o, cust, c, _v, _w
 from __future__ import annotations
 
 from cq_engine.algebra.nodes import Node, OuterJoin
-from cq_engine.delta.context import Context, register_delta, register_history
+from cq_engine.delta.context import Context, Rule
 from cq_engine.delta.matching import matched_delta, matched_history
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
 
-@register_delta
 def _outer_join_delta(node: OuterJoin, context: Context) -> Node:
     assert node.kind == "LEFT"  # the others are rewritten
     return matched_delta(node, context)
 
 
-@register_history
 def _outer_join_history(node: OuterJoin, context: Context) -> Node:
     assert node.kind == "LEFT"
     return matched_history(node, context)
+
+
+RULE = Rule(OuterJoin, _outer_join_delta, _outer_join_history)

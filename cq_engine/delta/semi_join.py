@@ -7,11 +7,12 @@ right side touches every left row.
 >>> from cq_engine.algebra.nodes import Scan, SemiJoin
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> customers = Scan("customers", (("c", "c"),))
 >>> without = SemiJoin(orders, customers, True, (parse_one("cust = c"),))
->>> context = Context(Names(), frozenset({"customers"}))
+>>> context = Context(RULES, Names(), frozenset({"customers"}))
 >>> print(explain(delta(without, context)))
 Project o, cust, s_1 AS _v, w_2 AS _w
   AntiJoin ON cust = c AND (w_2 = 1 AND from_6 <= s_1 AND s_1 < to_7) OR (NOT (w_2 = 1) AND from_6 < s_1 AND s_1 <= to_7)
@@ -31,18 +32,10 @@ Project o, cust, s_1 AS _v, w_2 AS _w
 
 from __future__ import annotations
 
-from cq_engine.algebra.nodes import Node, SemiJoin
-from cq_engine.delta.context import Context, register_delta, register_history
+from cq_engine.algebra.nodes import SemiJoin
+from cq_engine.delta.context import Rule
 from cq_engine.delta.matching import matched_delta, matched_history
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
-
-@register_delta
-def _semi_join_delta(node: SemiJoin, context: Context) -> Node:
-    return matched_delta(node, context)
-
-
-@register_history
-def _semi_join_history(node: SemiJoin, context: Context) -> Node:
-    return matched_history(node, context)
+RULE = Rule(SemiJoin, matched_delta, matched_history)

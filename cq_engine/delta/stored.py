@@ -11,13 +11,14 @@ by `_hit` for which groups that went wrong. Those are computed from their rows (
 >>> from cq_engine.algebra.nodes import Aggregate, Scan, column
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context
+>>> from cq_engine.delta.rules import RULES
 >>> orders = Scan("orders", (("cust", "cust"), ("amt", "amt")))
 >>> total = Aggregate(orders, (("g", column("cust")),), (("total", parse_one("sum(amt)")),))
 >>> state = state_of(total, "block_1", lambda expression: "int", {"total": "bigint"})
 >>> print(explain(initial_state(total, state)))
 Aggregate BY (cust AS k0) COUNT(*) AS _n, CAST((COALESCE(SUM(CAST((CASE WHEN NOT (amt) IS NULL THEN 1 END) AS BIGINT)), 0)) AS BIGINT) AS a0, CAST((COALESCE(SUM(CAST(((amt)) AS BIGINT)), 0)) AS BIGINT) AS a1
   Scan orders (cust, amt)
->>> context = Context(Names(), frozenset({"orders"}), {id(total): state})
+>>> context = Context(RULES, Names(), frozenset({"orders"}), {id(total): state})
 >>> print([line.split()[0] for line in explain(accumulated(total, context)).splitlines()])
 ['Project', 'Window', 'UnionAll', 'Aggregate', '#1', 'Project', 'SemiJoin', 'State', 'Distinct', 'Project', '#1']
 """

@@ -6,10 +6,11 @@
 >>> from cq_engine.algebra.nodes import Limit, Scan
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import exp, parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> first = Limit(orders, (), (parse_one("o ASC", into=exp.Ordered),), 3)
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(first, context)))
 Edges
   Project o, cust, p_1 AS _from, until_2 AS _to
@@ -28,10 +29,10 @@ Edges
 from __future__ import annotations
 
 from cq_engine.algebra.nodes import Limit, Node, column
-from cq_engine.delta.context import Context, register_delta, register_history
+from cq_engine.delta.context import Context, Rule
 from cq_engine.delta.partition import Build, edges, partition_history, partition_versions
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
 
 def _build(node: Limit) -> Build:
@@ -41,12 +42,13 @@ def _build(node: Limit) -> Build:
     return build
 
 
-@register_delta
 def _limit_delta(node: Limit, context: Context) -> Node:
     keys = tuple(column(k) for k in node.keys)
     return edges(partition_versions(node, node.input, keys, _build(node), context)[0])
 
 
-@register_history
 def _limit_history(node: Limit, context: Context) -> Node:
     return partition_history(node, node.input, tuple(column(k) for k in node.keys), _build(node), context)
+
+
+RULE = Rule(Limit, _limit_delta, _limit_history)

@@ -9,11 +9,12 @@ partition: everything. (Griffin & Kumar's affected groups; see `partition`.)
 >>> from cq_engine.algebra.nodes import Scan, Window, column
 >>> from cq_engine.algebra.show import explain
 >>> from cq_engine.delta.context import Context, delta
+>>> from cq_engine.delta.rules import RULES
 >>> from sqlglot import parse_one
 >>> orders = Scan("orders", (("o", "o"), ("cust", "cust")))
 >>> number = parse_one("row_number() OVER (PARTITION BY cust ORDER BY o)")
 >>> numbered = Window(orders, (("n", number),), (column("cust"),))
->>> context = Context(Names(), frozenset({"orders"}))
+>>> context = Context(RULES, Names(), frozenset({"orders"}))
 >>> print(explain(delta(numbered, context)))
 Edges
   Project o, cust, n, p_2 AS _from, until_3 AS _to
@@ -36,10 +37,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import Node, Window, column
-from cq_engine.delta.context import Context, register_delta, register_history
+from cq_engine.delta.context import Context, Rule
 from cq_engine.delta.partition import Build, edges, partition_history, partition_versions
 
-__all__: list[str] = []
+__all__ = ["RULE"]
 
 
 def _build(node: Window) -> Build:
@@ -54,11 +55,12 @@ def _build(node: Window) -> Build:
     return build
 
 
-@register_delta
 def _window_delta(node: Window, context: Context) -> Node:
     return edges(partition_versions(node, node.input, node.keys, _build(node), context)[0])
 
 
-@register_history
 def _window_history(node: Window, context: Context) -> Node:
     return partition_history(node, node.input, node.keys, _build(node), context)
+
+
+RULE = Rule(Window, _window_delta, _window_history)

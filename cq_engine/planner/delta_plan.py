@@ -19,16 +19,8 @@ from cq_engine.algebra.nodes import (
     StateRows,
     inner_first,
 )
-from cq_engine.delta import aggregate as _aggregate  # noqa: F401  the rules register themselves
-from cq_engine.delta import distinct as _distinct  # noqa: F401
-from cq_engine.delta import join as _join  # noqa: F401
-from cq_engine.delta import linear as _linear  # noqa: F401
-from cq_engine.delta import mark as _mark  # noqa: F401
-from cq_engine.delta import outer_join as _outer_join  # noqa: F401
-from cq_engine.delta import semi_join as _semi_join  # noqa: F401
-from cq_engine.delta import top_n as _top_n  # noqa: F401
-from cq_engine.delta import window as _window  # noqa: F401
 from cq_engine.delta.context import Context, delta, touched
+from cq_engine.delta.rules import RULES
 from cq_engine.delta.stored import HIT, accumulated, repaired
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.planner.consolidate import log_rows
@@ -121,7 +113,7 @@ def plan_delta(
     """
     assert compiled.node is not None
     stored = {id(each.node): each.state for each in compiled.states}
-    context = Context(compiled.names, changed, stored, insert_only, at_once)
+    context = Context(RULES, compiled.names, changed, stored, insert_only, at_once)
     stages = [_stage(each, context) for each in compiled.stored if touched(each.node, context)]
     root = delta(compiled.node, context)
     if isinstance(root, Empty) and not stages:

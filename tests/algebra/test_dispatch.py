@@ -10,22 +10,27 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from cq_engine import algebra, delta, planner
+import cq_engine.algebra
+import cq_engine.delta
+import cq_engine.planner
 from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.closure import closure
 from cq_engine.algebra.analysis.keys import facts
 from cq_engine.algebra.analysis.lineage import lineages
 from cq_engine.algebra.emit import Emitter
+from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, PlanError, input_fields
 from cq_engine.algebra.rewrite.deterministic_ordering import _Ties
 from cq_engine.algebra.rewrite.normal import normal_form
 from cq_engine.algebra.rewrite.pruning import reads
 from cq_engine.algebra.show import line
-from cq_engine.delta.context import delta_rule, history_rule
+from cq_engine.delta.context import Context, delta, history
+from cq_engine.delta.rules import RULES
 from cq_engine.delta.runtime_filters import push
 from cq_engine.planner.verdict import block
 
-for room in (algebra, delta, planner):
+ROOMS = (cq_engine.algebra, cq_engine.delta, cq_engine.planner)
+for room in ROOMS:
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
 
@@ -54,8 +59,6 @@ DISPATCHERS: dict[str, tuple[Any, Mapping[type[Node], str]]] = {
     "normal form": (normal_form, DELTA),
     "verdict": (block, DELTA),
     "runtime filters": (push, DELTA),
-    "delta": (delta_rule, {**DELTA, **REWRITTEN, nodes.Values: "literal rows never change"}),
-    "history": (history_rule, {**DELTA, **REWRITTEN}),
 }
 
 
@@ -65,6 +68,11 @@ def test_every_kind_is_known_or_not_applicable(name: str, kind: type[Node]) -> N
     dispatcher, not_applicable = DISPATCHERS[name]
     known = dispatcher.dispatch(kind) is not dispatcher.dispatch(Node)
     assert known != (kind in not_applicable), f"{name}: {kind.__name__} has {'a' if known else 'no'} rule"
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_every_kind_has_a_delta_rule_or_needs_none(kind: type[Node]) -> None:
+    assert (kind in RULES) != (kind in {**DELTA, **REWRITTEN})
 
 
 class Forgotten(Node):
@@ -82,11 +90,17 @@ def test_a_forgotten_kind_is_an_error(name: str) -> None:
         bound(Forgotten(), *rest)
 
 
+@pytest.mark.parametrize("rule", [delta, history])
+def test_a_kind_without_a_delta_rule_is_an_error(rule: Callable[[Node, Context], Node]) -> None:
+    with pytest.raises(PlanError, match="Forgotten"):
+        rule(Forgotten(), Context(RULES, Names(), frozenset()))
+
+
 def test_no_dispatcher_is_forgotten() -> None:
     """Whatever dispatches on a node stands in the table above."""
     known = {id(dispatcher.dispatch(Node)) for dispatcher, _ in DISPATCHERS.values()}
     found = {}
-    for room in (algebra, delta, planner):
+    for room in ROOMS:
         for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             module = importlib.import_module(info.name)
             holders = [module, *(each for each in vars(module).values() if isinstance(each, type))]

@@ -10,7 +10,13 @@ import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RULES = [f"cq_engine.delta.{path.stem}" for path in sorted(FIXTURES.glob("*.txt"))]
-MORE = ["cq_engine.delta.runtime_filters", "cq_engine.algebra.rewrite.normal", "cq_engine.algebra.show"]
+MORE = [
+    "cq_engine.algebra.analysis.lineage",
+    "cq_engine.algebra.rewrite.normal",
+    "cq_engine.algebra.rewrite.pruning",
+    "cq_engine.algebra.show",
+    "cq_engine.delta.runtime_filters",
+]
 
 
 @pytest.mark.parametrize("name", [*RULES, *MORE])

@@ -7,14 +7,15 @@ batch and compressed, and compared with the query's result from scratch.
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
 import pytest
 
 from cq_engine.algebra.show import explain
-from cq_engine.delta.context import delta_rule, history_rule
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
+from cq_engine.delta.rules import RULES
 from cq_engine.planner.delta_plan import plan_delta
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.plans import Plans
@@ -105,6 +106,7 @@ def test_plans_give_what_the_query_gives(path: Path) -> None:
 
 
 def test_every_rule_has_fixtures() -> None:
-    rules = [*delta_rule.registry.values(), *history_rule.registry.values()]
-    modules = {rule.__module__.rpartition(".")[2] for rule in rules} - {"context"}
-    assert {path.stem for path in FIXTURES.glob("*.txt")} == modules | NOT_REGISTERED
+    kinds = {path.stem for path in FIXTURES.glob("*.txt")} - NOT_REGISTERED
+    modules = [importlib.import_module(f"cq_engine.delta.{each}") for each in kinds]
+    rules = [rule for each in modules for rule in getattr(each, "RULES", None) or [each.RULE]]
+    assert {rule.kind: rule for rule in rules} == RULES

@@ -25,6 +25,7 @@ from cq_engine.catalog.model import CatalogState
 from cq_engine.delta import join as _join  # noqa: F401  the rules register themselves
 from cq_engine.delta import linear as _linear  # noqa: F401
 from cq_engine.delta.context import Context, delta
+from cq_engine.delta.rules import RULES
 from cq_engine.grammar import CreateTable, parse
 from cq_engine.planner.forms import (
     Decision,
@@ -148,7 +149,9 @@ def plan(changed: set[str]) -> Node:
     """The delta of lines ⋈ orders."""
     lines = Scan("lines", (("o_1", "o"), ("item_2", "item")))
     orders = Scan("orders", (("o_3", "o"), ("note_4", "note")))
-    return delta(Join((lines, orders), (parse_one("o_1 = o_3"),)), Context(Names(), frozenset(changed)))
+    return delta(
+        Join((lines, orders), (parse_one("o_1 = o_3"),)), Context(RULES, Names(), frozenset(changed))
+    )
 
 
 def test_terms_of_units() -> None:
