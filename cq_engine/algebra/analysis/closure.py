@@ -1,7 +1,8 @@
 """Functional dependencies: which columns of a plan hold one value once some others do.
 
 A table's key fixes its row; an equality carries a value from one side of a join to the other. This is how
-`GROUP BY customer.name, orders.oid` has the key `(oid)` where orders is joined with its customer.
+`GROUP BY customer.name, orders.oid` has the key `(oid)` where orders is joined with its customer. "One value" is up to
+equality: a function of it is fixed only where it cannot tell equal values apart.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra.analysis.equality import Equality
+from cq_engine.algebra.analysis.lineage import path
 from cq_engine.algebra.functions import conjuncts
 from cq_engine.algebra.nodes import (
     Aggregate,
@@ -20,6 +23,7 @@ from cq_engine.algebra.nodes import (
     Join,
     Limit,
     Mark,
+    Named,
     Node,
     OuterJoin,
     PlanError,
@@ -33,26 +37,24 @@ from cq_engine.algebra.nodes import (
     references,
 )
 
-__all__ = ["closure", "reduced"]
+__all__ = ["TableKey", "closure", "reduced"]
 
-Unique = Callable[[str], "tuple[str, ...] | None"]
+TableKey = Callable[[str], "tuple[str, ...] | None"]
 """Table name → its primary key's columns, or None."""
-Equal = Callable[[str, str], bool]
-"""Does = between two columns mean that they hold one value?"""
 
 
-def reduced(node: Node, columns: Iterable[str], unique: Unique, equal: Equal) -> list[str]:
+def reduced(node: Node, columns: Iterable[str], table_key: TableKey, equality: Equality) -> list[str]:
     """`columns` of `node` without those that the others fix; later ones go first."""
     kept = list(columns)
     for each in reversed(list(kept)):
         rest = [name for name in kept if name != each]
-        if each in closure(node, frozenset(rest), unique, equal):
+        if each in closure(node, frozenset(rest), table_key, equality):
             kept = rest
     return kept
 
 
 @singledispatch
-def closure(node: Node, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
+def closure(node: Node, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     """The columns of `node` that are fixed where the columns `fixed` are."""
     raise PlanError(f"no dependencies for {type(node).__name__}")
 
@@ -60,19 +62,13 @@ def closure(node: Node, fixed: frozenset[str], unique: Unique, equal: Equal) -> 
 @closure.register(Values)
 @closure.register(UnionAll)
 @closure.register(SetOperation)
-@closure.register(OuterJoin)
-@closure.register(Generate)
-@closure.register(Window)
-@closure.register(SemiJoin)
-@closure.register(Mark)
-@closure.register(Limit)
-def _just_these(node: Node, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
+def _just_these(node: Node, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     return fixed
 
 
 @closure.register
-def _scan(node: Scan, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    key = unique(node.table)
+def _scan(node: Scan, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+    key = table_key(node.table)
     names = {source.lower(): name for name, source in node.fields}
     if key is not None and {names[part.lower()] for part in key} <= fixed:
         return fixed | frozenset(node.columns)
@@ -80,31 +76,35 @@ def _scan(node: Scan, fixed: frozenset[str], unique: Unique, equal: Equal) -> fr
 
 
 @closure.register
-def _filter(node: Filter, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    return _until_stable((node.input,), conjuncts(node.condition), fixed, unique, equal)
+def _filter(node: Filter, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+    return _until_stable((node.input,), conjuncts(node.condition), fixed, table_key, equality)
 
 
 @closure.register
-def _join(node: Join, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
+def _join(node: Join, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     parts = [part for condition in node.conditions for part in conjuncts(condition)]
-    return _until_stable(node.inputs, parts, fixed, unique, equal)
+    return _until_stable(node.inputs, parts, fixed, table_key, equality)
 
 
 def _until_stable(
-    inputs: tuple[Node, ...], conditions: list[exp.Expr], fixed: frozenset[str], unique: Unique, equal: Equal
+    inputs: tuple[Node, ...],
+    conditions: list[exp.Expr],
+    fixed: frozenset[str],
+    table_key: TableKey,
+    equality: Equality,
 ) -> frozenset[str]:
     while True:
         before = fixed
         for each in inputs:
             own = frozenset(each.columns)
-            fixed |= closure(each, fixed & own, unique, equal)
+            fixed |= closure(each, fixed & own, table_key, equality)
         for condition in conditions:
             if isinstance(condition, exp.EQ):
                 left, right = condition.left.unnest(), condition.right.unnest()
                 if (
                     isinstance(left, exp.Column)
                     and isinstance(right, exp.Column)
-                    and equal(left.name, right.name)
+                    and equality.compares(left.name, right.name)
                 ):
                     pair = frozenset({left.name, right.name})
                     fixed |= pair if pair & fixed else frozenset()
@@ -113,22 +113,79 @@ def _until_stable(
 
 
 @closure.register
-def _project(node: Project, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    items = [(name, expression.unnest()) for name, expression in node.items]
-    below = frozenset(e.name for name, e in items if name in fixed and isinstance(e, exp.Column))
-    known = closure(node.input, below, unique, equal)
-    return fixed | frozenset(name for name, e in items if references(e) <= known)
+def _outer_join(
+    node: OuterJoin, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
+    """What the left side of a LEFT JOIN says of its own columns.
+
+    The right side's rules do not hold above: its constants are NULL in rows without a match, and so are the columns
+    that a condition holds equal to the left side's.
+    """
+    side = {"LEFT": node.left, "RIGHT": node.right}.get(node.kind)
+    return fixed if side is None else _of_input(side, fixed, table_key, equality)
+
+
+@closure.register(SemiJoin)
+@closure.register(Mark)
+def _left(
+    node: SemiJoin | Mark, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
+    return _of_input(node.left, fixed, table_key, equality)
+
+
+@closure.register(Generate)
+@closure.register(Window)
+@closure.register(Limit)
+@closure.register(Distinct)
+def _rows(
+    node: Generate | Window | Limit | Distinct,
+    fixed: frozenset[str],
+    table_key: TableKey,
+    equality: Equality,
+) -> frozenset[str]:
+    return _of_input(node.input, fixed, table_key, equality)
+
+
+def _of_input(node: Node, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+    return fixed | closure(node, fixed & frozenset(node.columns), table_key, equality)
 
 
 @closure.register
-def _aggregate(node: Aggregate, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    keys = [(name, expression.unnest()) for name, expression in node.keys]
-    below = frozenset(e.name for name, e in keys if name in fixed and isinstance(e, exp.Column))
-    known = closure(node.input, below, unique, equal)
-    fixed |= frozenset(name for name, e in keys if references(e) <= known)
-    return frozenset(node.columns) | fixed if {name for name, _ in keys} <= fixed else fixed
+def _project(node: Project, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+    return _computed(node.input, node.items, fixed, table_key, equality)
 
 
 @closure.register
-def _distinct(node: Distinct, fixed: frozenset[str], unique: Unique, equal: Equal) -> frozenset[str]:
-    return closure(node.input, fixed, unique, equal)
+def _aggregate(
+    node: Aggregate, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
+    fixed = _computed(node.input, node.keys, fixed, table_key, equality)
+    return frozenset(node.columns) | fixed if {name for name, _ in node.keys} <= fixed else fixed
+
+
+def _computed(
+    node: Node, items: Named, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
+    """`fixed` with the `items` over `node` that are functions of what is fixed and cannot tell equal values of it apart."""
+    bare = [(name, expression.unnest()) for name, expression in items]
+    below = frozenset(e.name for name, e in bare if name in fixed and isinstance(e, exp.Column))
+    known = closure(node, below, table_key, equality)
+
+    def is_one_value(name: str) -> bool:
+        return equality.is_identity(name) or _is_of_one_row(node, name, known, table_key)
+
+    def is_fixed(expression: exp.Expr) -> bool:
+        used = references(expression)
+        return used <= known and (isinstance(expression, exp.Column) or all(map(is_one_value, used)))
+
+    return fixed | frozenset(name for name, e in bare if is_fixed(e))
+
+
+def _is_of_one_row(node: Node, name: str, known: frozenset[str], table_key: TableKey) -> bool:
+    """Is the column one of a table of which `known` fixes the row? Then it has one value, not just equal ones."""
+    scan = path(node, name)[-1].node
+    key = table_key(scan.table) if isinstance(scan, Scan) else None
+    if not isinstance(scan, Scan) or key is None:
+        return False
+    names = {source.lower(): own for own, source in scan.fields}
+    return all(names[part.lower()] in known for part in key)

@@ -6,13 +6,14 @@ are constant. UNION ALL has no key; joining a table on its full unique key adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.closure import reduced
+from cq_engine.algebra.analysis.closure import TableKey, reduced
+from cq_engine.algebra.analysis.equality import Equality
 from cq_engine.algebra.nodes import (
     Aggregate,
     Distinct,
@@ -36,8 +37,6 @@ from cq_engine.algebra.nodes import (
 __all__ = ["Facts", "TableKeys", "covers", "facts", "result_key"]
 
 Keys = frozenset[frozenset[str]]
-TableKey = Callable[[str], "tuple[str, ...] | None"]
-"""Table name → its primary key's columns, or None."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) 
 
     Only where no conversion stands between the sides: '1' and '01' are both equal to the number 1.
     """
-    types = table_key.types if isinstance(table_key, TableKeys) else None
+    equality = _equality(table_key)
     merged = Facts(inner.keys, dict(inner.same), inner.constant)
     constant = set(inner.constant)
     present = set(inner.present)
@@ -249,40 +248,21 @@ def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) 
                 present |= {side.name for side in (left, right) if isinstance(side, exp.Column)}
             if isinstance(left, exp.Column) and isinstance(right, exp.Column):
                 a, b = merged.class_of(left.name), merged.class_of(right.name)
-                if a != b and _one_type(left.name, right.name, types):
+                if a != b and equality.compares(left.name, right.name):
                     merged.same[b] = a
                     if b in constant:
                         constant.add(a)
             else:
                 for one, other in ((left, right), (right, left)):
-                    if _fixes(one, other, types):
+                    if isinstance(one, exp.Column) and equality.fixes(one.name, other):
                         constant.add(merged.class_of(one.name))
     known = frozenset(map(merged.class_of, constant))
     keys = _minimal(frozenset(map(merged.class_of, key)) - known for key in inner.keys)
     return Facts(keys, merged.same, known, frozenset(present))
 
 
-def _one_type(left: str, right: str, types: Mapping[str, str] | None) -> bool:
-    """Does = between the columns mean that they hold one value?"""
-    if types is None:
-        return True
-    kind = types.get(left)
-    return kind is not None and kind == types.get(right) and "collate" not in kind
-
-
-def _fixes(one: exp.Expr, literal: exp.Expr, types: Mapping[str, str] | None) -> bool:
-    """Is `one` a column that = with the literal leaves one value?"""
-    if not (isinstance(one, exp.Column) and isinstance(literal, exp.Literal)):
-        return False
-    if types is None:
-        return True
-    kind = types.get(one.name)
-    return kind is not None and "collate" not in kind and (kind != "string" or literal.is_string)
-
-
-def _comparable(table_key: TableKey) -> Callable[[str, str], bool]:
-    types = table_key.types if isinstance(table_key, TableKeys) else None
-    return lambda left, right: _one_type(left, right, types)
+def _equality(table_key: TableKey) -> Equality:
+    return Equality(table_key.types if isinstance(table_key, TableKeys) else None)
 
 
 @facts.register
@@ -302,7 +282,7 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     keys += [frozenset(classes[part] for part in key) - constant for key in known]
     sources = [e.name for _, e in node.keys if isinstance(e, exp.Column)]
     if len(sources) == len(node.keys):
-        kept = reduced(node.input, sources, table_key, _comparable(table_key))
+        kept = reduced(node.input, sources, table_key, _equality(table_key))
         keys.append(frozenset(classes[inner.class_of(name)] for name in kept) - constant)
     present = frozenset(name for name, e in node.keys if _is_present(e.unnest(), inner))
     return Facts(_minimal(keys), same, constant, present)
@@ -360,13 +340,13 @@ def _limit(node: Limit, table_key: TableKey) -> Facts:
 def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
     """A key of both sides together; of one side alone where the other is joined on its full key.
 
-    In a FULL join one of the two must not be all NULL, or unmatched rows of both sides could look alike.
+    In a FULL join one of the two must not be all NULL, or unmatched rows of both sides could look alike. Columns of a
+    side that are one value in each of its rows are so above, too, where all of them are NULL; constants and columns
+    without NULL are those of the side that keeps all of its rows.
     """
     left, right = facts(node.left, table_key), facts(node.right, table_key)
-    if not left.keys or not right.keys:
-        return Facts(frozenset(), {})
+    whole = {"LEFT": left, "RIGHT": right}.get(node.kind, Facts(frozenset(), {}))
     pairs = _equated(Facts(frozenset(), {}), node.conditions, table_key)
-    on = {pairs.class_of(c) for c in pairs.same} | set(pairs.same.values())
     pairs_of_keys = [(a, b) for a in left.keys for b in right.keys]
     if node.kind == "FULL":
         pairs_of_keys = [(a, b) for a, b in pairs_of_keys if a & left.present or b & right.present]
@@ -375,10 +355,10 @@ def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
     def matched(key: frozenset[str], other: frozenset[str]) -> bool:
         return all(
             any(o != part and pairs.class_of(o) == pairs.class_of(part) for o in other) for part in key
-        ) and bool(on)
+        )
 
     if node.kind == "LEFT" and any(matched(key, frozenset(node.left.columns)) for key in right.keys):
         keys += list(left.keys)
     if node.kind == "RIGHT" and any(matched(key, frozenset(node.right.columns)) for key in left.keys):
         keys += list(right.keys)
-    return Facts(_minimal(keys), {})
+    return Facts(_minimal(keys), {**left.same, **right.same}, whole.constant, whole.present)
