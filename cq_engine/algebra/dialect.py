@@ -21,7 +21,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
 from cq_engine.algebra.calls import FUNCTIONS, call, field_name
-from cq_engine.algebra.pipes import piped
+from cq_engine.algebra.pipes import read_pipe
 from cq_engine.algebra.variant_paths import variant_path
 
 __all__ = ["CQSpark", "parse_expression", "write"]
@@ -148,7 +148,7 @@ class CQParser(SparkParser):
         return variant_path(self, this)
 
     def _parse_pipe_syntax_query(self, query: exp.Query) -> exp.Query | None:
-        return piped(self, query)
+        return read_pipe(self, query)
 
     def _parse_bitwise(self) -> exp.Expr | None:
         """Spark's precedence, from the weakest: | then ^ then & then shifts then + - ||."""

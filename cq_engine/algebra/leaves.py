@@ -21,10 +21,10 @@ __all__ = [
     "Empty",
     "Given",
     "History",
-    "KeyHint",
     "Named",
     "Node",
     "PlanError",
+    "RuntimeFilter",
     "Scan",
     "StateRows",
     "Values",
@@ -112,7 +112,7 @@ class Changes(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class KeyHint:
+class RuntimeFilter:
     """Says that of a leaf only rows are needed whose `column` has a value that `of_column` of `leaf` has.
 
     `leaf` may be any node of the delta plan whose column leads down to leaves.
@@ -127,12 +127,12 @@ class KeyHint:
 class History(Node):
     """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end.
 
-    With `among`: of the rows that change in the interval, and of those that one of these groups of hints wants.
+    With `among`: of the rows that change in the interval, and of those that one of these groups of filters wants.
     """
 
     scan: Scan
-    hints: tuple[KeyHint, ...] = ()
-    among: tuple[tuple[KeyHint, ...], ...] = ()
+    filters: tuple[RuntimeFilter, ...] = ()
+    among: tuple[tuple[RuntimeFilter, ...], ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class StateRows(Node):
 
     label: str
     names: tuple[str, ...]
-    hints: tuple[KeyHint, ...] = ()
+    filters: tuple[RuntimeFilter, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-__all__ = ["piped"]
+__all__ = ["read_pipe"]
 
 _SOURCE = {"from_", "joins", "laterals", "with_", "expressions", "kind", "hint"}
 _TAKES = {
@@ -25,7 +25,7 @@ _TAKES = {
 """The operators that can be clauses of the query before them, and which clauses besides its sources that may have."""
 
 
-def piped(parser: Any, query: exp.Query) -> exp.Query:
+def read_pipe(parser: Any, query: exp.Query) -> exp.Query:
     """The query with all operators that follow it.
 
     Raises:

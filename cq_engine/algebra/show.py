@@ -30,7 +30,6 @@ from cq_engine.algebra.nodes import (
     Given,
     History,
     Join,
-    KeyHint,
     Limit,
     Mark,
     Named,
@@ -38,6 +37,7 @@ from cq_engine.algebra.nodes import (
     OuterJoin,
     PlanError,
     Project,
+    RuntimeFilter,
     Scan,
     SemiJoin,
     SetOperation,
@@ -99,9 +99,9 @@ def _kind(node: Node) -> str:
 line.register(Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})")
 line.register(Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
 line.register(
-    History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_hints(n.hints)}{_among(n.among)}"
+    History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_filters(n.filters)}{_among(n.among)}"
 )
-line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_hints(n.hints)}")
+line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_filters(n.filters)}")
 line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
 line.register(Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})")
 line.register(Filter, lambda n: f"Filter {sql_of(n.condition)}")
@@ -150,13 +150,13 @@ def _on(conditions: Sequence[exp.Expr]) -> str:
     return " ON " + " AND ".join(map(sql_of, conditions)) if conditions else ""
 
 
-def _hints(hints: Sequence[KeyHint]) -> str:
-    return f" WHERE {_conditions(hints)}" if hints else ""
+def _filters(filters: Sequence[RuntimeFilter]) -> str:
+    return f" WHERE {_conditions(filters)}" if filters else ""
 
 
-def _conditions(hints: Sequence[KeyHint]) -> str:
-    return " AND ".join(f"{h.column} AMONG {h.of_column}" for h in hints)
+def _conditions(filters: Sequence[RuntimeFilter]) -> str:
+    return " AND ".join(f"{h.column} AMONG {h.of_column}" for h in filters)
 
 
-def _among(groups: Sequence[Sequence[KeyHint]]) -> str:
+def _among(groups: Sequence[Sequence[RuntimeFilter]]) -> str:
     return " WHERE " + " OR ".join(["CHANGED", *map(_conditions, groups)]) if groups else ""

@@ -28,7 +28,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.compiled import Compiled, Types, compile_query, recomputed
+from cq_engine.planner.compiled import Compiled, Types, compile_query, recompute_in_full
 from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
@@ -308,7 +308,7 @@ def compile_definition(
     compiled = compile_query(
         shape.text, shape.columns, shape.sources, declared, types_over(services, shape.sources)
     )
-    return recomputed(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
+    return recompute_in_full(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
 
 
 def types_over(services: Services, sources: Mapping[str, Table]) -> Types:

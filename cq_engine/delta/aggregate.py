@@ -51,11 +51,11 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     column,
 )
-from cq_engine.delta.context import Context, Rule, history, touched
+from cq_engine.delta.context import Context, Rule, has_changes, history
 from cq_engine.delta.linear import always, union, without_validity
-from cq_engine.delta.partition import edges, keyed, points_of, same, unaffected
-from cq_engine.delta.regroup import at_points, grouped
-from cq_engine.delta.stored import State, accumulated, state_rows
+from cq_engine.delta.partition import add_keys, edges, points_of, same, unaffected_rows
+from cq_engine.delta.regroup import at_points, group_points
+from cq_engine.delta.stored import State, accumulator_versions, state_rows
 
 __all__ = ["RULE"]
 
@@ -67,9 +67,9 @@ def _aggregate_delta(node: Aggregate, context: Context) -> Node:
 def _aggregate_history(node: Aggregate, context: Context) -> Node:
     """The affected groups' versions, and the other groups as they are."""
     state = context.stored.get(id(node))
-    if not touched(node, context):
+    if not has_changes(node, context):
         if state is not None:
-            return always(_valued(node, state, state_rows(node, state, context)))
+            return always(_values_of(node, state, state_rows(node, state, context)))
         rows = history(node.input, context)
         return always(Aggregate(without_validity(rows), node.keys, node.functions, node.scalar))
     versions = _versions(node, context)
@@ -80,15 +80,15 @@ def _aggregate_history(node: Aggregate, context: Context) -> Node:
         own = tuple(name for name, _ in node.keys)
         names = tuple(context.names.fresh("k") for _ in own)
         affected = Distinct(
-            Project(accumulated(node, context), tuple((n, column(k)) for n, k in zip(names, own)))
+            Project(accumulator_versions(node, context), tuple((n, column(k)) for n, k in zip(names, own)))
         )
         others = SemiJoin(stored, affected, True, tuple(same(a, b) for a, b in zip(own, names)))
-        rest: Node = _valued(node, state, others)
+        rest: Node = _values_of(node, state, others)
     else:
-        rows, keys = keyed(history(node.input, context), tuple(e for _, e in node.keys), context)
+        rows, keys = add_keys(history(node.input, context), tuple(e for _, e in node.keys), context)
         points = points_of(node.input, tuple(e for _, e in node.keys), context)
         assert points is not None  # touched, so there are changes
-        rest = Aggregate(unaffected(points, rows, keys), node.keys, node.functions)
+        rest = Aggregate(unaffected_rows(points, rows, keys), node.keys, node.functions)
     return union([versions, always(rest)], versions.columns)
 
 
@@ -96,13 +96,17 @@ def _versions(node: Aggregate, context: Context) -> Node:
     """The versions of the affected groups: the node's columns, `_from`, `_to`."""
     if id(node) not in context.versions:
         state = context.stored.get(id(node))
-        result = _valued(node, state, accumulated(node, context)) if state else _recomputed(node, context)
+        result = (
+            _values_of(node, state, accumulator_versions(node, context))
+            if state
+            else _recompute(node, context)
+        )
         context.kept.append(result)
         context.versions[id(node)] = result
     return context.versions[id(node)]
 
 
-def _valued(node: Aggregate, state: State, rows: Node) -> Node:
+def _values_of(node: Aggregate, state: State, rows: Node) -> Node:
     """Accumulators to function values; groups without rows are left out, a scalar aggregate's row stays."""
     from_to = tuple((n, column(n)) for n in rows.columns if n in (FROM, TO))
     keys = tuple((name, column(name)) for name, _ in node.keys)
@@ -117,10 +121,10 @@ def _valued(node: Aggregate, state: State, rows: Node) -> Node:
     return Project(present, (*keys, *items, *from_to))
 
 
-def _recomputed(node: Aggregate, context: Context) -> Node:
+def _recompute(node: Aggregate, context: Context) -> Node:
     """The functions' values, from the rows of the affected groups."""
     count = context.names.fresh("rows")
-    rows = grouped(node, at_points(node, context), count, node.functions)
+    rows = group_points(node, at_points(node, context), count, node.functions)
     if not node.scalar:
         rows = Filter(rows, exp.GT(this=column(count), expression=exp.Literal.number(0)))
     return Project(rows, tuple((name, column(name)) for name in rows.columns if name != count))

@@ -14,9 +14,9 @@ from cq_engine.algebra.nodes import (
     WEIGHT,
     Aggregate,
     Empty,
-    KeyHint,
     Node,
     PlanError,
+    RuntimeFilter,
     Scan,
     children,
     inner_first,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cq_engine.delta.partition import Points
     from cq_engine.delta.stored import State
 
-__all__ = ["Context", "Rule", "aggregates", "delta", "history", "touched"]
+__all__ = ["Context", "Rule", "aggregates", "delta", "has_changes", "history"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Context:
     """One planning run with the `rules` of all operators (`delta.rules`). `changed` are the tables (lower case) with changes in the interval.
 
     `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
-    `hints` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.
+    `filters` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.
     `at_once`: joins may read all versions of such rows, rather than a term per input that changes.
     """
 
@@ -53,8 +53,8 @@ class Context:
     stored: Mapping[int, State] = field(default_factory=dict)
     insert_only: bool = False
     at_once: bool = False
-    hints: Mapping[int, tuple[KeyHint, ...]] = field(default_factory=dict)
-    among: Mapping[int, tuple[tuple[KeyHint, ...], ...]] = field(default_factory=dict)
+    filters: Mapping[int, tuple[RuntimeFilter, ...]] = field(default_factory=dict)
+    among: Mapping[int, tuple[tuple[RuntimeFilter, ...], ...]] = field(default_factory=dict)
     deltas: dict[int, Node] = field(default_factory=dict)
     histories: dict[int, Node] = field(default_factory=dict)
     versions: dict[int, Node] = field(default_factory=dict)
@@ -65,20 +65,20 @@ class Context:
     kept: list[Node] = field(default_factory=list)
     """Nodes made on the way, so that ids stay unique while the memos live."""
 
-    def narrowed(self, hints: Mapping[int, tuple[KeyHint, ...]]) -> Context:
-        """A context for one term of a join: histories made in it read only what the hints let through."""
-        return replace(self, hints=hints, among={}, histories={})
+    def with_filters(self, filters: Mapping[int, tuple[RuntimeFilter, ...]]) -> Context:
+        """A context for one term of a join: histories made in it read only what the filters let through."""
+        return replace(self, filters=filters, among={}, histories={})
 
-    def gathered(self, among: Mapping[int, tuple[tuple[KeyHint, ...], ...]]) -> Context:
+    def with_any_of(self, among: Mapping[int, tuple[tuple[RuntimeFilter, ...], ...]]) -> Context:
         """A context for all terms of a join: histories made in it have the rows that some term needs."""
-        return replace(self, hints={}, among=among, histories={})
+        return replace(self, filters={}, among=among, histories={})
 
 
-def touched(node: Node, context: Context) -> bool:
+def has_changes(node: Node, context: Context) -> bool:
     """True if a table below `node` has changes in the interval."""
     if isinstance(node, Scan):
         return node.table in context.changed
-    return any(touched(child, context) for child in children(node))
+    return any(has_changes(child, context) for child in children(node))
 
 
 def _rule(node: Node, context: Context) -> Rule:
@@ -92,7 +92,7 @@ def delta(node: Node, context: Context) -> Node:
     """The signed rows of `node`: its columns, `_v`, `_w`."""
     if id(node) not in context.deltas:
         rule = _rule(node, context)
-        if rule.delta is not None and touched(node, context):
+        if rule.delta is not None and has_changes(node, context):
             result = rule.delta(node, context)
         else:
             result = Empty((*node.columns, VERSION, WEIGHT))

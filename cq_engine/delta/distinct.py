@@ -23,7 +23,7 @@ Edges
 from __future__ import annotations
 
 from cq_engine.algebra.nodes import Aggregate, Distinct, Node
-from cq_engine.algebra.rewrite.normal import grouped
+from cq_engine.algebra.rewrite.normal import group_by_all
 from cq_engine.delta.context import Context, Rule, delta, history
 
 __all__ = ["RULE", "as_aggregate"]
@@ -33,7 +33,7 @@ def as_aggregate(node: Distinct, context: Context) -> Aggregate:
     """`node` as an aggregate with its columns as keys; the same object for every call in one planning run."""
     if id(node) not in context.rewritten:
         context.kept.append(node)
-        context.rewritten[id(node)] = grouped(node)
+        context.rewritten[id(node)] = group_by_all(node)
     result = context.rewritten[id(node)]
     assert isinstance(result, Aggregate)
     return result

@@ -66,9 +66,7 @@ def history_sql(
     if base is not None and net is not None and not insert_only and not undo:
         parts.append(_before(base, net, columns, identity, a))
     if net is not None:
-        parts.append(
-            _inserted(net, columns, a) if insert_only else _versions(net, columns, identity, a, undo)
-        )
+        parts.append(_inserts(net, columns, a) if insert_only else _versions(net, columns, identity, a, undo))
     return "\nUNION ALL\n".join(parts)
 
 
@@ -95,7 +93,7 @@ def _before(base: str, net: str, columns: Sequence[str], identity: Sequence[str]
     )
 
 
-def _inserted(net: str, columns: Sequence[str], a: int) -> str:
+def _inserts(net: str, columns: Sequence[str], a: int) -> str:
     start = f"CASE WHEN {VERSION} > {a} THEN {VERSION} ELSE CAST({BEFORE} AS bigint) END"
     return f"SELECT {_list(columns)}, {start} AS {FROM}, CAST({FOREVER} AS bigint) AS {TO} FROM {net}"
 

@@ -42,16 +42,16 @@ from cq_engine.algebra.nodes import (
     Empty,
     Filter,
     Join,
-    KeyHint,
     Node,
     Project,
+    RuntimeFilter,
     Scan,
     column,
     references,
 )
-from cq_engine.delta.context import Context, Rule, delta, history, touched
-from cq_engine.delta.linear import renamed, union, valid_after, valid_before
-from cq_engine.delta.runtime_filters import Hints, Origin, partners
+from cq_engine.delta.context import Context, Rule, delta, has_changes, history
+from cq_engine.delta.linear import rename_validity, union, valid_after, valid_before
+from cq_engine.delta.runtime_filters import Reducer, RuntimeFilters, join_filters
 
 __all__ = ["RULE"]
 
@@ -61,7 +61,7 @@ def _join_delta(node: Join, context: Context) -> Node:
     whole = _at_once(node, context) if context.at_once else None
     if whole is not None:
         return whole
-    terms = [_term(node, i, context) for i, each in enumerate(node.inputs) if touched(each, context)]
+    terms = [_term(node, i, context) for i, each in enumerate(node.inputs) if has_changes(each, context)]
     return union(terms, columns)
 
 
@@ -71,17 +71,17 @@ def _term(node: Join, i: int, context: Context) -> Node:
     columns = (*node.columns, VERSION, WEIGHT)
     if isinstance(own, Empty):
         return own if own.columns == columns else Empty(columns)
-    order, hints = _looked_up(node, i, own)
+    order, filters = _looked_up(node, i, own)
     parts: dict[int, Node] = {}
     conditions = list(node.conditions)
     for j, each in enumerate(node.inputs):
         if j == i:
             continue
-        versions = history(each, context.narrowed(hints[j]))
+        versions = history(each, context.with_filters(filters[j]))
         if isinstance(versions, Empty):
             return Empty(columns)
-        parts[j], start, end = renamed(versions, context)
-        if touched(each, context):
+        parts[j], start, end = rename_validity(versions, context)
+        if has_changes(each, context):
             valid = valid_before if j > i else valid_after
             conditions += valid(column(VERSION), start, end)
     inputs = tuple(own if j == i else parts[j] for j in order)
@@ -89,29 +89,29 @@ def _term(node: Join, i: int, context: Context) -> Node:
     return Project(joined, tuple((name, column(name)) for name in columns))
 
 
-def _looked_up(node: Join, i: int, own: Node) -> tuple[list[int], dict[int, Hints]]:
+def _looked_up(node: Join, i: int, own: Node) -> tuple[list[int], dict[int, RuntimeFilters]]:
     """The inputs in the order in which the delta `own` of input `i` leads to them, and what of them it needs."""
-    order = _connected(i, node)
-    known = {name: Origin(own, name) for name in node.inputs[i].columns}
-    return order, partners(node.inputs, node.conditions, known, order[1:])
+    order = _join_order(i, node)
+    known = {name: Reducer(own, name) for name in node.inputs[i].columns}
+    return order, join_filters(node.inputs, node.conditions, known, order[1:])
 
 
 def _at_once(node: Join, context: Context) -> Node | None:
     """All terms as the edges of one join; None where there is one term only, or one that needs all of a table."""
-    changing = [i for i, each in enumerate(node.inputs) if touched(each, context)]
+    changing = [i for i, each in enumerate(node.inputs) if has_changes(each, context)]
     if len(changing) < 2 or not all(map(_is_table, node.inputs)):
         return None
-    among: dict[int, list[tuple[KeyHint, ...]]] = {}
+    among: dict[int, list[tuple[RuntimeFilter, ...]]] = {}
     for i in changing:
         own = delta(node.inputs[i], context)
         if isinstance(own, Empty):
             return None
         for found in _looked_up(node, i, own)[1].values():
-            for scan, hints in found.items():
-                if not hints:
+            for scan, filters in found.items():
+                if not filters:
                     return None
-                among.setdefault(scan, []).append(hints)
-    versions = history(node, context.gathered({scan: tuple(each) for scan, each in among.items()}))
+                among.setdefault(scan, []).append(filters)
+    versions = history(node, context.with_any_of({scan: tuple(each) for scan, each in among.items()}))
     return None if isinstance(versions, Empty) else Edges(versions)
 
 
@@ -120,7 +120,7 @@ def _is_table(node: Node) -> bool:
     return isinstance(node, Scan) or (isinstance(node, (Filter, Project)) and _is_table(node.input))
 
 
-def _connected(start: int, node: Join) -> list[int]:
+def _join_order(start: int, node: Join) -> list[int]:
     """The inputs in an order in which each is joined by an equality with those before it, as far as there is one."""
     order = [start]
     known = set(node.inputs[start].columns)
@@ -153,14 +153,14 @@ def _join_history(node: Join, context: Context) -> Node:
         versions = history(each, context)
         if isinstance(versions, Empty):
             return Empty((*node.columns, FROM, TO))
-        rows, start, end = renamed(versions, context)
+        rows, start, end = rename_validity(versions, context)
         inputs.append(rows)
         starts.append(column(start))
         ends.append(column(end))
     first = exp.Greatest(this=starts[0], expressions=list(starts[1:]), ignore_nulls=True)
     last = exp.Least(this=ends[0], expressions=list(ends[1:]), ignore_nulls=True)
     conditions = [*node.conditions]
-    if any(touched(each, context) for each in node.inputs):
+    if any(has_changes(each, context) for each in node.inputs):
         conditions.append(exp.LT(this=first.copy(), expression=last.copy()))
     joined = Join(tuple(inputs), tuple(conditions))
     items = [(name, column(name)) for name in node.columns]

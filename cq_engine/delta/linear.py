@@ -70,7 +70,7 @@ def without_validity(versions: Node) -> Node:
     return Project(versions, tuple((n, column(n)) for n in versions.columns if n not in (FROM, TO)))
 
 
-def renamed(versions: Node, context: Context) -> tuple[Node, str, str]:
+def rename_validity(versions: Node, context: Context) -> tuple[Node, str, str]:
     """`versions` with validity columns of fresh names, so that two of them can be joined; and these names."""
     start, end = context.names.fresh("from"), context.names.fresh("to")
     items = [(name, column(name)) for name in versions.columns if name not in (FROM, TO)]
@@ -98,7 +98,7 @@ def _scan_delta(node: Scan, context: Context) -> Node:
 
 
 def _scan_history(node: Scan, context: Context) -> Node:
-    return History(node, context.hints.get(id(node), ()), context.among.get(id(node), ()))
+    return History(node, context.filters.get(id(node), ()), context.among.get(id(node), ()))
 
 
 def _values_history(node: Values, context: Context) -> Node:
@@ -106,40 +106,40 @@ def _values_history(node: Values, context: Context) -> Node:
 
 
 def _filter_delta(node: Filter, context: Context) -> Node:
-    return _filtered(delta(node.input, context), node)
+    return _filter(delta(node.input, context), node)
 
 
 def _filter_history(node: Filter, context: Context) -> Node:
-    return _filtered(history(node.input, context), node)
+    return _filter(history(node.input, context), node)
 
 
-def _filtered(rows: Node, node: Filter) -> Node:
+def _filter(rows: Node, node: Filter) -> Node:
     return rows if isinstance(rows, Empty) else Filter(rows, node.condition)
 
 
 def _project_delta(node: Project, context: Context) -> Node:
-    return _projected(delta(node.input, context), node, (VERSION, WEIGHT))
+    return _project(delta(node.input, context), node, (VERSION, WEIGHT))
 
 
 def _project_history(node: Project, context: Context) -> Node:
-    return _projected(history(node.input, context), node, (FROM, TO))
+    return _project(history(node.input, context), node, (FROM, TO))
 
 
-def _projected(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
+def _project(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
     if isinstance(rows, Empty):
         return Empty((*node.columns, *extra))
     return Project(rows, node.items + tuple((name, column(name)) for name in extra))
 
 
 def _generate_delta(node: Generate, context: Context) -> Node:
-    return _generated(delta(node.input, context), node, (VERSION, WEIGHT))
+    return _generate(delta(node.input, context), node, (VERSION, WEIGHT))
 
 
 def _generate_history(node: Generate, context: Context) -> Node:
-    return _generated(history(node.input, context), node, (FROM, TO))
+    return _generate(history(node.input, context), node, (FROM, TO))
 
 
-def _generated(rows: Node, node: Generate, extra: tuple[str, str]) -> Node:
+def _generate(rows: Node, node: Generate, extra: tuple[str, str]) -> Node:
     if isinstance(rows, Empty):
         return Empty((*node.columns, *extra))
     made = Generate(rows, node.call, node.names, node.outer)

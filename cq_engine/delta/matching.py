@@ -1,4 +1,4 @@
-"""What LEFT, semi, anti and mark joins share: every row of the left side, with or without its partners on the right.
+"""What LEFT, semi, anti and mark joins share: every row of the left side, with or without its join_filters on the right.
 
     Δ(L ⟕ R) at commit s  =  Δ(L)ₛ ⟕ R@s  +  (A ⟕ R@s)  −  (A ⟕ R@s⁻),      A = L@s⁻ ⋉ Δ(R)ₛ
 
@@ -8,7 +8,7 @@ Record 1998, with the three kinds of changed matches in one term.) The last two 
 with the weights +1 and −1, and meets the right side after and before the commit.
 
 Where the conditions have equalities, A is found by their values. NULL equals nothing there, so that a left row with a
-NULL key is touched by no change of the right side.
+NULL key is has_changes by no change of the right side.
 """
 
 from __future__ import annotations
@@ -35,10 +35,17 @@ from cq_engine.algebra.nodes import (
     column,
     references,
 )
-from cq_engine.delta.context import Context, delta, history, touched
-from cq_engine.delta.linear import renamed, union, valid_after, valid_before, without_validity
+from cq_engine.delta.context import Context, delta, has_changes, history
+from cq_engine.delta.linear import rename_validity, union, valid_after, valid_before, without_validity
 from cq_engine.delta.partition import not_null, points_of
-from cq_engine.delta.runtime_filters import Hints, Origin, Wanted, partners, restricted, wanted_by
+from cq_engine.delta.runtime_filters import (
+    Reducer,
+    Reducers,
+    RuntimeFilters,
+    join_filters,
+    push_filters,
+    reducers_of,
+)
 
 __all__ = ["matched_delta", "matched_history"]
 
@@ -75,10 +82,10 @@ class _Equalities:
             for kind, e, n in zip(kinds, self.left, names)
         ]
 
-    def wanted(self, keys: Sequence[exp.Expr], of: Node, names: Sequence[str]) -> Wanted:
-        found: dict[str, Origin] = {}
+    def wanted(self, keys: Sequence[exp.Expr], of: Node, names: Sequence[str]) -> Reducers:
+        found: dict[str, Reducer] = {}
         for key, name, nulls in zip(keys, names, self.nulls):
-            found = {**wanted_by((key,), of, (name,), nulls), **found}
+            found = {**reducers_of((key,), of, (name,), nulls), **found}
         return found
 
 
@@ -92,20 +99,20 @@ def matched_delta(node: Matching, context: Context) -> Node:
 
 
 def _own_changes(node: Matching, context: Context) -> Node:
-    """The left side's changed rows with their partners at that commit."""
+    """The left side's changed rows with their join_filters at that commit."""
     columns = (*node.columns, VERSION, WEIGHT)
     own = delta(node.left, context)
     if isinstance(own, Empty):
         return Empty(columns)
-    known = {name: Origin(own, name, nulls=True) for name in node.left.columns}
-    hints = partners((node.left, node.right), node.conditions, known, [1])[1]
-    versions, start, end = renamed(history(node.right, context.narrowed(hints)), context)
-    valid = valid_after(column(VERSION), start, end) if touched(node.right, context) else []
-    return _shown(_over(node, own, versions, valid), columns)
+    known = {name: Reducer(own, name, nulls=True) for name in node.left.columns}
+    filters = join_filters((node.left, node.right), node.conditions, known, [1])[1]
+    versions, start, end = rename_validity(history(node.right, context.with_filters(filters)), context)
+    valid = valid_after(column(VERSION), start, end) if has_changes(node.right, context) else []
+    return _show(_over(node, own, versions, valid), columns)
 
 
 def _partner_changes(node: Matching, context: Context) -> Node:
-    """The left rows that changed right rows can match, with their partners before and after the commit."""
+    """The left rows that changed right rows can match, with their join_filters before and after the commit."""
     columns = (*node.columns, VERSION, WEIGHT)
     changes = delta(node.right, context)
     if isinstance(changes, Empty):
@@ -113,12 +120,12 @@ def _partner_changes(node: Matching, context: Context) -> Node:
     equal = _Equalities.of(node)
     commit, sign = context.names.fresh("s"), context.names.fresh("w")
     if equal.left:
-        affected, hints = _by_key(node, equal, changes, commit, context)
+        affected, filters = _by_key(node, equal, changes, commit, context)
     else:
-        affected, hints = _by_condition(node, changes, commit, context), Hints()
+        affected, filters = _by_condition(node, changes, commit, context), RuntimeFilters()
     one = exp.Literal.number(1)
     twice = Join((affected, Values((sign,), ((one,), (exp.Neg(this=one.copy()),)))), ())
-    versions, start, end = renamed(history(node.right, context.narrowed(hints)), context)
+    versions, start, end = rename_validity(history(node.right, context.with_filters(filters)), context)
     after = exp.EQ(this=column(sign), expression=one.copy())
     valid = exp.or_(
         exp.and_(after, *valid_after(column(commit), start, end)),
@@ -131,44 +138,44 @@ def _partner_changes(node: Matching, context: Context) -> Node:
 
 def _by_key(
     node: Matching, equal: _Equalities, changes: Node, commit: str, context: Context
-) -> tuple[Node, Hints]:
-    """The left rows before each commit whose key a changed right row has; and the hints for the right side."""
+) -> tuple[Node, RuntimeFilters]:
+    """The left rows before each commit whose key a changed right row has; and the filters for the right side."""
     names = tuple(context.names.fresh("pk") for _ in equal.right)
     items = (*zip(names, (e.copy() for e in equal.right)), (commit, column(VERSION)))
     keys = Distinct(not_null(Project(changes, items), names, equal.nulls))
-    hints = restricted(node.left, equal.wanted(equal.left, keys, names))
-    rows, start, end = renamed(history(node.left, context.narrowed(hints)), context)
+    filters = push_filters(node.left, equal.wanted(equal.left, keys, names))
+    rows, start, end = rename_validity(history(node.left, context.with_filters(filters)), context)
     conditions = equal.match(names)
-    if touched(node.left, context):
+    if has_changes(node.left, context):
         conditions += valid_before(column(commit), start, end)
     found = Join((keys, rows), tuple(conditions))
-    theirs = restricted(node.right, equal.wanted(equal.right, keys, names))
-    return _shown(found, (*node.left.columns, commit)), theirs
+    theirs = push_filters(node.right, equal.wanted(equal.right, keys, names))
+    return _show(found, (*node.left.columns, commit)), theirs
 
 
 def _by_condition(node: Matching, changes: Node, commit: str, context: Context) -> Node:
     """The left rows before each commit for which the conditions hold with a changed right row."""
-    rows, start, end = renamed(history(node.left, context), context)
+    rows, start, end = rename_validity(history(node.left, context), context)
     before = valid_before(column(VERSION), start, end)
     some = SemiJoin(rows, changes, False, (*node.conditions, *before))
     commits = Distinct(Project(changes, ((commit, column(VERSION)),)))
     at = Join((commits, some), tuple(valid_before(column(commit), start, end)))
     same = exp.EQ(this=column(VERSION), expression=column(commit))
     hit = SemiJoin(at, changes, False, (*node.conditions, same))
-    return _shown(hit, (*node.left.columns, commit))
+    return _show(hit, (*node.left.columns, commit))
 
 
 # ------------------------------------------------------------------------------------------------ history
 
 
 def matched_history(node: Matching, context: Context) -> Node:
-    """The left side's versions, cut where the right side changes for their key, each with its partners then."""
+    """The left side's versions, cut where the right side changes for their key, each with its join_filters then."""
     columns = (*node.columns, FROM, TO)
     rows = history(node.left, context)
     equal = _Equalities.of(node)
     points = points_of(node.right, equal.right, context, equal.nulls)
     if points is None:
-        return _shown(_over(node, rows, without_validity(history(node.right, context)), ()), columns)
+        return _show(_over(node, rows, without_validity(history(node.right, context)), ()), columns)
     overlap: list[exp.Expr] = [
         exp.LT(this=column(points.start), expression=column(TO)),
         exp.LT(this=column(FROM), expression=column(points.end)),
@@ -178,8 +185,8 @@ def matched_history(node: Matching, context: Context) -> Node:
     last = exp.Least(this=column(TO), expressions=[column(points.end)], ignore_nulls=True)
     items = [(name, column(name)) for name in node.left.columns]
     pieces = Project(cut, (*items, (FROM, first), (TO, last)))
-    versions, start, end = renamed(history(node.right, context), context)
-    return _shown(_over(node, pieces, versions, valid_after(column(FROM), start, end)), columns)
+    versions, start, end = rename_validity(history(node.right, context), context)
+    return _show(_over(node, pieces, versions, valid_after(column(FROM), start, end)), columns)
 
 
 def _over(node: Matching, left: Node, right: Node, more: Sequence[exp.Expr]) -> Node:
@@ -187,5 +194,5 @@ def _over(node: Matching, left: Node, right: Node, more: Sequence[exp.Expr]) -> 
     return replace(node, left=left, right=right, conditions=(*node.conditions, *more))
 
 
-def _shown(node: Node, columns: tuple[str, ...]) -> Node:
+def _show(node: Node, columns: tuple[str, ...]) -> Node:
     return Project(node, tuple((name, column(name)) for name in columns))

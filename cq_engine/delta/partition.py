@@ -33,21 +33,21 @@ from cq_engine.algebra.nodes import (
     Window,
     column,
 )
-from cq_engine.delta.context import Context, delta, history, touched
+from cq_engine.delta.context import Context, delta, has_changes, history
 from cq_engine.delta.linear import always, number, union, without_validity
-from cq_engine.delta.runtime_filters import restricted, wanted_by
+from cq_engine.delta.runtime_filters import push_filters, reducers_of
 
 __all__ = [
     "Build",
     "Points",
+    "add_keys",
     "edges",
-    "keyed",
     "not_null",
     "partition_history",
     "partition_versions",
     "points_of",
 ]
-__all__ += ["same", "unaffected"]
+__all__ += ["same", "unaffected_rows"]
 
 Build = Callable[[Node, tuple[str, ...]], Node]
 """Puts an operator over its input; the second argument are columns that each partition is divided by, too."""
@@ -63,7 +63,7 @@ class Points:
     end: str
 
 
-def keyed(node: Node, keys: tuple[exp.Expr, ...], context: Context) -> tuple[Node, tuple[str, ...]]:
+def add_keys(node: Node, keys: tuple[exp.Expr, ...], context: Context) -> tuple[Node, tuple[str, ...]]:
     """`node`, a delta or a history, with the key expressions as added columns."""
     names = tuple(context.names.fresh("k") for _ in keys)
     items = [(name, column(name)) for name in node.columns]
@@ -132,10 +132,10 @@ def partition_versions(
         points = points_of(below, keys, context)
         if points is None:
             return Empty((*node.columns, FROM, TO)), None
-        hints = restricted(below, wanted_by(keys, points.node, points.keys, nulls=True))
-        rows, names = keyed(history(below, context.narrowed(hints)), keys, context)
+        filters = push_filters(below, reducers_of(keys, points.node, points.keys, nulls=True))
+        rows, names = add_keys(history(below, context.with_filters(filters)), keys, context)
         conditions: list[exp.Expr] = [same(a, b) for a, b in zip(points.keys, names)]
-        if touched(below, context):
+        if has_changes(below, context):
             conditions.append(exp.LTE(this=column(FROM), expression=column(points.start)))
             conditions.append(exp.LT(this=column(points.start), expression=column(TO)))
         built = build(Join((points.node, rows), tuple(conditions)), (points.start,))
@@ -151,19 +151,19 @@ def partition_history(
 ) -> Node:
     """The versions of the affected partitions, and the other partitions as they are."""
     versions, points = partition_versions(node, below, keys, build, context)
-    rows, names = keyed(history(below, context), keys, context)
+    rows, names = add_keys(history(below, context), keys, context)
     if points is None:
         rest = without_validity(rows)
     elif not points.keys:
         return versions
     else:
-        rest = unaffected(points, rows, names)
+        rest = unaffected_rows(points, rows, names)
     built = build(rest, ())
     untouched = always(Project(built, tuple((n, column(n)) for n in node.columns)))
     return untouched if points is None else union([versions, untouched], untouched.columns)
 
 
-def unaffected(points: Points, versions: Node, keys: tuple[str, ...]) -> Node:
+def unaffected_rows(points: Points, versions: Node, keys: tuple[str, ...]) -> Node:
     """The rows of `versions` whose key has no point: they are valid all through the interval."""
     affected = Distinct(Project(points.node, tuple((k, column(k)) for k in points.keys)))
     rest = SemiJoin(versions, affected, True, tuple(same(a, b) for a, b in zip(keys, points.keys)))

@@ -20,10 +20,10 @@ from cq_engine.algebra.nodes import (
     column,
 )
 from cq_engine.delta.context import Context, history
-from cq_engine.delta.partition import Points, keyed, points_of, same
-from cq_engine.delta.runtime_filters import restricted, wanted_by
+from cq_engine.delta.partition import Points, add_keys, points_of, same
+from cq_engine.delta.runtime_filters import push_filters, reducers_of
 
-__all__ = ["AtPoints", "at_points", "grouped"]
+__all__ = ["AtPoints", "at_points", "group_points"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ def at_points(node: Aggregate, context: Context, only: Given | None = None) -> A
     expressions = tuple(e for _, e in node.keys)
     points = points_of(node.input, expressions, context)
     assert points is not None  # only touched aggregates come here
-    at, wanted = points.node, wanted_by(expressions, points.node, points.keys, nulls=True)
+    at, wanted = points.node, reducers_of(expressions, points.node, points.keys, nulls=True)
     if only is not None:
         if only.names:
             at = SemiJoin(at, only, False, tuple(same(a, b) for a, b in zip(points.keys, only.names)))
-        wanted = wanted_by(expressions, only, only.names, nulls=True)
-    rows, keys = keyed(
-        history(node.input, context.narrowed(restricted(node.input, wanted))), expressions, context
+        wanted = reducers_of(expressions, only, only.names, nulls=True)
+    rows, keys = add_keys(
+        history(node.input, context.with_filters(push_filters(node.input, wanted))), expressions, context
     )
     valid: list[exp.Expr] = [same(a, b) for a, b in zip(points.keys, keys)]
     valid.append(exp.LTE(this=column(FROM), expression=column(points.start)))
@@ -55,7 +55,7 @@ def at_points(node: Aggregate, context: Context, only: Given | None = None) -> A
     return AtPoints(OuterJoin(at, rows, "LEFT", tuple(valid)), points, FROM)
 
 
-def grouped(node: Aggregate, at: AtPoints, count: str, functions: Named) -> Node:
+def group_points(node: Aggregate, at: AtPoints, count: str, functions: Named) -> Node:
     """`functions` of each affected group at each point, with the group's row count; columns in the node's names."""
     points = at.points
     is_there = exp.Not(this=exp.Is(this=column(at.present), expression=exp.Null()))

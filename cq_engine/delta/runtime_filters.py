@@ -2,15 +2,15 @@
 
 An operator evaluated anew for some keys needs of its inputs only the rows with these keys, and so do the operators
 below it, as far as their result for a key depends on rows with that key only: semi-join reduction (Bernstein & Chiu,
-JACM 1981) with the delta as the first reducer. A hint never changes a plan's result: rows that a leaf gives beyond it
+JACM 1981) with the delta as the first reducer. A runtime filter never changes a plan's result: rows that a leaf gives beyond it
 find no partner, and where the keys are too many or not known to the driver, the leaf is read in full.
 
 >>> from cq_engine.algebra.nodes import Project, Scan, column
 >>> orders = Scan("orders", (("oid_1", "oid"), ("cust_2", "cust")))
 >>> changes = Scan("changes", (("c_3", "c"),))
 >>> shown = Project(orders, (("customer_4", column("cust_2")),))
->>> wanted = {"customer_4": Origin(changes, "c_3")}
->>> [(h.column, h.of_column) for h in restricted(shown, wanted)[id(orders)]]
+>>> wanted = {"customer_4": Reducer(changes, "c_3")}
+>>> [(h.column, h.of_column) for h in push_filters(shown, wanted)[id(orders)]]
 [('cust_2', 'c_3')]
 """
 
@@ -30,13 +30,13 @@ from cq_engine.algebra.nodes import (
     Generate,
     History,
     Join,
-    KeyHint,
     Limit,
     Mark,
     Node,
     OuterJoin,
     PlanError,
     Project,
+    RuntimeFilter,
     Scan,
     SemiJoin,
     SetOperation,
@@ -46,10 +46,10 @@ from cq_engine.algebra.nodes import (
     references,
 )
 
-__all__ = ["Hints", "Origin", "Wanted", "partners", "restricted", "wanted_by"]
+__all__ = ["Reducer", "Reducers", "RuntimeFilters", "join_filters", "push_filters", "reducers_of"]
 
 
-class Origin(NamedTuple):
+class Reducer(NamedTuple):
     """A node of the delta plan and its column: at least the values that are wanted; NULL only if `nulls`."""
 
     node: Node
@@ -57,52 +57,52 @@ class Origin(NamedTuple):
     nulls: bool = False
 
 
-Wanted = Mapping[str, Origin]
+Reducers = Mapping[str, Reducer]
 """Column of a node → which of its values are needed. Rows with another value in any of them are not."""
-Hints = dict[int, tuple[KeyHint, ...]]
+RuntimeFilters = dict[int, tuple[RuntimeFilter, ...]]
 """Scan or Aggregate (by id) → what of its rows, or of its stored groups, is needed."""
 
 
-def restricted(node: Node, wanted: Wanted) -> Hints:
-    """The hints for all scans and aggregates below `node`; empty tuples where everything is needed.
+def push_filters(node: Node, wanted: Reducers) -> RuntimeFilters:
+    """The filters for all scans and aggregates below `node`; empty tuples where everything is needed.
 
-    A subplan that is used twice gets a hint only where both uses agree on it.
+    A subplan that is used twice gets a filter only where both uses agree on it.
     """
     return _push(node, dict(wanted), {})
 
 
-def wanted_by(keys: Sequence[exp.Expr], of: Node, names: Sequence[str], nulls: bool) -> dict[str, Origin]:
+def reducers_of(keys: Sequence[exp.Expr], of: Node, names: Sequence[str], nulls: bool) -> dict[str, Reducer]:
     """The plain columns among `keys`, each wanted with the values of the column of `of` beside it."""
-    found: dict[str, Origin] = {}
+    found: dict[str, Reducer] = {}
     for key, name in zip(keys, names):
         bare = key.unnest()
         if isinstance(bare, exp.Column):
-            found.setdefault(bare.name, Origin(of, name, nulls))
+            found.setdefault(bare.name, Reducer(of, name, nulls))
     return found
 
 
-def partners(
-    inputs: Sequence[Node], conditions: Sequence[exp.Expr], known: Wanted, order: Iterable[int]
-) -> dict[int, Hints]:
-    """The hints for the inputs of an inner join, in `order`, of which other columns are `known`.
+def join_filters(
+    inputs: Sequence[Node], conditions: Sequence[exp.Expr], known: Reducers, order: Iterable[int]
+) -> dict[int, RuntimeFilters]:
+    """The filters for the inputs of an inner join, in `order`, of which other columns are `known`.
 
     What an input is reduced to reduces the inputs that are joined with it.
     """
     pairs = equal_columns(conditions)
-    reached = _closed(known, pairs)
-    found: dict[int, Hints] = {}
+    reached = _close(known, pairs)
+    found: dict[int, RuntimeFilters] = {}
     for i in order:
-        found[i] = restricted(inputs[i], _among(reached, inputs[i].columns))
-        reached = _closed(_reduced(inputs[i], found[i], reached), pairs)
+        found[i] = push_filters(inputs[i], _of_columns(reached, inputs[i].columns))
+        reached = _close(_reduce(inputs[i], found[i], reached), pairs)
     return found
 
 
 # ------------------------------------------------------------------------------------------------ per node
 
-_Memo = dict[tuple[int, tuple[tuple[str, int, str], ...]], Hints]
+_Memo = dict[tuple[int, tuple[tuple[str, int, str], ...]], RuntimeFilters]
 
 
-def _push(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push(node: Node, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     key = (id(node), tuple(sorted((name, id(o.node), o.column) for name, o in wanted.items())))
     if key not in memo:
         memo[key] = push(node, wanted, memo)
@@ -110,95 +110,97 @@ def _push(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
 
 
 @singledispatch
-def push(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    """The hints for `node` and all below it."""
+def push(node: Node, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+    """The filters for `node` and all below it."""
     raise PlanError(f"no runtime filters for {type(node).__name__}")
 
 
 @push.register(Values)
 @push.register(SetOperation)
-def _push_nothing(node: Node, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push_nothing(node: Node, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     return {}
 
 
 @push.register
-def _push_scan(node: Scan, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    return {id(node): _hints(wanted, node.columns)}
+def _push_scan(node: Scan, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+    return {id(node): _filters(wanted, node.columns)}
 
 
 @push.register(Filter)
 @push.register(Generate)
 @push.register(Distinct)
-def _push_rows(node: Filter | Generate | Distinct, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    return _push(node.input, _among(wanted, node.input.columns), memo)
+def _push_rows(node: Filter | Generate | Distinct, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+    return _push(node.input, _of_columns(wanted, node.input.columns), memo)
 
 
 @push.register
-def _push_project(node: Project, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    below = _renamed(wanted, node.items)
+def _push_project(node: Project, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+    below = _rename(wanted, node.items)
     return {} if below is None else _push(node.input, below, memo)
 
 
 @push.register
-def _push_union(node: UnionAll, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push_union(node: UnionAll, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     places = ({m: wanted[n] for n, m in zip(node.names, e.columns) if n in wanted} for e in node.inputs)
-    return _merged([_push(e, below, memo) for e, below in zip(node.inputs, places)])
+    return _merge([_push(e, below, memo) for e, below in zip(node.inputs, places)])
 
 
 @push.register(Window)
 @push.register(Limit)
-def _push_partitions(node: Window | Limit, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push_partitions(node: Window | Limit, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     keys = node.keys if isinstance(node, Limit) else _names(node.keys)
-    return _push(node.input, _among(wanted, keys), memo)
+    return _push(node.input, _of_columns(wanted, keys), memo)
 
 
 @push.register
-def _push_groups(node: Aggregate, wanted: dict[str, Origin], memo: _Memo) -> Hints:
-    keyed = _renamed(wanted, node.keys) or {}
-    return {**_push(node.input, keyed, memo), id(node): _hints(wanted, [name for name, _ in node.keys])}
+def _push_groups(node: Aggregate, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+    keyed = _rename(wanted, node.keys) or {}
+    return {**_push(node.input, keyed, memo), id(node): _filters(wanted, [name for name, _ in node.keys])}
 
 
 @push.register
-def _push_join(node: Join, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push_join(node: Join, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     return _inner(node.inputs, node.conditions, wanted, memo)
 
 
-def _inner(inputs: Sequence[Node], conditions: Sequence[exp.Expr], wanted: Wanted, memo: _Memo) -> Hints:
+def _inner(
+    inputs: Sequence[Node], conditions: Sequence[exp.Expr], wanted: Reducers, memo: _Memo
+) -> RuntimeFilters:
     """Inputs with a known column first; what they are reduced to reduces the others."""
     pairs = equal_columns(conditions)
-    known = _closed(wanted, pairs)
+    known = _close(wanted, pairs)
     rest = list(inputs)
     parts = []
     while rest:
         each = next((e for e in rest if any(name in known for name in e.columns)), rest[0])
         rest.remove(each)
-        parts.append(_push(each, _among(known, each.columns), memo))
-        known = _closed(_reduced(each, parts[-1], known), pairs)
-    return _merged(parts)
+        parts.append(_push(each, _of_columns(known, each.columns), memo))
+        known = _close(_reduce(each, parts[-1], known), pairs)
+    return _merge(parts)
 
 
 @push.register(OuterJoin)
 @push.register(SemiJoin)
 @push.register(Mark)
-def _push_sides(node: OuterJoin | SemiJoin | Mark, wanted: dict[str, Origin], memo: _Memo) -> Hints:
+def _push_sides(node: OuterJoin | SemiJoin | Mark, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     """Rows of the left side by its own columns, of the right side by what the join equates them with.
 
     Where a right column is wanted with values that are not NULL, an outer join is as good as an inner one.
     """
     if isinstance(node, OuterJoin) and node.kind != "LEFT":
-        return _merged([_push(node.left, {}, memo), _push(node.right, {}, memo)])
-    if any(name in node.right.columns and not origin.nulls for name, origin in wanted.items()):
+        return _merge([_push(node.left, {}, memo), _push(node.right, {}, memo)])
+    if any(name in node.right.columns and not reducer.nulls for name, reducer in wanted.items()):
         return _inner((node.left, node.right), node.conditions, wanted, memo)
-    ours = _among(wanted, node.left.columns)
+    ours = _of_columns(wanted, node.left.columns)
     left = _push(node.left, ours, memo)
-    known = _closed(_reduced(node.left, left, ours), equal_columns(node.conditions))
-    return _merged([left, _push(node.right, _among(known, node.right.columns), memo)])
+    known = _close(_reduce(node.left, left, ours), equal_columns(node.conditions))
+    return _merge([left, _push(node.right, _of_columns(known, node.right.columns), memo)])
 
 
 # ------------------------------------------------------------------------------------------------ columns
 
 
-def _closed(wanted: Wanted, pairs: Sequence[tuple[str, str, bool]]) -> dict[str, Origin]:
+def _close(wanted: Reducers, pairs: Sequence[tuple[str, str, bool]]) -> dict[str, Reducer]:
     """`wanted` with the columns that are equal to a wanted one."""
     known = dict(wanted)
     changed = True
@@ -212,20 +214,20 @@ def _closed(wanted: Wanted, pairs: Sequence[tuple[str, str, bool]]) -> dict[str,
     return known
 
 
-def _reduced(node: Node, hints: Hints, known: Wanted) -> dict[str, Origin]:
-    """`known` with the columns of `node` that come from a scan with hints: they hold no more than its rows do."""
+def _reduce(node: Node, filters: RuntimeFilters, known: Reducers) -> dict[str, Reducer]:
+    """`known` with the columns of `node` that come from a scan with filters: they hold no more than its rows do."""
     found = dict(known)
     for name in node.columns:
         if name in found:
             continue
         *above, (scan, source) = path(node, name)
         simple = all(isinstance(each, (Filter, Project, Join)) for each, _ in above)
-        if simple and isinstance(scan, Scan) and hints.get(id(scan)):
-            versions: Node = History(scan, hints[id(scan)])
+        if simple and isinstance(scan, Scan) and filters.get(id(scan)):
+            versions: Node = History(scan, filters[id(scan)])
             for each, _ in reversed(above):
                 if isinstance(each, Filter) and references(each.condition) <= set(scan.columns):
                     versions = Filter(versions, each.condition)
-            found[name] = Origin(versions, source, nulls=True)
+            found[name] = Reducer(versions, source, nulls=True)
     return found
 
 
@@ -233,18 +235,20 @@ def _names(keys: Iterable[exp.Expr]) -> list[str]:
     return [bare.name for bare in (key.unnest() for key in keys) if isinstance(bare, exp.Column)]
 
 
-def _hints(wanted: Wanted, columns: Sequence[str]) -> tuple[KeyHint, ...]:
-    return tuple(KeyHint(name, wanted[name].node, wanted[name].column) for name in columns if name in wanted)
+def _filters(wanted: Reducers, columns: Sequence[str]) -> tuple[RuntimeFilter, ...]:
+    return tuple(
+        RuntimeFilter(name, wanted[name].node, wanted[name].column) for name in columns if name in wanted
+    )
 
 
-def _among(wanted: Wanted, columns: Iterable[str]) -> dict[str, Origin]:
+def _of_columns(wanted: Reducers, columns: Iterable[str]) -> dict[str, Reducer]:
     present = set(columns)
-    return {name: origin for name, origin in wanted.items() if name in present}
+    return {name: reducer for name, reducer in wanted.items() if name in present}
 
 
-def _renamed(wanted: Wanted, items: Sequence[tuple[str, exp.Expr]]) -> dict[str, Origin] | None:
+def _rename(wanted: Reducers, items: Sequence[tuple[str, exp.Expr]]) -> dict[str, Reducer] | None:
     """What is wanted of the input; None where no row is, because a wanted value is always NULL."""
-    found: dict[str, Origin] = {}
+    found: dict[str, Reducer] = {}
     for name, expression in items:
         bare = expression.unnest()
         if name in wanted and isinstance(bare, exp.Null) and not wanted[name].nulls:
@@ -254,19 +258,19 @@ def _renamed(wanted: Wanted, items: Sequence[tuple[str, exp.Expr]]) -> dict[str,
     return found
 
 
-def _merged(parts: Sequence[Hints]) -> Hints:
-    """Every subplan with the hints that all its uses agree on."""
-    found: Hints = {}
+def _merge(parts: Sequence[RuntimeFilters]) -> RuntimeFilters:
+    """Every subplan with the filters that all its uses agree on."""
+    found: RuntimeFilters = {}
     for part in parts:
-        for name, hints in part.items():
+        for name, filters in part.items():
             if name not in found:
-                found[name] = hints
-            elif not _alike(found[name], hints):
+                found[name] = filters
+            elif not _agree(found[name], filters):
                 found[name] = ()
     return found
 
 
-def _alike(a: tuple[KeyHint, ...], b: tuple[KeyHint, ...]) -> bool:
+def _agree(a: tuple[RuntimeFilter, ...], b: tuple[RuntimeFilter, ...]) -> bool:
     return [(h.column, id(h.leaf), h.of_column) for h in a] == [
         (h.column, id(h.leaf), h.of_column) for h in b
     ]

@@ -4,7 +4,7 @@ The accumulators of a group after commit s are those before the interval plus th
 delta rows up to s: one window over (group, commit). A hidden row count tells when a group is empty.
 
 What cannot be taken back (MIN, MAX, FLOAT and DOUBLE sums; see `accumulators`) is carried on all the same, and rows say
-by `_hit` for which groups that went wrong. Those are computed from their rows (`repaired`); mostly there are none.
+by `_hit` for which groups that went wrong. Those are computed from their rows (`repaired_versions`); mostly there are none.
 
 >>> from sqlglot import parse_one
 >>> from cq_engine.algebra.names import Names
@@ -19,7 +19,7 @@ by `_hit` for which groups that went wrong. Those are computed from their rows (
 Aggregate BY (cust AS k0) COUNT(*) AS _n, CAST((COALESCE(SUM(CAST((CASE WHEN NOT (amt) IS NULL THEN 1 END) AS BIGINT)), 0)) AS BIGINT) AS a0, CAST((COALESCE(SUM(CAST(((amt)) AS BIGINT)), 0)) AS BIGINT) AS a1
   Scan orders (cust, amt)
 >>> context = Context(RULES, Names(), frozenset({"orders"}), {id(total): state})
->>> print([line.split()[0] for line in explain(accumulated(total, context)).splitlines()])
+>>> print([line.split()[0] for line in explain(accumulator_versions(total, context)).splitlines()])
 ['Project', 'Window', 'UnionAll', 'Aggregate', '#1', 'Project', 'SemiJoin', 'State', 'Distinct', 'Project', '#1']
 """
 
@@ -43,9 +43,9 @@ from cq_engine.algebra.nodes import (
     Generate,
     Given,
     Join,
-    KeyHint,
     Node,
     Project,
+    RuntimeFilter,
     Scan,
     SemiJoin,
     StateRows,
@@ -59,15 +59,15 @@ from cq_engine.delta.accumulators import Accumulator, Kept, TypeOf, kept_functio
 from cq_engine.delta.context import Context, delta
 from cq_engine.delta.linear import number
 from cq_engine.delta.partition import same
-from cq_engine.delta.regroup import at_points, grouped
+from cq_engine.delta.regroup import at_points, group_points
 
 __all__ = [
     "COUNT",
     "HIT",
     "State",
-    "accumulated",
+    "accumulator_versions",
     "initial_state",
-    "repaired",
+    "repaired_versions",
     "state_names",
     "state_of",
     "state_rows",
@@ -148,40 +148,40 @@ def state_names(node: Aggregate, state: State) -> tuple[str, ...]:
 
 
 def state_rows(node: Aggregate, state: State, context: Context) -> Node:
-    """The stored groups, or those that the context's hints let through."""
-    return StateRows(state.label, state_names(node, state), context.hints.get(id(node), ()))
+    """The stored groups, or those that the context's filters let through."""
+    return StateRows(state.label, state_names(node, state), context.filters.get(id(node), ()))
 
 
 # ------------------------------------------------------------------------------------------------ versions
 
 
-def accumulated(node: Aggregate, context: Context) -> Node:
+def accumulator_versions(node: Aggregate, context: Context) -> Node:
     """The accumulators of a stored aggregate's affected groups as versions.
 
     Columns: the state's in the plan's names, `_from`, `_to`, and `_hit` where rows leave that cannot be taken back.
     Groups that have become empty are there with a row count of 0.
     """
     if id(node) not in context.accumulated:
-        result = _carried(node, context.stored[id(node)], context)
+        result = _carry(node, context.stored[id(node)], context)
         context.kept.append(result)
         context.accumulated[id(node)] = result
     return context.accumulated[id(node)]
 
 
-def repaired(node: Aggregate, hit: Given, context: Context) -> Node:
+def repaired_versions(node: Aggregate, hit: Given, context: Context) -> Node:
     """The same versions (without `_hit`) of just the groups in `hit`, from their rows."""
     state = context.stored[id(node)]
     count, *names = state_names(node, state)[len(node.keys) :]
     sums = tuple((name, e) for name, (_, e) in zip(names, _plain_sums(state)))
-    return grouped(node, at_points(node, context, hit), count, sums)
+    return group_points(node, at_points(node, context, hit), count, sums)
 
 
-def _carried(node: Aggregate, state: State, context: Context) -> Node:
+def _carry(node: Aggregate, state: State, context: Context) -> Node:
     """Stored accumulators plus the running sums of the delta's weighted terms."""
     names = state_names(node, state)
     keys, sums = names[: len(node.keys)], names[len(node.keys) :]
     only_more = context.insert_only and _is_monotone(node.input)
-    watched = [] if state.exact or only_more else _watched(state, sums, context)
+    watched = [] if state.exact or only_more else _watch(state, sums, context)
     group = tuple((name, e) for name, (_, e) in zip(keys, node.keys))
     terms = (*_signed_sums(state, sums), *((name, lost) for name, lost, _ in watched))
     changes = Aggregate(delta(node.input, context), (*group, (FROM, column(VERSION))), terms)
@@ -228,10 +228,10 @@ def _is_monotone(node: Node) -> bool:
 def _stored_before(node: Aggregate, state: State, keys: tuple[str, ...], context: Context) -> Node:
     """The affected groups as they are stored."""
     changes = delta(node.input, context)
-    hints = tuple(
-        KeyHint(k, changes, e.name) for k, (_, e) in zip(keys, node.keys) if isinstance(e, exp.Column)
+    filters = tuple(
+        RuntimeFilter(k, changes, e.name) for k, (_, e) in zip(keys, node.keys) if isinstance(e, exp.Column)
     )
-    stored: Node = StateRows(state.label, state_names(node, state), hints)
+    stored: Node = StateRows(state.label, state_names(node, state), filters)
     if not keys:
         return stored
     names = tuple(context.names.fresh("k") for _ in keys)
@@ -242,7 +242,7 @@ def _stored_before(node: Aggregate, state: State, keys: tuple[str, ...], context
 _Test = Callable[[exp.Expr, Mapping[str, str]], exp.Expr]
 
 
-def _watched(state: State, sums: Sequence[str], context: Context) -> list[tuple[str, exp.Expr, _Test]]:
+def _watch(state: State, sums: Sequence[str], context: Context) -> list[tuple[str, exp.Expr, _Test]]:
     """For each accumulator that cannot take rows back: what leaves at a commit, and when that is too much.
 
     The test is over the column of what left and the running accumulators. A minimum that goes on without what left is

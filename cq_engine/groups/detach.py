@@ -22,7 +22,7 @@ from cq_engine.core.errors import CQError
 from cq_engine.definition.analysis import compile_definition, shape_of
 from cq_engine.definition.registry import Registry
 from cq_engine.definition.start import Start, prepare_start
-from cq_engine.planner.compiled import Compiled, recomputed
+from cq_engine.planner.compiled import Compiled, recompute_in_full
 from cq_engine.refresh.cluster import write_log
 from cq_engine.spark.settings import meaning
 
@@ -80,7 +80,7 @@ def _own_start(
     try:
         start = prepare_start(services, own, compiled, position, snapshot=False)
     except CQError:
-        compiled = recomputed(
+        compiled = recompute_in_full(
             compiled, "its states could not be computed when it was detached from its query group"
         )
         options = tuple({**dict(own.options), "refresh": "full"}.items())

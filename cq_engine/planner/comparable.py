@@ -15,7 +15,7 @@ __all__ = ["comparable"]
 
 
 def comparable(expression: str, kind: str) -> str:
-    """`expression`, of the Spark type `kind`, in a form of which GROUP BY finds the same values.
+    """`expression`, of the Spark type `kind`, in a each of which GROUP BY finds the same values.
 
     A variant is compared by its JSON and its schema.
 
@@ -25,27 +25,27 @@ def comparable(expression: str, kind: str) -> str:
     'array_sort(transform(map_entries(m), e0 -> struct(e0.key, e0.value)))'
     """
     found = spark_type(kind)
-    return _form(expression, found, 0) if _needs(found) else expression
+    return _comparable(expression, found, 0) if _needs(found) else expression
 
 
 def _needs(kind: t.DataType) -> bool:
     return contains(kind, (t.MapType, t.VariantType)) or bool(collations(kind))
 
 
-def _form(value: str, kind: t.DataType, depth: int) -> str:
+def _comparable(value: str, kind: t.DataType, depth: int) -> str:
     if not _needs(kind):
         return value
     item = f"e{depth}"
     if isinstance(kind, t.VariantType):
         return f"struct(to_json({value}), schema_of_variant({value}))"
     if isinstance(kind, t.ArrayType):
-        return f"transform({value}, {item} -> {_form(item, kind.elementType, depth + 1)})"
+        return f"transform({value}, {item} -> {_comparable(item, kind.elementType, depth + 1)})"
     if isinstance(kind, t.MapType):
-        pair = f"struct({_form(f'{item}.key', kind.keyType, depth + 1)}, {_form(f'{item}.value', kind.valueType, depth + 1)})"
+        pair = f"struct({_comparable(f'{item}.key', kind.keyType, depth + 1)}, {_comparable(f'{item}.value', kind.valueType, depth + 1)})"
         return f"array_sort(transform(map_entries({value}), {item} -> {pair}))"
     if isinstance(kind, t.StructType):
         fields = ", ".join(
-            _form(f"{value}.{quote(each.name)}", each.dataType, depth + 1) for each in kind.fields
+            _comparable(f"{value}.{quote(each.name)}", each.dataType, depth + 1) for each in kind.fields
         )
         return f"CASE WHEN {value} IS NOT NULL THEN struct({fields}) END"
     return f"CAST({value} AS STRING)"

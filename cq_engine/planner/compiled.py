@@ -20,7 +20,7 @@ from cq_engine.algebra.nodes import (
     Node,
     column,
 )
-from cq_engine.algebra.rewrite.deterministic_ordering import untied
+from cq_engine.algebra.rewrite.deterministic_ordering import ordering_notes
 from cq_engine.algebra.rewrite.normal import normal
 from cq_engine.algebra.rewrite.pruning import prune, scans
 from cq_engine.catalog.model import Table
@@ -29,7 +29,7 @@ from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import contains, key_problem, spark_type
 from cq_engine.delta.context import aggregates
 from cq_engine.delta.stored import State, state_of
-from cq_engine.planner.deterministic import total
+from cq_engine.planner.deterministic import deterministic_query
 from cq_engine.planner.select_list import parse
 from cq_engine.planner.union_types import union_types
 from cq_engine.planner.verdict import classify, full
@@ -38,10 +38,10 @@ __all__ = [
     "Compiled",
     "StoredAggregate",
     "Types",
-    "assembled",
+    "assemble",
     "compile_query",
     "lowered_query",
-    "recomputed",
+    "recompute_in_full",
 ]
 
 Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
@@ -68,7 +68,7 @@ class StoredAggregate:
 class Compiled:
     """`node` is None where the query is recomputed in full; `outputs` are the plan's names of the result columns.
 
-    `text` gives the result from scratch: the user's query, or the plan's where ties had to be broken. `notes` are the
+    `text` gives the result from scratch: the user's query, or the plan's where its orders had to be made deterministic. `notes` are the
     reasons that say what cannot be made certain.
     """
 
@@ -123,12 +123,12 @@ def compile_query(
     names = Names()
     shown = _key_names(declared, columns)
     try:
-        lowered, totally, notes = lowered_query(text, columns, sources, types, names)
-        compiled = assembled(totally, columns, sources, shown, types, names, lowered)
+        lowered, whole_text, notes = lowered_query(text, columns, sources, types, names)
+        compiled = assemble(whole_text, columns, sources, shown, types, names, lowered)
         return replace(compiled, reasons=(*compiled.reasons, *notes), notes=notes)
     except (NotLowered, SqlglotError) as reason:
         said = str(reason).splitlines()[0]
-        notes = _untied(text)
+        notes = _ordering_notes(text)
         return Compiled(
             text, tuple(columns), shown, declared is not None, sources, names, None,
             tuple(c.name for c in columns), (), "FULL", (full(said), *notes), notes=notes,
@@ -138,7 +138,7 @@ def compile_query(
 def lowered_query(
     text: str, columns: Sequence[Column], sources: Mapping[str, Table], types: Types, names: Names
 ) -> tuple[Lowered, str, tuple[str, ...]]:
-    """The query in the algebra with its orders total, its text, and notes on ties that cannot be broken.
+    """The query in the algebra with a deterministic ordering, its text, and notes on orders that cannot be made so.
 
     Raises AnalysisError for a query that is not deterministic, NotLowered or sqlglot's error where there is no algebra.
     """
@@ -146,10 +146,10 @@ def lowered_query(
     _deterministic(tree)
     lowered = lower(tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names, types)
     lowered = replace(lowered, node=union_types(lowered.node, types))
-    return total(lowered, text, columns, _table_keys(lowered.node, sources), types, names)
+    return deterministic_query(lowered, text, columns, _table_keys(lowered.node, sources), types, names)
 
 
-def recomputed(compiled: Compiled, reason: str) -> Compiled:
+def recompute_in_full(compiled: Compiled, reason: str) -> Compiled:
     """The same query, recomputed in full."""
     names = tuple(c.name for c in compiled.columns)
     return replace(
@@ -158,7 +158,31 @@ def recomputed(compiled: Compiled, reason: str) -> Compiled:
     )  # fmt: skip
 
 
-def assembled(
+@dataclass(frozen=True)
+class Rewriting:
+    """What the rules may need that rewrite a query's plan before its deltas are planned."""
+
+    names: Names
+    types: Types
+    table_key: TableKeys
+    outputs: tuple[str, ...]
+
+
+def _write_normally(node: Node, given: Rewriting) -> Node:
+    """Without operators that others express, with unions of one type."""
+    result = normal(node, given.names, lambda each: facts(each, given.table_key).present)
+    return result if result is node else union_types(result, given.types)
+
+
+def _prune(node: Node, given: Rewriting) -> Node:
+    """Without columns that the result does not depend on."""
+    return prune(node, given.outputs, lambda table: given.table_key(table) or ())
+
+
+RULES: tuple[Callable[[Node, Rewriting], Node], ...] = (_write_normally, _prune)
+
+
+def assemble(
     text: str,
     columns: Sequence[Column],
     sources: Mapping[str, Table],
@@ -178,13 +202,12 @@ def assembled(
     else:
         key = declared
         checked = not covers(lowered.node, [visible[k.lower()] for k in declared], lowered.outputs, table_key)
-    node = normal(lowered.node, names, lambda each: facts(each, table_key).present)
-    if node is not lowered.node:
-        node = union_types(node, types)
-    node = prune(node, lowered.outputs, lambda table: sources[table].primary_key or ())
+    node = lowered.node
+    for rule in RULES:
+        node = rule(node, Rewriting(names, types, table_key, lowered.outputs))
     stored = []
     for number, aggregate in enumerate(aggregates(node)):
-        found = _stored(aggregate, f"block_{number + 1}", types)
+        found = _store(aggregate, f"block_{number + 1}", types)
         if found is not None:
             stored.append(found)
     count = None
@@ -192,7 +215,7 @@ def assembled(
         assert key is not None
         keys = tuple((names.fresh("key"), column(visible[k.lower()])) for k in key)
         aggregate = Aggregate(node, keys, (), scalar=not keys)
-        count = _stored(aggregate, KEY_STATE, types)
+        count = _store(aggregate, KEY_STATE, types)
     verdict, reasons = classify(node, {id(each.node): each.state.exact for each in stored})
     return Compiled(
         text, tuple(columns), key, checked, sources, names, node, lowered.outputs, tuple(stored), verdict, reasons, count
@@ -207,14 +230,14 @@ def _table_keys(node: Node, sources: Mapping[str, Table]) -> TableKeys:
     return TableKeys(lambda name: sources[name].primary_key, column_types(node, type_of), nullable)
 
 
-def _untied(text: str) -> tuple[str, ...]:
+def _ordering_notes(text: str) -> tuple[str, ...]:
     try:
-        return untied(parse(text))
+        return ordering_notes(parse(text))
     except SqlglotError:
         return ()
 
 
-def _stored(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
+def _store(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
     """`node` with its state, where all its functions can be kept."""
 
     def type_of(expression: exp.Expr) -> str:

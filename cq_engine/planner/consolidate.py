@@ -13,13 +13,13 @@ from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import VERSION, WEIGHT
 from cq_engine.planner.comparable import comparable
 
-__all__ = ["DUPLICATE", "log_rows"]
+__all__ = ["DUPLICATE", "consolidate"]
 
 DUPLICATE = "_duplicate"
 """TRUE in rows whose result key stands for two rows at once."""
 
 
-def log_rows(
+def consolidate(
     signed: str, columns: Sequence[str], key: Sequence[str] | None, types: Sequence[str] | None = None
 ) -> str:
     """SQL for the delta log's rows from the relation `signed` (`columns`, `_v`, `_w`).

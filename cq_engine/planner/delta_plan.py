@@ -19,11 +19,11 @@ from cq_engine.algebra.nodes import (
     StateRows,
     inner_first,
 )
-from cq_engine.delta.context import Context, delta, touched
+from cq_engine.delta.context import Context, delta, has_changes
 from cq_engine.delta.rules import RULES
-from cq_engine.delta.stored import HIT, accumulated, repaired
+from cq_engine.delta.stored import HIT, accumulator_versions, repaired_versions
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
-from cq_engine.planner.consolidate import log_rows
+from cq_engine.planner.consolidate import consolidate
 
 __all__ = ["DeltaPlan", "Stage", "plan_delta"]
 
@@ -88,7 +88,7 @@ class DeltaPlan:
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""
         compiled = self.compiled
-        inner = log_rows("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
+        inner = consolidate("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
         shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
         text = (
             f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
@@ -114,7 +114,7 @@ def plan_delta(
     assert compiled.node is not None
     stored = {id(each.node): each.state for each in compiled.states}
     context = Context(RULES, compiled.names, changed, stored, insert_only, at_once)
-    stages = [_stage(each, context) for each in compiled.stored if touched(each.node, context)]
+    stages = [_stage(each, context) for each in compiled.stored if has_changes(each.node, context)]
     root = delta(compiled.node, context)
     if isinstance(root, Empty) and not stages:
         return None
@@ -126,7 +126,7 @@ def plan_delta(
 def _stage(stored: StoredAggregate, context: Context) -> Stage:
     """Plans the aggregate's versions, and puts a leaf for them in the place where everything above finds them."""
     node: Aggregate = stored.node
-    root = accumulated(node, context)
+    root = accumulator_versions(node, context)
     shown = tuple(name for name in root.columns if name != HIT)
     given = Given(f"block_{stored.state.label}", shown)
     context.accumulated[id(node)] = given
@@ -135,7 +135,7 @@ def _stage(stored: StoredAggregate, context: Context) -> Stage:
         return Stage(stored, given, root)
     keys = tuple(context.names.fresh("k") for _ in node.keys)
     hit = Given(f"hit_{stored.state.label}", keys)
-    return Stage(stored, given, root, hit, repaired(node, hit, context))
+    return Stage(stored, given, root, hit, repaired_versions(node, hit, context))
 
 
 def is_key_count(stage: Stage) -> bool:

@@ -1,4 +1,4 @@
-"""A lowered query with total orders, and its text.
+"""A lowered query with a deterministic ordering, and its text.
 
 The result R is what the rewritten plan gives. So whatever computes R from scratch (a first snapshot, a recompute in
 full) runs the plan's text in the place of the user's, wherever the two may differ.
@@ -15,18 +15,18 @@ from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.lowering.lowered import Lowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, PlanError, Scan
-from cq_engine.algebra.rewrite.deterministic_ordering import break_ties
+from cq_engine.algebra.rewrite.deterministic_ordering import make_deterministic
 from cq_engine.core.columns import Column
 from cq_engine.planner.comparable import comparable
 
-__all__ = ["query_text", "total"]
+__all__ = ["deterministic_query", "query_text"]
 
 
-def total(
+def deterministic_query(
     lowered: Lowered, text: str, columns: Sequence[Column], table_keys: TableKeys, types: Types, names: Names
 ) -> tuple[Lowered, str, tuple[str, ...]]:
-    """The query with ties broken, its text, and notes on ties that cannot be."""
-    node, notes = break_ties(lowered.node, table_keys, types, comparable, names)
+    """The query with a deterministic ordering, its text, and notes on orders that cannot be made so."""
+    node, notes = make_deterministic(lowered.node, table_keys, types, comparable, names)
     if node is lowered.node:
         return lowered, text, notes
     return replace(lowered, node=node), query_text(node, lowered.outputs, columns), notes

@@ -34,7 +34,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import MEMBER, Table
 from cq_engine.core.columns import Column
-from cq_engine.planner.compiled import Compiled, Types, assembled, lowered_query
+from cq_engine.planner.compiled import Compiled, Types, assemble, lowered_query
 from cq_engine.planner.deterministic import query_text
 from cq_engine.planner.words import Constant
 
@@ -175,7 +175,7 @@ def compile_members(
     declared = None if key is None else (MEMBER, *key)
     if any(start in starts for start in _literal_places(whole.node)):
         raise NotGrouped("a constant stands elsewhere in the plan, too")
-    compiled = assembled(text, wide, tables, declared, types, names, whole)
+    compiled = assemble(text, wide, tables, declared, types, names, whole)
     if compiled.key_checked or (key is None) != (compiled.key is None):
         raise NotGrouped("the key of all members is not that of one")
     return replace(compiled, text=query_text(whole.node, compiled.outputs, compiled.columns))

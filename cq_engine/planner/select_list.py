@@ -78,7 +78,7 @@ def select_list(text: str) -> SelectList:
     outside = [i for i in calls if not first <= i < last]
     items = _items(text, tokens, first, last)
     if outside:
-        raise _misplaced(text, tokens[outside[0]])
+        raise _misplaced_error(text, tokens[outside[0]])
     kept = [item for item in items if item.kind == "result"]
     if not kept:
         raise AnalysisError(
@@ -86,10 +86,10 @@ def select_list(text: str) -> SelectList:
             detail="delta functions describe a change of a result row; here a result row has no columns",
             hint="select at least one column of the result",
         )
-    return SelectList(tuple(items), _blanked(text, tokens, last, items))
+    return SelectList(tuple(items), _blank(text, tokens, last, items))
 
 
-def _blanked(text: str, tokens: Sequence[Token], last: int, items: Sequence[Item]) -> str:
+def _blank(text: str, tokens: Sequence[Token], last: int, items: Sequence[Item]) -> str:
     """The text with spaces in the place of delta functions and of their commas: all other offsets stay as they are."""
     shown = list(text)
     end = tokens[last - 1].end + 1
@@ -135,13 +135,13 @@ def _bounds(tokens: Sequence[Token]) -> tuple[int, int]:
             and token.text.upper() in _END
             and token.token_type != TokenType.IDENTIFIER
         ):
-            if _aliased(tokens, i):
+            if _with_alias(tokens, i):
                 continue
             return first, i
     return (first if first is not None else len(tokens)), len(tokens)
 
 
-def _aliased(tokens: Sequence[Token], i: int) -> bool:
+def _with_alias(tokens: Sequence[Token], i: int) -> bool:
     return i > 0 and tokens[i - 1].token_type == TokenType.ALIAS
 
 
@@ -214,7 +214,7 @@ def _closing(tokens: Sequence[Token], opening: int, end: int) -> int:
     return end - 1
 
 
-def _misplaced(text: str, token: Token) -> AnalysisError:
+def _misplaced_error(text: str, token: Token) -> AnalysisError:
     location: Location = location_at(text, token.start)
     return AnalysisError(
         f"{token.text.lower()}() stands outside the outermost SELECT list",

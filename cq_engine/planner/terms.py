@@ -16,11 +16,11 @@ def terms(roots: Sequence[Node], statistics: Statistics, decision: Decision) -> 
     found: dict[str, None] = {}
     for leaf in _leaves(roots, set()):
         table = next(t for t in statistics.tables if t.name == leaf.scan.table)
-        if not leaf.hints:
+        if not leaf.filters:
             found[f"{table.name}: all of its {table.rows} rows"] = None
-        for hint in leaf.hints:
-            column, of = leaf.scan.source_of(hint.column), change_columns(hint.leaf, hint.of_column)
-            found[_said(table, column, of, statistics, decision)] = None
+        for filter_ in leaf.filters:
+            column, of = leaf.scan.source_of(filter_.column), change_columns(filter_.leaf, filter_.of_column)
+            found[_say(table, column, of, statistics, decision)] = None
     return tuple(found)
 
 
@@ -30,11 +30,11 @@ def _leaves(roots: Sequence[Node], seen: set[int]) -> Iterator[History]:
             continue
         seen.add(id(node))
         if isinstance(node, History):
-            yield from [History(node.scan, hints) for hints in node.among] or [node]
+            yield from [History(node.scan, filters) for filters in node.among] or [node]
         yield from _leaves(children(node), seen)
 
 
-def _said(
+def _say(
     table: TableStatistics, column: str, of: ChangeColumns | None, statistics: Statistics, decision: Decision
 ) -> str:
     source = "rows found before" if of is None else "changed " + ", ".join(sorted({name for name, _ in of}))

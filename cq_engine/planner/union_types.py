@@ -29,11 +29,11 @@ def union_types(node: Node, types: Types) -> Node:
         types: Spark's types of expressions over a node's columns.
     """
     return rebuild(
-        node, lambda each: _aligned(each, types) if isinstance(each, (UnionAll, SetOperation)) else each
+        node, lambda each: _align(each, types) if isinstance(each, (UnionAll, SetOperation)) else each
     )
 
 
-def _aligned(node: UnionAll | SetOperation, types: Types) -> Node:
+def _align(node: UnionAll | SetOperation, types: Types) -> Node:
     wanted = tuple(types(node, [column(name) for name in node.names]))
     inputs = tuple(_cast(each, wanted, types) for each in children(node))
     if inputs == children(node):

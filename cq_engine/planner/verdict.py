@@ -96,21 +96,21 @@ def _join(node: Join, stored: Exact) -> Block:
 
 @block.register
 def _outer_join(node: OuterJoin, stored: Exact) -> Block:
-    return f"{node.kind} JOIN{_on(node)}", INCREMENTAL, _matched(node)
+    return f"{node.kind} JOIN{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
 @block.register
 def _semi_join(node: SemiJoin, stored: Exact) -> Block:
     what = "rows without a match" if node.anti else "rows with a match"
-    return f"{what}{_on(node)}", INCREMENTAL, _matched(node)
+    return f"{what}{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
 @block.register
 def _mark(node: Mark, stored: Exact) -> Block:
-    return f"is there a match{_on(node)}", INCREMENTAL, _matched(node)
+    return f"is there a match{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
-def _matched(node: OuterJoin | SemiJoin | Mark) -> str:
+def _how_matched(node: OuterJoin | SemiJoin | Mark) -> str:
     sides = [set(node.left.columns), set(node.right.columns)]
     for condition in node.conditions:
         bare = condition.unnest()
@@ -128,7 +128,7 @@ def _aggregate(node: Aggregate, stored: Exact) -> Block:
     keys = _list((e for _, e in node.keys), node.input)
     calls = _calls(e for _, e in node.functions)
     if node.of:
-        return node.of, *_counted(node, stored)
+        return node.of, *_counts(node, stored)
     what = f"GROUP BY {keys}" if node.keys else "aggregate without GROUP BY"
     what += f" ({calls})" if calls else ""
     each = "per group" if node.keys else "for the one row"
@@ -143,7 +143,7 @@ def _aggregate(node: Aggregate, stored: Exact) -> Block:
     return what, INCREMENTAL, f"sums and counts are kept {each}"
 
 
-def _counted(node: Aggregate, stored: Exact) -> tuple[str, str]:
+def _counts(node: Aggregate, stored: Exact) -> tuple[str, str]:
     if id(node) in stored:
         return INCREMENTAL, "the number of equal rows is kept"
     return AFFECTED_KEYS, "equal rows are counted anew where rows change"

@@ -256,8 +256,8 @@ class IntervalBinder:
         Before them a key that is the same for leaves with the same rows.
         """
         table = self.tables[leaf.scan.table]
-        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
-        wanted = self._keys.wanted(table, leaf.hints, leaf.scan.fields)
+        restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
+        wanted = self._keys.wanted(table, leaf.filters, leaf.scan.fields)
         key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
@@ -275,11 +275,11 @@ class IntervalBinder:
         return self._gather_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
 
     def _gather_rows(self, leaf: History) -> pa.Table | None:
-        """The versions of rows that change and of rows that a group of hints wants, each once."""
+        """The versions of rows that change and of rows that a group of filters wants, each once."""
         key = ("gathered", id(leaf))
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
-            groups = [self._version_rows(History(leaf.scan, hints))[1] for hints in leaf.among]
+            groups = [self._version_rows(History(leaf.scan, filters))[1] for filters in leaf.among]
             found = [rows for rows in groups if rows is not None]
             known = log is not None and self.undo and len(found) == len(groups)
             self._known_rows[key] = unite([log.moving, *found], log.table) if known and log else None
@@ -294,7 +294,7 @@ class IntervalBinder:
         if versions is not None:
             columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
             return self._name_rows(key, versions, columns)
-        restrict = self._keys.restrict(table, leaf.hints, leaf.scan.fields)
+        restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
         net, insert_only = self._net(leaf.scan.table)
         relation = fresh_name(f"base_{leaf.scan.table}")
         self.relations[relation] = self._base_frame(table, restrict)
@@ -345,7 +345,9 @@ class IntervalBinder:
 
     def _state_restrict(self, leaf: StateRows) -> Restrict:
         table = self.states[leaf.label]
-        return self._keys.restrict(table, leaf.hints, tuple(zip(leaf.names, (c.name for c in table.columns))))
+        return self._keys.restrict(
+            table, leaf.filters, tuple(zip(leaf.names, (c.name for c in table.columns)))
+        )
 
     def _wanted_state(self, leaf: StateRows) -> pa.Table | None:
         """The rows of a state that a leaf wants, where the driver can have them."""
@@ -372,7 +374,7 @@ class IntervalBinder:
         return name
 
     def _state_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
-        """The wanted rows of a state. Its hints are on its identity, so that its changes can be narrowed too."""
+        """The wanted rows of a state. Its filters are on its identity, so that its changes can be narrowed too."""
         small = self.reader.small_image(table, self.a)
         if small is not None:
             return filter_rows(small, restrict)

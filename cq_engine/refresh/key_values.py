@@ -1,6 +1,6 @@
 """Which values the keys of a delta have, and so which rows of a table a refresh can need.
 
-A hint (`delta.hints`) names a column of the delta plan. Where the rows below that column are few and at hand, the
+A filter_ (`delta.filters`) names a column of the delta plan. Where the rows below that column are few and at hand, the
 driver follows it down to them: change rows, rows given by an earlier statement, versions that were read before.
 """
 
@@ -20,8 +20,8 @@ from cq_engine.algebra.nodes import (
     Filter,
     Given,
     History,
-    KeyHint,
     Node,
+    RuntimeFilter,
     Scan,
 )
 from cq_engine.catalog.model import VersionedTable
@@ -84,7 +84,7 @@ class KeyValues:
         log: Callable[[str], UncompactedLog | None],
         versions: Callable[[History], pa.Table | None],
         reduced: Callable[[VersionedTable, Restrict], Restrict],
-        remaining: Callable[[VersionedTable, str, KeyHint, int], pa.Array | None],
+        remaining: Callable[[VersionedTable, str, RuntimeFilter, int], pa.Array | None],
         limits: Limits,
     ) -> None:
         self._limits = limits
@@ -93,7 +93,7 @@ class KeyValues:
         self._versions = versions
         self._reduced = reduced
         self._remaining = remaining
-        self._restricts: dict[tuple[int, int], tuple[Sequence[KeyHint], Wanted]] = {}
+        self._restricts: dict[tuple[int, int], tuple[Sequence[RuntimeFilter], Wanted]] = {}
         self._given: dict[str, pa.Table] = {}
         self._kept: list[Node] = []
         self._known: dict[tuple[int, str], pa.Array | None] = {}
@@ -103,45 +103,45 @@ class KeyValues:
         self._given[name] = rows
 
     def restrict(
-        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+        self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
     ) -> dict[str, pa.Array]:
         """The values by column of which rows have to be read; {} to read everything, a column without values: nothing."""
-        return self._look_up(table, hints, fields).left
+        return self._look_up(table, filters, fields).left
 
     def wanted(
-        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+        self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
     ) -> dict[str, pa.Array]:
         """The values by column that rows have which the plan can need, wherever they are; {} for all rows."""
-        return self._look_up(table, hints, fields).wanted
+        return self._look_up(table, filters, fields).wanted
 
     def _look_up(
-        self, table: VersionedTable, hints: Sequence[KeyHint], fields: Sequence[tuple[str, str]]
+        self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
     ) -> Wanted:
-        key = (table.id, id(hints))
+        key = (table.id, id(filters))
         if key not in self._restricts:
             sources = dict(fields)
             found = {}
-            for hint in hints:
-                values = self._values(hint.leaf, hint.of_column)
-                fitting = None if values is None else _fitting(values, table, sources[hint.column])
+            for filter_ in filters:
+                values = self._values(filter_.leaf, filter_.of_column)
+                fitting = None if values is None else _fitting(values, table, sources[filter_.column])
                 if fitting is not None:
-                    found[sources[hint.column]] = fitting
+                    found[sources[filter_.column]] = fitting
             most = self._limits.key_values
             left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= most}
             if not found:
-                left = self._large(table, hints, sources)
+                left = self._large(table, filters, sources)
             wanted = {name: values for name, values in found.items() if len(values) <= most}
-            self._restricts[key] = hints, Wanted(wanted, left)
+            self._restricts[key] = filters, Wanted(wanted, left)
         return self._restricts[key][1]
 
     def _large(
-        self, table: VersionedTable, hints: Sequence[KeyHint], sources: Mapping[str, str]
+        self, table: VersionedTable, filters: Sequence[RuntimeFilter], sources: Mapping[str, str]
     ) -> dict[str, pa.Array]:
-        """By the first of the hints whose keys can be found by Spark."""
-        for hint in hints:
-            values = self._remaining(table, sources[hint.column], hint, self._limits.key_values)
+        """By the first of the filters whose keys can be found by Spark."""
+        for filter_ in filters:
+            values = self._remaining(table, sources[filter_.column], filter_, self._limits.key_values)
             if values is not None:
-                return {sources[hint.column]: values}
+                return {sources[filter_.column]: values}
         return {}
 
     def _values(self, node: Node, name: str) -> pa.Array | None:
@@ -192,7 +192,7 @@ class KeyValues:
 
     def _history_rows(self, leaf: History) -> pa.Table | None:
         table = self._tables[leaf.scan.table]
-        if leaf.hints and not self.restrict(table, leaf.hints, leaf.scan.fields):
+        if leaf.filters and not self.restrict(table, leaf.filters, leaf.scan.fields):
             return None
         return self._versions(leaf)
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.algebra.analysis.lineage import ChangeColumns, change_columns
-from cq_engine.algebra.nodes import KeyHint
+from cq_engine.algebra.nodes import RuntimeFilter
 from cq_engine.catalog.model import CHANGE_TYPE, DELETE, INSERT, ChangeSet, VersionedTable
 from cq_engine.core.types import arrow_type, collations, spark_type
 from cq_engine.planner.forms import LookUp, Reference, worth_counting
@@ -37,12 +37,12 @@ class LargeLookUps:
         self._a = a
         self._b = b
 
-    def remaining_keys(self, table: VersionedTable, column: str, hint: KeyHint, most: int) -> pa.Array | None:
+    def remaining_keys(self, table: VersionedTable, column: str, filter_: RuntimeFilter, most: int) -> pa.Array | None:
         """The values of `column` of which rows have to be read; None where they are more than `most`, or not known."""
         name = self._small.name_of(table)
         if name is None or not (self._small.decision.keys and self._small.decision.undo):
             return None
-        found, kind = change_columns(hint.leaf, hint.of_column), _kind(table, column)
+        found, kind = change_columns(filter_.leaf, filter_.of_column), _kind(table, column)
         if not found or kind is None:
             return None
         if any(_kind(self._small.tables[other], source) != kind for other, source in found):

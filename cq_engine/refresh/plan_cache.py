@@ -345,8 +345,8 @@ def _leaf_key(leaf: Node) -> Hashable:
         return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))
     if isinstance(leaf, History):
         groups = tuple(
-            tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in hints)
-            for hints in (leaf.hints, *leaf.among)
+            tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in filters)
+            for filters in (leaf.filters, *leaf.among)
         )
         return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), groups)
     if isinstance(leaf, Given):

@@ -21,7 +21,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.types import columns_of
 from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import Compiled, StoredAggregate
-from cq_engine.planner.consolidate import log_rows
+from cq_engine.planner.consolidate import consolidate
 from cq_engine.query.query import SourceResolver
 from cq_engine.refresh.binding import ImageBinder
 from cq_engine.refresh.interval import Interval, touched_versions
@@ -122,4 +122,4 @@ def difference(
         for name, weight in zip(relations, (-1, 1))
     ]
     signed = "(" + " UNION ALL ".join(sides) + ")"
-    return run_sql(services.spark(), log_rows(signed, names, key, types), relations)
+    return run_sql(services.spark(), consolidate(signed, names, key, types), relations)

@@ -20,7 +20,7 @@ from cq_engine.algebra.analysis.lineage import lineages
 from cq_engine.algebra.emit import Emitter
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, PlanError, input_fields
-from cq_engine.algebra.rewrite.deterministic_ordering import _Ties
+from cq_engine.algebra.rewrite.deterministic_ordering import _Ordering
 from cq_engine.algebra.rewrite.normal import normal_form
 from cq_engine.algebra.rewrite.pruning import reads
 from cq_engine.algebra.show import line
@@ -55,7 +55,7 @@ DISPATCHERS: dict[str, tuple[Any, Mapping[type[Node], str]]] = {
     "keys": (facts, DELTA),
     "functional dependencies": (closure, DELTA),
     "column pruning": (reads, DELTA),
-    "deterministic ordering": (vars(_Ties)["order"].dispatcher, DELTA),
+    "deterministic ordering": (vars(_Ordering)["order"].dispatcher, DELTA),
     "normal form": (normal_form, DELTA),
     "verdict": (block, DELTA),
     "runtime filters": (push, DELTA),

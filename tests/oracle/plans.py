@@ -25,8 +25,8 @@ from cq_engine.algebra.nodes import (
     Changes,
     Given,
     History,
-    KeyHint,
     Node,
+    RuntimeFilter,
     Scan,
     StateRows,
 )
@@ -327,26 +327,28 @@ class _Leaves:
         return name
 
     def _restricted(self, leaf: History, storage: VersionedTable) -> str:
-        """The image with only the rows that the leaf's hints let through, or one of its groups of hints."""
+        """The image with only the rows that the leaf's filters let through, or one of its groups of filters."""
         image = self.query.plans.image(storage.name, self.base)
         groups = []
-        for hints in leaf.among or (leaf.hints,):
+        for filters in leaf.among or (leaf.filters,):
             conditions = []
-            for hint in hints:
-                own = f"i.{quote(leaf.scan.source_of(hint.column))}"
-                wanted = f"SELECT 1 FROM {self._values(hint)} w WHERE w.v <=> {own}"
+            for filter_ in filters:
+                own = f"i.{quote(leaf.scan.source_of(filter_.column))}"
+                wanted = f"SELECT 1 FROM {self._values(filter_)} w WHERE w.v <=> {own}"
                 conditions.append(f"EXISTS ({wanted})")
             groups.append(" AND ".join(conditions))
         return f"(SELECT * FROM {image} i WHERE {' OR '.join(groups)})" if all(groups) else image
 
-    def _values(self, hint: KeyHint) -> str:
-        """A table with the values that the hint wants, computed by the plan itself."""
-        label = (id(hint.leaf), hint.of_column)
+    def _values(self, filter_: RuntimeFilter) -> str:
+        """A table with the values that the filter_ wants, computed by the plan itself."""
+        label = (id(filter_.leaf), filter_.of_column)
         if label not in self.wanted:
             name = self.wanted[label] = f"wanted_{len(self.wanted)}"
             emitter = Emitter(self)
             outer, self.emitter = self.emitter, emitter
-            body = emitter.statement(f"SELECT DISTINCT {quote(hint.of_column)} AS v FROM {{0}}", hint.leaf)
+            body = emitter.statement(
+                f"SELECT DISTINCT {quote(filter_.of_column)} AS v FROM {{0}}", filter_.leaf
+            )
             self.emitter = outer
             self.query.plans.make(name, body)
         return self.wanted[label]

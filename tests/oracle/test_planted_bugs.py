@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, KeyHint, Node, OuterJoin
+from cq_engine.algebra.nodes import VERSION, WEIGHT, Aggregate, Empty, Filter, Node, OuterJoin, RuntimeFilter
 from cq_engine.delta import aggregate, images, join, linear, matching, partition, stored
-from cq_engine.delta import runtime_filters as hints
-from cq_engine.delta.context import Context, delta, touched
-from cq_engine.delta.runtime_filters import Hints, Origin, Wanted
-from cq_engine.planner import consolidate as finish
+from cq_engine.delta import runtime_filters as filters
+from cq_engine.delta.context import Context, delta, has_changes
+from cq_engine.delta.runtime_filters import Reducer, Reducers, RuntimeFilters
+from cq_engine.planner import consolidate as consolidation
 from cq_engine.planner import delta_plan
 from tests.oracle import plans
 from tests.oracle.generate import History, TableSpec
@@ -58,8 +58,8 @@ def first_partners_only(patch: pytest.MonkeyPatch) -> None:
     """What the changes of inputs but the first look up is forgotten."""
     right = join._looked_up
 
-    def nothing(wanted: tuple[KeyHint, ...]) -> tuple[KeyHint, ...]:
-        return tuple(KeyHint(h.column, Filter(h.leaf, exp.false()), h.of_column) for h in wanted)
+    def nothing(wanted: tuple[RuntimeFilter, ...]) -> tuple[RuntimeFilter, ...]:
+        return tuple(RuntimeFilter(h.column, Filter(h.leaf, exp.false()), h.of_column) for h in wanted)
 
     def wrong(node: Any, i: int, own: Node) -> Any:
         order, found = right(node, i, own)
@@ -71,16 +71,18 @@ def first_partners_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_that_never_met(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(join, "touched", lambda node, context: False if context.among else touched(node, context))
+    patch.setattr(
+        join, "has_changes", lambda node, context: False if context.among else has_changes(node, context)
+    )
 
 
 def dropped_having(patch: pytest.MonkeyPatch) -> None:
-    right = linear._filtered
+    right = linear._filter
 
     def wrong(rows: Node, node: Filter) -> Node:
         return rows if isinstance(node.input, Aggregate) else right(rows, node)
 
-    patch.setattr(linear, "_filtered", wrong)
+    patch.setattr(linear, "_filter", wrong)
 
 
 def unsigned_sums(patch: pytest.MonkeyPatch) -> None:
@@ -140,10 +142,10 @@ def changed_partners_forgotten(patch: pytest.MonkeyPatch) -> None:
 def keys_of_one_side(patch: pytest.MonkeyPatch) -> None:
     """Found by the property test once: with both sides changed, each was read by its own changed keys only."""
 
-    def wrong(node: Node, wanted: Wanted) -> Hints:
+    def wrong(node: Node, wanted: Reducers) -> RuntimeFilters:
         own = delta(node, context[0])
-        return hints.restricted(
-            node, {n: Origin(own, n, o.nulls) for n, o in wanted.items() if n in own.columns}
+        return filters.push_filters(
+            node, {n: Reducer(own, n, o.nulls) for n, o in wanted.items() if n in own.columns}
         )
 
     context: list[Context] = []
@@ -154,7 +156,7 @@ def keys_of_one_side(patch: pytest.MonkeyPatch) -> None:
         return right(*given)
 
     patch.setattr(matching, "_by_key", remembering)
-    patch.setattr(matching, "restricted", wrong)
+    patch.setattr(matching, "push_filters", wrong)
 
 
 def null_partition_lost(patch: pytest.MonkeyPatch) -> None:
@@ -163,8 +165,10 @@ def null_partition_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_rows_once(patch: pytest.MonkeyPatch) -> None:
-    right = finish.log_rows
-    patch.setattr(delta_plan, "log_rows", lambda *given: right(*given).replace("CAST(abs(_w) AS int)", "1"))
+    right = consolidation.consolidate
+    patch.setattr(
+        delta_plan, "consolidate", lambda *given: right(*given).replace("CAST(abs(_w) AS int)", "1")
+    )
 
 
 BUGS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (

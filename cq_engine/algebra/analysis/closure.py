@@ -37,13 +37,13 @@ from cq_engine.algebra.nodes import (
     references,
 )
 
-__all__ = ["TableKey", "closure", "reduced"]
+__all__ = ["TableKey", "closure", "reduce_columns"]
 
 TableKey = Callable[[str], "tuple[str, ...] | None"]
 """Table name → its primary key's columns, or None."""
 
 
-def reduced(node: Node, columns: Iterable[str], table_key: TableKey, equality: Equality) -> list[str]:
+def reduce_columns(node: Node, columns: Iterable[str], table_key: TableKey, equality: Equality) -> list[str]:
     """`columns` of `node` without those that the others fix; later ones go first."""
     kept = list(columns)
     for each in reversed(list(kept)):
@@ -152,18 +152,18 @@ def _of_input(node: Node, fixed: frozenset[str], table_key: TableKey, equality: 
 
 @closure.register
 def _project(node: Project, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
-    return _computed(node.input, node.items, fixed, table_key, equality)
+    return _add_computed(node.input, node.items, fixed, table_key, equality)
 
 
 @closure.register
 def _aggregate(
     node: Aggregate, fixed: frozenset[str], table_key: TableKey, equality: Equality
 ) -> frozenset[str]:
-    fixed = _computed(node.input, node.keys, fixed, table_key, equality)
+    fixed = _add_computed(node.input, node.keys, fixed, table_key, equality)
     return frozenset(node.columns) | fixed if {name for name, _ in node.keys} <= fixed else fixed
 
 
-def _computed(
+def _add_computed(
     node: Node, items: Named, fixed: frozenset[str], table_key: TableKey, equality: Equality
 ) -> frozenset[str]:
     """`fixed` with the `items` over `node` that are functions of what is fixed and cannot tell equal values of it apart."""

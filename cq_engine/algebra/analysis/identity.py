@@ -18,15 +18,15 @@ from cq_engine.algebra.analysis.keys import Facts, TableKeys, facts
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.nodes import Node, column
 
-__all__ = ["Form", "Identity", "Types", "is_ordered", "row_identity"]
+__all__ = ["Comparable", "Identity", "Types", "is_ordered", "row_identity"]
 
 Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
 """Spark's types of expressions over a node's columns."""
 
-Form = Callable[[str, str], str]
+Comparable = Callable[[str, str], str]
 """(an expression, its Spark type) → an expression that Spark can order, equal exactly where the values are the same."""
 
-_FORMLESS = re.compile(r"(?<![\w`])((geometry|geography)\b(?!:)|interval(?=\s*(?:[,>]|$)))")
+_INCOMPARABLE = re.compile(r"(?<![\w`])((geometry|geography)\b(?!:)|interval(?=\s*(?:[,>]|$)))")
 _UNORDERED = re.compile(r"(?<![\w`])(map<|variant\b(?!:))")
 _COLLATION = re.compile(r" collate \w+", re.IGNORECASE)
 
@@ -52,11 +52,11 @@ class Identity:
 
 def is_ordered(kind: str) -> bool:
     """Can Spark order values of the type?"""
-    return _UNORDERED.search(kind) is None and _FORMLESS.search(kind) is None
+    return _UNORDERED.search(kind) is None and _INCOMPARABLE.search(kind) is None
 
 
 def row_identity(
-    node: Node, given: Iterable[exp.Expr], table_keys: TableKeys, types: Types, form: Form
+    node: Node, given: Iterable[exp.Expr], table_keys: TableKeys, types: Types, form: Comparable
 ) -> Identity:
     """The identity of the rows of `node` among rows that agree in the columns of `given` (other expressions count not)."""
     found = facts(node, table_keys)
@@ -71,12 +71,12 @@ def row_identity(
         shown.setdefault(found.class_of(name), name)
     wanted = _keys(found, fixed, shown, node.columns)
     for key in wanted:
-        if not any(_FORMLESS.search(kinds.of(name)) for name in key):
+        if not any(_INCOMPARABLE.search(kinds.of(name)) for name in key):
             present = all(name in found.present for name in key)
             return Identity(tuple(_exact(name, kinds.of(name), form) for name in key), True, present)
     names = [name for own, name in shown.items() if own not in fixed]
-    missing = tuple(f"{_stem(n)} ({kinds.of(n)})" for n in names if _FORMLESS.search(kinds.of(n)))
-    rest = [n for n in names if not _FORMLESS.search(kinds.of(n))]
+    missing = tuple(f"{_stem(n)} ({kinds.of(n)})" for n in names if _INCOMPARABLE.search(kinds.of(n)))
+    rest = [n for n in names if not _INCOMPARABLE.search(kinds.of(n))]
     return Identity(tuple(_exact(n, kinds.of(n), form) for n in rest), missing=missing)
 
 
@@ -106,7 +106,7 @@ class _Kinds:
         return self.known[name]
 
 
-def _exact(name: str, kind: str, form: Form) -> exp.Expr:
+def _exact(name: str, kind: str, form: Comparable) -> exp.Expr:
     """The column, in a form that Spark orders."""
     if is_ordered(kind) and not _COLLATION.search(kind):
         return column(name)

@@ -12,7 +12,7 @@ from functools import singledispatch
 
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.closure import TableKey, reduced
+from cq_engine.algebra.analysis.closure import TableKey, reduce_columns
 from cq_engine.algebra.analysis.equality import Equality
 from cq_engine.algebra.nodes import (
     Aggregate,
@@ -131,7 +131,7 @@ def _values(node: Values, table_key: TableKey) -> Facts:
 
 @facts.register
 def _filter(node: Filter, table_key: TableKey) -> Facts:
-    return _equated(facts(node.input, table_key), [node.condition], table_key)
+    return _equate(facts(node.input, table_key), [node.condition], table_key)
 
 
 @facts.register
@@ -174,7 +174,7 @@ def _join(node: Join, table_key: TableKey) -> Facts:
         same.update(each.same)
         constant |= each.constant
     present = frozenset[str]().union(*(each.present for each in inner))
-    merged = _equated(Facts(frozenset(), same, frozenset(constant), present), node.conditions, table_key)
+    merged = _equate(Facts(frozenset(), same, frozenset(constant), present), node.conditions, table_key)
     per_input = [
         [frozenset(map(merged.class_of, key)) - merged.constant for key in each.keys] for each in inner
     ]
@@ -183,7 +183,7 @@ def _join(node: Join, table_key: TableKey) -> Facts:
     owned = [frozenset(map(merged.class_of, each.columns)) for each in node.inputs]
     keys: set[frozenset[str]] = set()
     for start in _combinations(per_input):
-        keys.add(_reduced(start, per_input, owned))
+        keys.add(_reduce(start, per_input, owned))
     return Facts(_minimal(keys), merged.same, merged.constant, merged.present)
 
 
@@ -194,7 +194,7 @@ def _combinations(per_input: list[list[frozenset[str]]]) -> list[list[frozenset[
     return found
 
 
-def _reduced(
+def _reduce(
     chosen: list[frozenset[str]], per_input: list[list[frozenset[str]]], owned: list[frozenset[str]]
 ) -> frozenset[str]:
     """The union of one key per input, without inputs that the rest determines (joined on their full key)."""
@@ -229,7 +229,7 @@ def _determines(
     return owned[candidate] <= fixed
 
 
-def _equated(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) -> Facts:
+def _equate(inner: Facts, conditions: Iterable[exp.Expr], table_key: TableKey) -> Facts:
     """`inner` after `conditions` hold: column = column makes one class, column = literal a constant.
 
     Only where no conversion stands between the sides: '1' and '01' are both equal to the number 1.
@@ -282,7 +282,7 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
     keys += [frozenset(classes[part] for part in key) - constant for key in known]
     sources = [e.name for _, e in node.keys if isinstance(e, exp.Column)]
     if len(sources) == len(node.keys):
-        kept = reduced(node.input, sources, table_key, _equality(table_key))
+        kept = reduce_columns(node.input, sources, table_key, _equality(table_key))
         keys.append(frozenset(classes[inner.class_of(name)] for name in kept) - constant)
     present = frozenset(name for name, e in node.keys if _is_present(e.unnest(), inner))
     return Facts(_minimal(keys), same, constant, present)
@@ -346,19 +346,19 @@ def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
     """
     left, right = facts(node.left, table_key), facts(node.right, table_key)
     whole = {"LEFT": left, "RIGHT": right}.get(node.kind, Facts(frozenset(), {}))
-    pairs = _equated(Facts(frozenset(), {}), node.conditions, table_key)
+    pairs = _equate(Facts(frozenset(), {}), node.conditions, table_key)
     pairs_of_keys = [(a, b) for a in left.keys for b in right.keys]
     if node.kind == "FULL":
         pairs_of_keys = [(a, b) for a, b in pairs_of_keys if a & left.present or b & right.present]
     keys = [a | b for a, b in pairs_of_keys]
 
-    def matched(key: frozenset[str], other: frozenset[str]) -> bool:
+    def is_matched(key: frozenset[str], other: frozenset[str]) -> bool:
         return all(
             any(o != part and pairs.class_of(o) == pairs.class_of(part) for o in other) for part in key
         )
 
-    if node.kind == "LEFT" and any(matched(key, frozenset(node.left.columns)) for key in right.keys):
+    if node.kind == "LEFT" and any(is_matched(key, frozenset(node.left.columns)) for key in right.keys):
         keys += list(left.keys)
-    if node.kind == "RIGHT" and any(matched(key, frozenset(node.right.columns)) for key in left.keys):
+    if node.kind == "RIGHT" and any(is_matched(key, frozenset(node.right.columns)) for key in left.keys):
         keys += list(right.keys)
     return Facts(_minimal(keys), {**left.same, **right.same}, whole.constant, whole.present)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.functions import conjuncts
 from cq_engine.algebra.lowering.generators import Generators
-from cq_engine.algebra.lowering.lowered import Environment, From, Lowered, unjoined
+from cq_engine.algebra.lowering.lowered import Environment, From, Lowered, split_joins
 from cq_engine.algebra.lowering.pivot import Pivots
 from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
 from cq_engine.algebra.lowering.subqueries import null_safe
@@ -140,7 +140,7 @@ class FromClause(Generators, Pivots):
             fields: Fields = {}
             for name, out in zip(visible, lowered.outputs):
                 fields.setdefault(name.lower(), made[out])
-            inputs, conditions = unjoined(node.input)
+            inputs, conditions = split_joins(node.input)
             return From(inputs, conditions, {alias: fields}, [(alias, name) for name in fields])
         fields = {}
         for name, out in zip(visible, lowered.outputs):

@@ -11,7 +11,7 @@ from cq_engine.algebra.functions import conjuncts
 from cq_engine.algebra.lowering.scope import Fields, Outer, Scope
 from cq_engine.algebra.nodes import Filter, Join, Node, references
 
-__all__ = ["Closure", "Ctes", "Domain", "Environment", "From", "Lowered", "unjoined"]
+__all__ = ["Closure", "Ctes", "Domain", "Environment", "From", "Lowered", "split_joins"]
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ class From:
         return Join(tuple(inputs), tuple(joined))
 
 
-def unjoined(node: Node) -> tuple[list[Node], list[exp.Expr]]:
+def split_joins(node: Node) -> tuple[list[Node], list[exp.Expr]]:
     """The inputs and conditions of a join (or of a filter over one), to be merged into another join."""
     if isinstance(node, Join):
         return list(node.inputs), list(node.conditions)
     if isinstance(node, Filter):
-        inputs, conditions = unjoined(node.input)
+        inputs, conditions = split_joins(node.input)
         return inputs, [*conditions, *conjuncts(node.condition)]
     return [node], []

@@ -11,7 +11,7 @@ from cq_engine.algebra.lowering.scope import NotLowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Limit, Node, Project, column
 
-__all__ = ["cut", "is_limited", "limit_numbers", "order_keys", "reordered"]
+__all__ = ["cut", "is_limited", "limit_numbers", "order_keys", "with_order_key"]
 
 
 def limit_numbers(query: exp.Expr) -> tuple[int | None, int]:
@@ -53,15 +53,15 @@ def order_keys(
     for ordered in clause.expressions if clause is not None else []:
         key = ordered.this
         if isinstance(key, (exp.Var, exp.Column)) and key.name.upper() == "ALL" and not key.args.get("table"):
-            found += [reordered(ordered, nth(i)) for i in range(width)]
+            found += [with_order_key(ordered, nth(i)) for i in range(width)]
         elif isinstance(key, exp.Literal) and key.is_int:
-            found.append(reordered(ordered, nth(int(key.name) - 1)))
+            found.append(with_order_key(ordered, nth(int(key.name) - 1)))
         else:
-            found.append(reordered(ordered, resolve(key)))
+            found.append(with_order_key(ordered, resolve(key)))
     return found
 
 
-def reordered(ordered: exp.Expr, key: exp.Expr) -> exp.Expr:
+def with_order_key(ordered: exp.Expr, key: exp.Expr) -> exp.Expr:
     """`ordered` (ASC, DESC, NULLS FIRST ...) by another key."""
     result = ordered.copy()
     result.set("this", key.copy())
@@ -79,7 +79,7 @@ def cut(node: Node, keys: tuple[str, ...], order: Sequence[exp.Expr], query: exp
         if not isinstance(key, exp.Column):
             added.append((names.fresh("ord"), key))
             key = column(added[-1][0])
-        by.append(reordered(each, key))
+        by.append(with_order_key(each, key))
     if added:
         node = Project(node, (*((n, column(n)) for n in node.columns), *added))
     return Limit(node, keys, tuple(by), *limit_numbers(query))

@@ -81,14 +81,14 @@ def domain_of(node: Node, values: Sequence[exp.Expr], names: Names) -> Domain:
 
 
 def null_safe(values: Sequence[exp.Expr], columns: Sequence[str]) -> tuple[exp.Expr, ...]:
-    return tuple(exp.NullSafeEQ(this=bracketed(v), expression=column(c)) for v, c in zip(values, columns))
+    return tuple(exp.NullSafeEQ(this=bracket(v), expression=column(c)) for v, c in zip(values, columns))
 
 
 def equal(values: Sequence[exp.Expr], columns: Sequence[str]) -> tuple[exp.Expr, ...]:
-    return tuple(exp.EQ(this=bracketed(v), expression=column(c)) for v, c in zip(values, columns))
+    return tuple(exp.EQ(this=bracket(v), expression=column(c)) for v, c in zip(values, columns))
 
 
-def bracketed(value: exp.Expr) -> exp.Expr:
+def bracket(value: exp.Expr) -> exp.Expr:
     return value.copy() if isinstance(value, (exp.Column, exp.Paren)) else exp.Paren(this=value.copy())
 
 
@@ -101,10 +101,10 @@ def in_conditions(left: Sequence[exp.Expr], right: Sequence[str], unknown: bool)
     """The match of IN; of NOT IN (`unknown`) a match is whatever is not surely different: NULLs match everything."""
     found: list[exp.Expr] = []
     for value, name in zip(left, right):
-        same: exp.Expr = exp.EQ(this=bracketed(value), expression=column(name))
+        same: exp.Expr = exp.EQ(this=bracket(value), expression=column(name))
         if unknown:
             null = exp.Or(
-                this=exp.Is(this=bracketed(value), expression=exp.Null()),
+                this=exp.Is(this=bracket(value), expression=exp.Null()),
                 expression=exp.Is(this=column(name), expression=exp.Null()),
             )
             same = exp.Paren(this=exp.Or(this=same, expression=null))

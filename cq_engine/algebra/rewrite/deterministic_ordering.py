@@ -1,8 +1,8 @@
-"""Orders made total: where rows are equal by an ORDER BY, or have no order, the input's row identity decides.
+"""Deterministic ordering: where rows are equal by an ORDER BY, or have no order, the input's row identity decides.
 
     LIMIT n, row_number, lag, ROWS frames   ORDER BY o  →  ORDER BY o, identity
     first_value, collect_list, ... over RANGE frames    →  by the row_number of (o, identity) within the frame
-    first, collect_list, min_by, mode, ... of a group   →  see `tied_calls`
+    first, collect_list, min_by, mode, ... of a group   →  see `ordered_calls`
 
 Without this Spark may take other rows in a refresh than in the one before, and the delta law would not hold.
 rank, cume_dist and RANGE frames keep their peers: they give the same to all of them.
@@ -16,7 +16,7 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from cq_engine.algebra.analysis.identity import Form, Identity, Types, row_identity
+from cq_engine.algebra.analysis.identity import Comparable, Identity, Types, row_identity
 from cq_engine.algebra.analysis.keys import TableKeys
 from cq_engine.algebra.functions import call_name
 from cq_engine.algebra.names import Names
@@ -46,44 +46,44 @@ from cq_engine.algebra.rewrite.ordered_calls import (
     FIRST,
     LAST,
     Call,
-    Total,
+    OrderedCall,
     approximate,
-    collected,
+    collect,
     extreme,
     is_numbering,
     is_positional,
     is_set,
-    opened,
-    total_call,
+    ordered_call,
+    unwrap,
 )
 
-__all__ = ["break_ties", "untied"]
+__all__ = ["make_deterministic", "ordering_notes"]
 
 _RANKING = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _TIED = (exp.GroupConcat, exp.Mode, exp.ArgMin, exp.ArgMax, exp.ArrayUniqueAgg)
 
 
-def break_ties(
-    node: Node, table_keys: TableKeys, types: Types, form: Form, names: Names
+def make_deterministic(
+    node: Node, table_keys: TableKeys, types: Types, form: Comparable, names: Names
 ) -> tuple[Node, tuple[str, ...]]:
-    """The plan with total orders, and a note on each order that cannot be made total.
+    """The plan with a deterministic ordering, and a note on each order that cannot be made so.
 
     Args:
-        node: a defining query's plan; it is returned as it is where nothing depends on ties.
+        node: a defining query's plan; it is returned as it is where nothing depends on the order of equal rows.
         table_keys: primary keys of the tables, and types of the plan's columns.
         types: Spark's types of expressions over a node's columns.
         form: how Spark orders values of types that it has no order for.
         names: of the plan.
     """
-    ties = _Ties(table_keys, types, form, names, [])
-    return rebuild(node, ties.order), tuple(dict.fromkeys(ties.notes))
+    ordering = _Ordering(table_keys, types, form, names, [])
+    return rebuild(node, ordering.order), tuple(dict.fromkeys(ordering.notes))
 
 
-def untied(query: exp.Expr) -> tuple[str, ...]:
+def ordering_notes(query: exp.Expr) -> tuple[str, ...]:
     """A note on what in a query, which is not rewritten, may depend on the order of rows that are equal by its orders."""
     found: dict[str, None] = {}
     for part in query.walk():
-        call = opened(part)
+        call = unwrap(part)
         if isinstance(part, (exp.Limit, exp.Offset)):
             found["LIMIT"] = None
         elif (
@@ -101,10 +101,10 @@ def untied(query: exp.Expr) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Ties:
+class _Ordering:
     keys: TableKeys
     types: Types
-    form: Form
+    form: Comparable
     names: Names
     notes: list[str]
 
@@ -138,20 +138,20 @@ class _Ties:
             )
         return found
 
-    def _calls(self, node: Node, given: Sequence[exp.Expr], call: exp.Expr) -> Total | None:
+    def _calls(self, node: Node, given: Sequence[exp.Expr], call: exp.Expr) -> OrderedCall | None:
         """An aggregate call over `node`, among rows that agree in `given`."""
-        opening = opened(call)
+        opening = unwrap(call)
         name = _name(opening.core)
         if approximate(call):
             self.notes.append(f"{name}: approximate, may differ from one computation to the next")
-        total = total_call(
+        rewrite = ordered_call(
             opening,
             lambda more: self._identity(name, node, [*given, *more]),
             lambda e: self.types(node, [e])[0],
         )
-        if total is None and is_set(opening):
+        if rewrite is None and is_set(opening):
             self.notes.append(f"{name}: its values cannot be ordered, so that their order may change")
-        return total
+        return rewrite
 
     # ---------------------------------------------------------------- LIMIT and GROUP BY
 
@@ -166,25 +166,25 @@ class _Ties:
     @order.register
     def _aggregate(self, node: Aggregate) -> Node:
         keys = [e for _, e in node.keys]
-        totals = [self._calls(node.input, keys, call) for _, call in node.functions]
-        if not any(totals):
+        rewrites = [self._calls(node.input, keys, call) for _, call in node.functions]
+        if not any(rewrites):
             return node
-        functions, items = self._shown(node.functions, totals)
+        functions, items = self._shown(node.functions, rewrites)
         result = replace(node, functions=functions)
         kept = tuple((name, column(name)) for name, _ in node.keys)
-        return Project(result, (*kept, *items)) if any(t and t.shown for t in totals) else result
+        return Project(result, (*kept, *items)) if any(t and t.shown for t in rewrites) else result
 
-    def _shown(self, functions: Named, totals: Sequence[Total | None]) -> tuple[Named, Named]:
-        """The functions with their total calls, and what stands for each of them in a projection above."""
+    def _shown(self, functions: Named, rewrites: Sequence[OrderedCall | None]) -> tuple[Named, Named]:
+        """The functions with their rewritten calls, and what stands for each of them in a projection above."""
         calls, items = [], []
-        for (name, call), total in zip(functions, totals):
+        for (name, call), rewrite in zip(functions, rewrites):
             raw = name
-            if total is not None and total.shown is not None:
+            if rewrite is not None and rewrite.shown is not None:
                 raw = self.names.fresh("raw")
-                items.append((name, total.shown(column(raw))))
+                items.append((name, rewrite.shown(column(raw))))
             else:
                 items.append((name, column(name)))
-            calls.append((raw, call if total is None else total.call))
+            calls.append((raw, call if rewrite is None else rewrite.call))
         return tuple(calls), tuple(items)
 
     # ---------------------------------------------------------------- windows
@@ -193,33 +193,35 @@ class _Ties:
     def _window(self, node: Window) -> Node:
         """Rows that are equal in all columns get their numbers of all orders in one way: one order after the other."""
         ranks: list[tuple[str, exp.Window]] = []
-        totals = [self._function(node.input, call, ranks) for _, call in node.functions]
-        if not any(totals):
+        rewrites = [self._function(node.input, call, ranks) for _, call in node.functions]
+        if not any(rewrites):
             return node
-        orders = [t.numbers if t is not None else "" for t in totals]
+        orders = [t.numbers if t is not None else "" for t in rewrites]
         first = next((order for order in orders if order), "")
         rest = tuple(f for f, order in zip(node.functions, orders) if order not in ("", first))
         if rest:
             now = tuple(f for f in node.functions if f not in rest)
             return self._window(Window(self._window(replace(node, functions=now)), rest, node.keys))
-        functions, items = self._shown(node.functions, totals)
+        functions, items = self._shown(node.functions, rewrites)
         source = Window(node.input, tuple(ranks), node.keys) if ranks else node.input
         result = Window(source, functions, node.keys)
-        if not ranks and not any(t and t.shown for t in totals):
+        if not ranks and not any(t and t.shown for t in rewrites):
             return result
         return Project(result, (*((n, column(n)) for n in node.input.columns), *items))
 
-    def _function(self, source: Node, call: exp.Expr, ranks: list[tuple[str, exp.Window]]) -> Total | None:
+    def _function(
+        self, source: Node, call: exp.Expr, ranks: list[tuple[str, exp.Window]]
+    ) -> OrderedCall | None:
         """A window function over `source`; adds to `ranks` what it needs to be numbered before."""
         if not isinstance(call, exp.Window) or isinstance(call.this, _RANKING):
             return None
         partition = list(call.args.get("partition_by") or [])
-        inner = opened(call.this)
+        inner = unwrap(call.this)
         frame = _Frame.of(call)
         positional = is_positional(inner)
-        total = None if positional else self._calls(source, partition, call.this)
+        rewrite = None if positional else self._calls(source, partition, call.this)
 
-        def ordered(whole: bool = False) -> Total | None:
+        def ordered(whole: bool = False) -> OrderedCall | None:
             identity = self._identity(_name(inner.core), source, [*partition, *_keys(call)])
             if not identity.expressions:
                 return None
@@ -228,23 +230,23 @@ class _Ties:
             if whole:
                 made.set("spec", _WHOLE.copy())
             numbers = "" if identity.unique else made.args["order"].sql(dialect="spark")
-            return Total(made, numbers=numbers)
+            return OrderedCall(made, numbers=numbers)
 
         if is_numbering(inner.core):
             return ordered()
         if positional and frame.whole:
             return ordered(whole=True)
         if frame.rows and not frame.whole:
-            return _inside(ordered(), call, total)
+            return _inside(ordered(), call, rewrite)
         if positional and frame.begins_with(inner):
             return ordered()
         if positional:
-            return self._ranked(source, call, inner, ranks)
-        return _inside(None, call, total)
+            return self._rank(source, call, inner, ranks)
+        return _inside(None, call, rewrite)
 
-    def _ranked(
+    def _rank(
         self, source: Node, call: exp.Window, inner: Call, ranks: list[tuple[str, exp.Window]]
-    ) -> Total | None:
+    ) -> OrderedCall | None:
         """A positional function over a frame with peers, by the rows' numbers."""
         partition = list(call.args.get("partition_by") or [])
         identity = self._identity(_name(inner.core), source, [*partition, *_keys(call)])
@@ -257,11 +259,11 @@ class _Ties:
             known = self.names.fresh("rank")
             ranks.append((known, number))
         if isinstance(inner.core, (*FIRST, *LAST)):
-            return _inside(None, call, Total(extreme(inner, column(known))))
+            return _inside(None, call, OrderedCall(extreme(inner, column(known))))
         kind = self.types(source, [inner.core.this])[0]
         nth = inner.core.args.get("offset") if isinstance(inner.core, exp.NthValue) else None
         keeps_nulls = inner.respect_nulls or (nth is not None and not inner.ignore_nulls)
-        return _inside(None, call, collected(inner, [column(known)], kind, keeps_nulls, nth))
+        return _inside(None, call, collect(inner, [column(known)], kind, keeps_nulls, nth))
 
 
 _WHOLE = exp.WindowSpec(
@@ -306,13 +308,15 @@ class _Frame:
         )
 
 
-def _inside(ordered: Total | None, window: exp.Window, total: Total | None) -> Total | None:
-    """The window with the function `total` in the place of its own, and the order of `ordered`."""
-    if total is None:
+def _inside(
+    ordered: OrderedCall | None, window: exp.Window, rewrite: OrderedCall | None
+) -> OrderedCall | None:
+    """The window with the function `rewrite` in the place of its own, and the order of `ordered`."""
+    if rewrite is None:
         return ordered
     result = (ordered.call if ordered is not None else window).copy()
-    result.set("this", total.call)
-    return Total(result, total.shown, ordered.numbers if ordered is not None else "")
+    result.set("this", rewrite.call)
+    return OrderedCall(result, rewrite.shown, ordered.numbers if ordered is not None else "")
 
 
 def _orders(window: exp.Window) -> list[exp.Expr]:

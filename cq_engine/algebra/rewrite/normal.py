@@ -59,7 +59,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.algebra.rebuild import rebuild
 
-__all__ = ["grouped", "normal", "normal_form"]
+__all__ = ["group_by_all", "normal", "normal_form"]
 
 
 Present = Callable[[Node], frozenset[str]]
@@ -94,10 +94,10 @@ def _itself(node: Node, names: Names, present: Present) -> Node:
 
 @normal_form.register
 def _distinct(node: Distinct, names: Names, present: Present) -> Node:
-    return node if node.internal else grouped(node)
+    return node if node.internal else group_by_all(node)
 
 
-def grouped(node: Distinct, of: str = "DISTINCT") -> Aggregate:
+def group_by_all(node: Distinct, of: str = "DISTINCT") -> Aggregate:
     """DISTINCT as GROUP BY all columns."""
     return Aggregate(node.input, tuple((n, column(n)) for n in node.columns), (), not node.columns, of)
 
@@ -163,7 +163,7 @@ def _never_null(expression: exp.Expr, present: frozenset[str]) -> bool:
 
 
 @normal_form.register
-def _counted(node: SetOperation, names: Names, present: Present) -> Node:
+def _count_rows(node: SetOperation, names: Names, present: Present) -> Node:
     ours, theirs = names.fresh("left"), names.fresh("right")
     one, none = exp.Literal.number(1), exp.Null()
     sides = [

@@ -1,4 +1,4 @@
-"""Aggregate functions that depend on the order of rows, with that order made total.
+"""Aggregate functions that depend on the order of rows, with that order made deterministic.
 
     first(x)         min_by(x, i)                       last(x)     max_by(x, i)        any_value(x) as first(x)
     collect_list(x)  sort_array(collect_list((i, x))).x
@@ -24,15 +24,15 @@ __all__ = [
     "FIRST",
     "LAST",
     "Call",
-    "Total",
+    "OrderedCall",
     "approximate",
-    "collected",
+    "collect",
     "extreme",
     "is_numbering",
     "is_positional",
     "is_set",
-    "opened",
-    "total_call",
+    "ordered_call",
+    "unwrap",
 ]
 
 FIRST = (exp.First, exp.FirstValue, exp.AnyValue)
@@ -63,7 +63,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Total:
+class OrderedCall:
     """A call that no order of rows changes; `shown` makes the wanted value of its result.
 
     `numbers` is the order of a window that gives different values to rows which are equal in all columns, else empty.
@@ -74,7 +74,7 @@ class Total:
     numbers: str = ""
 
 
-def opened(call: exp.Expr) -> Call:
+def unwrap(call: exp.Expr) -> Call:
     """The parts of an aggregate call (or of the function of a window)."""
     where, ignore, respect = None, False, False
     while isinstance(call, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)):
@@ -87,7 +87,7 @@ def opened(call: exp.Expr) -> Call:
 
 
 def is_positional(call: Call) -> bool:
-    """Does the value depend on the positions of rows in the order, so that a total order of rows makes it certain?"""
+    """Does the value depend on the positions of rows in the order, so that a complete order of rows makes it certain?"""
     return isinstance(call.core, (*FIRST, *LAST, exp.NthValue, exp.ArrayAgg)) and not is_set(call)
 
 
@@ -105,12 +105,12 @@ def is_numbering(core: exp.Expr) -> bool:
 
 def approximate(call: exp.Expr) -> bool:
     """True for functions whose value depends on the order of rows without any way to say one."""
-    name = call_name(opened(call).core)
+    name = call_name(unwrap(call).core)
     return name in _APPROXIMATE or name.startswith(_SKETCHES)
 
 
-def total_call(call: Call, identify: Identify, type_of: Callable[[exp.Expr], str]) -> Total | None:
-    """The call with ties broken by the rows' identity; None where it has none, or none can be broken.
+def ordered_call(call: Call, identify: Identify, type_of: Callable[[exp.Expr], str]) -> OrderedCall | None:
+    """The call with ordering broken by the rows' identity; None where it has none, or none can be broken.
 
     `type_of` gives the Spark type of an expression over the input.
     """
@@ -118,22 +118,22 @@ def total_call(call: Call, identify: Identify, type_of: Callable[[exp.Expr], str
     if isinstance(core, exp.GroupConcat):
         return _listagg(call, core, identify, type_of)
     if isinstance(core, exp.Mode) and core.this is not None:
-        return Total(call.closed(exp.Mode(this=core.this.copy(), deterministic=exp.true())))
+        return OrderedCall(call.closed(exp.Mode(this=core.this.copy(), deterministic=exp.true())))
     if is_set(call):
         kept = exp.RespectNulls(this=core.copy()) if call.respect_nulls else core.copy()
-        return Total(call.closed(kept), _sorted) if is_ordered(type_of(_value(core))) else None
+        return OrderedCall(call.closed(kept), _sort) if is_ordered(type_of(_value(core))) else None
     if isinstance(core, (exp.ArgMin, exp.ArgMax)):
         identity = identify([core.expression])
         needed = identity.expressions or core.args.get("count") is not None
-        return Total(call.closed(_by(core, identity))) if needed else None
+        return OrderedCall(call.closed(_by(core, identity))) if needed else None
     if not is_positional(call):
         return None
     identity = identify([])
     if not identity.expressions:
         return None
     if isinstance(core, exp.ArrayAgg):
-        return collected(call, identity.expressions, type_of(core.this), nulls=call.respect_nulls)
-    return Total(extreme(call, _place(identity)))
+        return collect(call, identity.expressions, type_of(core.this), nulls=call.respect_nulls)
+    return OrderedCall(extreme(call, _place(identity)))
 
 
 def extreme(call: Call, place: exp.Expr) -> exp.Expr:
@@ -144,22 +144,22 @@ def extreme(call: Call, place: exp.Expr) -> exp.Expr:
     return call.closed(_function(name, value, place))
 
 
-def collected(
+def collect(
     call: Call, order: Sequence[exp.Expr], kind: str, nulls: bool, nth: exp.Expr | None = None
-) -> Total:
+) -> OrderedCall:
     """The values of the call's argument, of type `kind`, in `order`, as an array; with `nth` one of them, from 1 on."""
     value = _value(call.core)
     row = _struct([("i", _struct([(f"i{n}", e) for n, e in enumerate(order)])), ("v", value)])
     element = row if nulls else _where_present(value, row)
 
     def shown(raw: exp.Expr) -> exp.Expr:
-        rows = _sorted(raw) if is_ordered(kind) else _function("array_sort", raw, _by_place())
+        rows = _sort(raw) if is_ordered(kind) else _function("array_sort", raw, _by_place())
         if nth is not None:
             before = exp.Sub(this=exp.Paren(this=nth.copy()), expression=exp.Literal.number(1))
             rows = _function("get", rows, before)
         return exp.Dot(this=rows, expression=exp.to_identifier("v"))
 
-    return Total(call.closed(_function("collect_list", element)), shown)
+    return OrderedCall(call.closed(_function("collect_list", element)), shown)
 
 
 def _by(core: exp.Expr, identity: Identity) -> exp.Expr:
@@ -173,7 +173,7 @@ def _by(core: exp.Expr, identity: Identity) -> exp.Expr:
 
 def _listagg(
     call: Call, core: exp.GroupConcat, identify: Identify, type_of: Callable[[exp.Expr], str]
-) -> Total:
+) -> OrderedCall:
     """listagg without an order by way of an array; with one, and for binary values, by its own WITHIN GROUP.
 
     An array, because Spark fails on WITHIN GROUP beside DISTINCT aggregates. Here listagg stands by name, because
@@ -185,24 +185,24 @@ def _listagg(
     separator = core.args.get("separator")
     value = inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
     if not order and type_of(value).startswith("string"):
-        return _joined(Call(exp.ArrayAgg(this=inner), call.where), identify, separator)
+        return _join(Call(exp.ArrayAgg(this=inner), call.where), identify, separator)
     made = _function("listagg", inner, *([separator] if separator is not None else []))
     if isinstance(inner, exp.Distinct):
         order = order or [exp.Ordered(this=value.copy(), nulls_first=True)]
     else:
         order += identify([o.this for o in order]).order()
     if not order:
-        return Total(call.closed(made))
+        return OrderedCall(call.closed(made))
     within = exp.Order(expressions=[o.copy() for o in order])
-    return Total(call.closed(exp.WithinGroup(this=made, expression=within)))
+    return OrderedCall(call.closed(exp.WithinGroup(this=made, expression=within)))
 
 
-def _joined(values: Call, identify: Identify, separator: exp.Expr | None) -> Total:
+def _join(values: Call, identify: Identify, separator: exp.Expr | None) -> OrderedCall:
     """The values, which are strings, in the order of the identity (distinct ones in their own), NULL for none."""
     if is_set(values):
-        array = Total(values.closed(values.core.copy()), _sorted)
+        array = OrderedCall(values.closed(values.core.copy()), _sort)
     else:
-        array = collected(values, identify([]).expressions, "string", nulls=False)
+        array = collect(values, identify([]).expressions, "string", nulls=False)
     between = exp.Literal.string("") if separator is None or isinstance(separator, exp.Null) else separator
 
     def shown(raw: exp.Expr) -> exp.Expr:
@@ -210,7 +210,7 @@ def _joined(values: Call, identify: Identify, separator: exp.Expr | None) -> Tot
         some = exp.GT(this=_function("size", raw), expression=exp.Literal.number(0))
         return exp.If(this=some, true=_function("array_join", array.shown(raw), between), false=exp.Null())
 
-    return Total(array.call, shown)
+    return OrderedCall(array.call, shown)
 
 
 def _value(core: exp.Expr) -> exp.Expr:
@@ -235,7 +235,7 @@ def _struct(fields: Sequence[tuple[str, exp.Expr]]) -> exp.Expr:
     return _function("named_struct", *(p for name, e in fields for p in (exp.Literal.string(name), e)))
 
 
-def _sorted(raw: exp.Expr) -> exp.Expr:
+def _sort(raw: exp.Expr) -> exp.Expr:
     return _function("sort_array", raw)
 
 

@@ -48,7 +48,7 @@ __all__ = ["prune", "reads", "scans"]
 
 def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[str]]) -> Node:
     """`node` without columns that none of `outputs` depends on; of a table its `keys` stay."""
-    needed = _needed(node, frozenset(outputs))
+    needed = _columns_needed(node, frozenset(outputs))
 
     def shown(each: Node) -> Node:
         if not isinstance(each, Project):
@@ -75,7 +75,7 @@ def scans(node: Node) -> Iterator[Scan]:
     return (each for each in inner_first(node) if isinstance(each, Scan))
 
 
-def _needed(root: Node, outputs: Set[str]) -> Set[str]:
+def _columns_needed(root: Node, outputs: Set[str]) -> Set[str]:
     """The columns anywhere in the plan that `outputs` depend on."""
     nodes = inner_first(root)[::-1]
     found, before = set(outputs), -1

@@ -14,7 +14,7 @@ from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.lowering.lower import lower
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Aggregate, Limit, Node, Project, Window, children
-from cq_engine.algebra.rewrite.deterministic_ordering import break_ties, untied
+from cq_engine.algebra.rewrite.deterministic_ordering import make_deterministic, ordering_notes
 from cq_engine.planner.comparable import comparable
 
 TABLES = {
@@ -38,7 +38,7 @@ def rewritten(query: str) -> tuple[list[str], tuple[str, ...], bool]:
     def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
         return [known.get(e.name, "int") for e in expressions]
 
-    node, notes = break_ties(plan, TableKeys(KEYS.get, known), types, comparable, names)
+    node, notes = make_deterministic(plan, TableKeys(KEYS.get, known), types, comparable, names)
     return [re.sub(r"_\d+\b", "", text) for text in _texts(node)], notes, node is plan
 
 
@@ -237,5 +237,5 @@ def test_an_array_of_what_has_no_order_is_sorted_by_place() -> None:
     ],
 )
 def test_what_a_recomputed_query_may_decide_anew(query: str, expected: str) -> None:
-    notes = untied(parse_expression(query))
+    notes = ordering_notes(parse_expression(query))
     assert [note.split(":")[0].lower() for note in notes] == ([expected] if expected else [])
