@@ -286,7 +286,7 @@ def _core(node: exp.Expr) -> tuple[exp.Expr, str, list[exp.Expr], str]:
         node = node.this
 
 
-def _wrapped(generator: CQGenerator, node: exp.Expr) -> str:
+def _wrap(generator: CQGenerator, node: exp.Expr) -> str:
     """Spark's order: f(x) WITHIN GROUP (ORDER BY y) FILTER (WHERE c) IGNORE NULLS."""
     core, within, conditions, nulls = _core(node)
     where = ""
@@ -338,10 +338,10 @@ class CQGenerator(SparkGenerator):
 
     TRANSFORMS = {
         **SparkGenerator.TRANSFORMS,
-        exp.Filter: _wrapped,
-        exp.IgnoreNulls: _wrapped,
-        exp.RespectNulls: _wrapped,
-        exp.WithinGroup: _wrapped,
+        exp.Filter: _wrap,
+        exp.IgnoreNulls: _wrap,
+        exp.RespectNulls: _wrap,
+        exp.WithinGroup: _wrap,
         exp.GroupConcat: _listagg,
         exp.ArgMax: _named("max_by", "this", "expression", "count"),
         exp.ArgMin: _named("min_by", "this", "expression", "count"),

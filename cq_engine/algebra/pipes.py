@@ -35,23 +35,23 @@ def read_pipe(parser: Any, query: exp.Query) -> exp.Query:
         word = parser._curr.text.upper()
         if query.args.get("order") and not query.args.get("limit") and word not in {"LIMIT", "OFFSET"}:
             parser.raise_error(f"|> ORDER BY stands last or before |> LIMIT, not before |> {word}")
-        query = _operator(parser, query if _may_take(query, word) else _derived(query), word)
+        query = _operator(parser, query if _may_take(query, word) else _derive(query), word)
     return query
 
 
 def _operator(parser: Any, query: Any, word: str) -> exp.Query:
     """The query with the operator whose first token is `word`."""
     if word == "SELECT":
-        return _selected(parser, query)
+        return _select(parser, query)
     if word == "EXTEND":
         parser._advance()
-        return _derived(query.select(exp.Star(), *parser._parse_expressions(), append=False, copy=False))
+        return _derive(query.select(exp.Star(), *parser._parse_expressions(), append=False, copy=False))
     if word == "AS":
-        return _derived(query, parser._parse_table_alias())
+        return _derive(query, parser._parse_table_alias())
     if word == "ORDER BY":
         return query.order_by(parser._parse_order(), append=False, copy=False)  # type: ignore[no-any-return]
     if word in {"LIMIT", "OFFSET"}:
-        return _limited(parser, query)
+        return _limit(parser, query)
     if word == "TABLESAMPLE":
         query.args["from_"].this.set("sample", parser._parse_table_sample())
         return query  # type: ignore[no-any-return]
@@ -60,14 +60,14 @@ def _operator(parser: Any, query: Any, word: str) -> exp.Query:
         return known(parser, query)  # type: ignore[no-any-return]
     union = parser.parse_set_operation(this=query)
     if union is not None:
-        return _derived(union)
+        return _derive(union)
     join = parser._parse_join()
     if join is None:
         parser.raise_error(f"unknown operator |> {word}")
     return query.join(join, copy=False)  # type: ignore[no-any-return]
 
 
-def _selected(parser: Any, query: Any) -> exp.Query:
+def _select(parser: Any, query: Any) -> exp.Query:
     found = parser._parse_select(consume_pipe=False, parse_set_operation=False)
     allowed = {"expressions", "distinct", "kind", "hint", "windows"}
     if not isinstance(found, exp.Select) or set(_present(found)) - allowed:
@@ -76,10 +76,10 @@ def _selected(parser: Any, query: Any) -> exp.Query:
     for name in ("distinct", "windows"):
         if found.args.get(name):
             made.set(name, found.args[name])
-    return _derived(made)
+    return _derive(made)
 
 
-def _limited(parser: Any, query: Any) -> exp.Query:
+def _limit(parser: Any, query: Any) -> exp.Query:
     limit, offset = parser._parse_limit(), parser._parse_offset()
     if limit is not None:
         query.set("limit", limit)
@@ -100,7 +100,7 @@ def _may_take(query: exp.Query, word: str) -> bool:
     return plain and not set(_present(query)) - _SOURCE - _TAKES[word]
 
 
-def _derived(query: exp.Query, alias: exp.TableAlias | None = None) -> exp.Select:
+def _derive(query: exp.Query, alias: exp.TableAlias | None = None) -> exp.Select:
     """SELECT * FROM (query), under the name of the one relation that the query reads, if it is one."""
     source = query.args.get("from_") if isinstance(query, exp.Select) else None
     alone = source is not None and not query.args.get("joins") and not query.args.get("laterals")

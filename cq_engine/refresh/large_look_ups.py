@@ -37,7 +37,9 @@ class LargeLookUps:
         self._a = a
         self._b = b
 
-    def remaining_keys(self, table: VersionedTable, column: str, filter_: RuntimeFilter, most: int) -> pa.Array | None:
+    def remaining_keys(
+        self, table: VersionedTable, column: str, filter_: RuntimeFilter, most: int
+    ) -> pa.Array | None:
         """The values of `column` of which rows have to be read; None where they are more than `most`, or not known."""
         name = self._small.name_of(table)
         if name is None or not (self._small.decision.keys and self._small.decision.undo):

@@ -103,7 +103,7 @@ def keyed_query(
         return None
     aggregated = any(aggregate_calls(each) for each in [*query.selects, *([having] if having else [])])
     group = query.args.get("group")
-    grouped = _grouped(group, keys, reads_outer, needed=aggregated)
+    grouped = _group(group, keys, reads_outer, needed=aggregated)
     if grouped is False or (aggregated and group is None and (kind != "SCALAR" or having)):
         return None
     empty = None
@@ -156,7 +156,7 @@ def _only_outer(node: exp.Expr, reads_outer: Callable[[exp.Expr], bool]) -> bool
     return all(reads_outer(each) for each in node.find_all(exp.Column))
 
 
-def _grouped(
+def _group(
     group: exp.Group | None, keys: Sequence[exp.Expr], reads_outer: Callable[[exp.Expr], bool], needed: bool
 ) -> exp.Group | bool:
     """The GROUP BY with the keys; False where they cannot be added, True where none is needed."""

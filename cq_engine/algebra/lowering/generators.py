@@ -58,17 +58,17 @@ class Generators:
 
         def expression(self, expression: exp.Expr, scope: Scope, environment: Environment) -> exp.Expr: ...
 
-        def joined(self, part: From) -> Node: ...
+        def join_node(self, part: From) -> Node: ...
 
         def add_domain(self, part: From, environment: Environment) -> None: ...
 
-        def attached(
+        def attach(
             self, node: Node, expressions: Sequence[exp.Expr], only: str | None = None
         ) -> tuple[Node, list[exp.Expr]]: ...
 
     # ---------------------------------------------------------------- FROM
 
-    def generated(
+    def generate(
         self,
         left: From,
         lateral: exp.Lateral,
@@ -85,8 +85,8 @@ class Generators:
         call = self.expression(lateral.this, left.scope(environment.outer), environment)
         if environment.domain is not None and references(call) & set(environment.domain.columns):
             self.add_domain(left, environment)
-        node = self.joined(left)
-        node, (call,) = self.attached(node, [call])
+        node = self.join_node(left)
+        node, (call,) = self.attach(node, [call])
         names = self.generator_names(node, call, given)
         outputs = tuple(self.names.fresh(n) for n in names)
         right: Fields = {n.lower(): column(o) for n, o in zip(names, outputs)}
@@ -100,9 +100,9 @@ class Generators:
             result = both.over(Generate(node, call, outputs, outer))
             result.conditions += conjuncts(condition)
             return result
-        return both.over(self._padded(node, call, outputs, condition))
+        return both.over(self._pad(node, call, outputs, condition))
 
-    def _padded(self, node: Node, call: exp.Expr, outputs: tuple[str, ...], condition: exp.Expr) -> Node:
+    def _pad(self, node: Node, call: exp.Expr, outputs: tuple[str, ...], condition: exp.Expr) -> Node:
         """LEFT JOIN LATERAL explode(...) ON condition: the elements that pass, or one row of NULLs.
 
         The elements that pass are found per value of what the generator and the condition read, each value once.

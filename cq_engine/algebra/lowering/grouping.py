@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.functions import is_aggregate, only_where
 from cq_engine.algebra.lowering.lowered import Domain
-from cq_engine.algebra.lowering.scope import placed
+from cq_engine.algebra.lowering.scope import place_column
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Aggregate, Node, OuterJoin, Project, UnionAll, column
 
@@ -45,13 +45,13 @@ class Grouping:
 
     def rewritten(self, expressions: Sequence[exp.Expr]) -> list[exp.Expr]:
         """The expressions over the aggregate's columns; collects its functions."""
-        return [e.copy().transform(self._replaced) for e in expressions]
+        return [e.copy().transform(self._substitute) for e in expressions]
 
     def rewrite(self, expression: exp.Expr) -> exp.Expr:
         """One expression, likewise."""
-        return expression.copy().transform(self._replaced)
+        return expression.copy().transform(self._substitute)
 
-    def _replaced(self, part: exp.Expr) -> exp.Expr:
+    def _substitute(self, part: exp.Expr) -> exp.Expr:
         bare = part.unnest()
         for known, name in self.keys:
             if bare == known.unnest():
@@ -79,16 +79,16 @@ class Grouping:
                     continue
                 if isinstance(value, list):
                     place.set(
-                        key, [v.transform(self._replaced) if isinstance(v, exp.Expr) else v for v in value]
+                        key, [v.transform(self._substitute) if isinstance(v, exp.Expr) else v for v in value]
                     )
                 elif isinstance(value, exp.Expr):
-                    place.set(key, value.transform(self._replaced))
+                    place.set(key, value.transform(self._substitute))
         return result
 
     def node(self, values: Values) -> Node:
         """The Aggregate; `values` are subqueries in keys and functions, joined to the input."""
-        self.keys = [(placed(e, values), name) for e, name in self.keys]
-        self.functions = [(placed(e, values), name) for e, name in self.functions]
+        self.keys = [(place_column(e, values), name) for e, name in self.keys]
+        self.functions = [(place_column(e, values), name) for e, name in self.functions]
         named = {name for _, name in self.keys}
         kept = tuple((name, column(name)) for name in self.input.columns if name not in named)
         rows: Node = Project(self.input, (*((name, e) for e, name in self.keys), *kept))
@@ -162,7 +162,7 @@ class GroupingSets:
 
     def node(self, values: Values) -> Node:
         """The union of the aggregates; `values` as of `Grouping.node`."""
-        self.inner.functions = [(placed(e, values), name) for e, name in self.inner.functions]
+        self.inner.functions = [(place_column(e, values), name) for e, name in self.inner.functions]
         self.values = values
         names = [name for _, name in self.inner.keys]
         functions = tuple((name, e) for e, name in self.inner.functions)
@@ -172,7 +172,7 @@ class GroupingSets:
 
     def _one(self, chosen: Sequence[exp.Expr], functions: tuple[tuple[str, exp.Expr], ...]) -> Node:
         own = [
-            (self.names.fresh("key"), placed(key, self.values), name)
+            (self.names.fresh("key"), place_column(key, self.values), name)
             for key, name in self.inner.keys
             if key in chosen
         ]

@@ -159,25 +159,25 @@ class _Lowering(FromClause, SelectItems, Unnesting):
         source.conditions = [c for c in source.conditions if not references(c) & set(self.pending)]
         if environment.domain is not None:
             self.add_domain(source, environment)
-        node = self.restricted(source.node(), subqueries)
+        node = self.restrict(source.node(), subqueries)
         parts = self.parts(select, node, source, scope, environment)
         group = select.args.get("group")
         aggregated = group is not None or bool(parts.having) or any(aggregate_calls(e) for e in parts.all())
         one_row = aggregated and group is None and not parts.having and not is_limited(select)
         one_row = one_row and not parts.generators
         if aggregated:
-            node, parts = self._aggregated(node, group, scope, parts, environment)
-        node = self.restricted(node, [c for each in parts.having for c in conjuncts(each)])
-        node, expressions = self.attached(node, parts.all())
-        parts = parts.replaced(expressions)
+            node, parts = self._aggregate(node, group, scope, parts, environment)
+        node = self.restrict(node, [c for each in parts.having for c in conjuncts(each)])
+        node, expressions = self.attach(node, parts.all())
+        parts = parts.substitute(expressions)
         node, expressions = self.windows(node, parts.all(), environment.keys)
-        parts = parts.replaced(expressions)
-        node = self.restricted(node, [c for each in parts.qualify for c in conjuncts(each)])
+        parts = parts.substitute(expressions)
+        node = self.restrict(node, [c for each in parts.qualify for c in conjuncts(each)])
         return self._finish(select, node, parts, environment.keys, one_row)
 
     # ---------------------------------------------------------------- GROUP BY
 
-    def _aggregated(
+    def _aggregate(
         self, node: Node, group: exp.Group | None, scope: Scope, parts: Parts, environment: Environment
     ) -> tuple[Node, Parts]:
         """The Aggregate above `node`; subqueries inside aggregate calls and keys are joined below it, others above."""
@@ -196,14 +196,14 @@ class _Lowering(FromClause, SelectItems, Unnesting):
             domain = environment.domain if group is None else None
             grouping = Grouping(self.names, node, keys, environment.keys, domain)
         rewritten = grouping.rewritten(expressions)
-        self.regrouped(rewritten, grouping.rewrite)
+        self.regroup(rewritten, grouping.rewrite)
         node = grouping.node(values)
         made = {name for names, _ in parts.generators for name in names}
         for each in rewritten:
             missing = references(each) - set(node.columns) - set(self.pending) - made
             if missing:
                 raise NotLowered(f"{each.sql(dialect='spark')} is neither grouped nor aggregated")
-        return node, parts.replaced(rewritten)
+        return node, parts.substitute(rewritten)
 
     # ---------------------------------------------------------------- the result
 
@@ -237,13 +237,13 @@ class _Lowering(FromClause, SelectItems, Unnesting):
     ) -> exp.Expr:
         """An ORDER BY key of SELECT DISTINCT over the selected columns."""
 
-        def replaced(part: exp.Expr) -> exp.Expr:
+        def substitute(part: exp.Expr) -> exp.Expr:
             for item, name in zip(items, output):
                 if part == item:
                     return column(name)
             return part
 
-        key = ordered.this.copy().transform(replaced)
+        key = ordered.this.copy().transform(substitute)
         if not references(key) <= set(output):
             raise NotLowered("DISTINCT with LIMIT, ordered by what is not selected")
         return _ordered(ordered, key)
@@ -257,14 +257,14 @@ class _Lowering(FromClause, SelectItems, Unnesting):
         environment: Environment,
         aliases_before: Callable[[exp.Expr | None], bool] | None = None,
     ) -> exp.Expr:
-        """`expression` with every column replaced by what it is in the plan; subqueries wait as columns.
+        """`expression` with every column substitute by what it is in the plan; subqueries wait as columns.
 
         `aliases_before` says whether an alias of the SELECT list comes before the column of FROM that the name has
         (or None); in aggregate functions it never does.
         """
 
         def resolver(first: bool) -> Callable[[exp.Expr], exp.Expr]:
-            def replaced(node: exp.Expr) -> exp.Expr:
+            def substitute(node: exp.Expr) -> exp.Expr:
                 if first and is_aggregate(node):
                     return node.copy().transform(resolver(False))
                 if scope.outer is not None and is_aggregate(node):
@@ -283,7 +283,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
                     raise NotLowered(f"column {node.sql(dialect='spark')} could not be resolved")
                 return found if isinstance(found, (exp.Column, exp.Literal)) else exp.Paren(this=found)
 
-            return replaced
+            return substitute
 
         return _negations_inside(expression.copy()).transform(resolver(aliases_before is not None))
 
@@ -297,7 +297,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
         groups: dict[tuple[str, ...], list[tuple[str, exp.Expr]]] = {}
         partitions: dict[tuple[str, ...], tuple[exp.Expr, ...]] = {}
 
-        def replaced(part: exp.Expr) -> exp.Expr:
+        def substitute(part: exp.Expr) -> exp.Expr:
             if not isinstance(part, exp.Window):
                 return part
             part = part.copy()
@@ -312,7 +312,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
             groups[label].append((name, part.copy()))
             return column(name)
 
-        rewritten = [e.copy().transform(replaced) for e in expressions]
+        rewritten = [e.copy().transform(substitute) for e in expressions]
         for label, functions in groups.items():
             node = Window(node, tuple(functions), partitions[label])
         return node, rewritten

@@ -40,9 +40,9 @@ class FromClause(Generators, Pivots):
 
         def opened_with(self, query: exp.Expr, environment: Environment) -> Environment: ...
 
-        def restricted(self, node: Node, conditions: Sequence[exp.Expr]) -> Node: ...
+        def restrict(self, node: Node, conditions: Sequence[exp.Expr]) -> Node: ...
 
-        def attached(
+        def attach(
             self, node: Node, expressions: Sequence[exp.Expr], only: str | None = None
         ) -> tuple[Node, list[exp.Expr]]: ...
 
@@ -64,7 +64,7 @@ class FromClause(Generators, Pivots):
         for join in select.args.get("joins") or []:
             result = self.join(result, join, environment)
         for lateral in select.args.get("laterals") or []:
-            result = self.generated(result, lateral, "", environment)
+            result = self.generate(result, lateral, "", environment)
         return result
 
     def relation(self, source: exp.Expr, environment: Environment) -> From:
@@ -85,19 +85,19 @@ class FromClause(Generators, Pivots):
         elif isinstance(source, exp.Table):
             result = self.table(source, alias, renamed, environment)
         elif isinstance(source, exp.Values):
-            result = self.opened(self.query(source, environment), alias, renamed)
+            result = self.unfold(self.query(source, environment), alias, renamed)
         elif isinstance(source, exp.Lateral):
             first = From([Values((self.names.fresh("one"),), ((exp.Literal.number(1),),))], [], {}, [])
             result = self._lateral_join(first, source, "", None, environment)
         elif isinstance(source, exp.Subquery) and isinstance(source.this, (exp.Query, exp.Values)):
-            result = self.derived(source, alias, renamed, environment)
+            result = self.derive(source, alias, renamed, environment)
         elif isinstance(source, exp.Subquery):
             inner = self.relation(source.this, environment)
-            result = self._renamed(inner, alias, renamed) if source.alias else inner
+            result = self._rename(inner, alias, renamed) if source.alias else inner
         else:
             raise NotLowered(f"{type(source).__name__} in FROM has no algebra")
         for pivot in pivots:
-            result = self.pivoted(result, pivot, environment)
+            result = self.pivot(result, pivot, environment)
         return result
 
     def nameless(self) -> str:
@@ -111,7 +111,7 @@ class FromClause(Generators, Pivots):
             own = closure.environment
             if own.domain is not None and own.domain is not environment.domain:
                 raise NotLowered(f"{name} reads outer columns and stands in a deeper subquery")
-            return self.opened(
+            return self.unfold(
                 self.query(closure.body, self.seen_by(closure.body, own)), alias, renamed or closure.renamed
             )
         if name not in self.tables:
@@ -121,13 +121,13 @@ class FromClause(Generators, Pivots):
         fields: Fields = {v.lower(): column(unique) for v, (unique, _) in zip(visible, scanned)}
         return From.of(Scan(name, scanned), alias, fields)
 
-    def derived(
+    def derive(
         self, source: exp.Subquery, alias: str, renamed: Sequence[str], environment: Environment
     ) -> From:
         scope = self.opened_with(source, environment)
-        return self.opened(self.query(source.this, self.seen_by(source.this, scope)), alias, renamed)
+        return self.unfold(self.query(source.this, self.seen_by(source.this, scope)), alias, renamed)
 
-    def opened(self, lowered: Lowered, alias: str, renamed: Sequence[str]) -> From:
+    def unfold(self, lowered: Lowered, alias: str, renamed: Sequence[str]) -> From:
         """A derived table as part of the FROM clause: a join inside it is merged with the one around it."""
         node = lowered.node
         visible = renamed or lowered.visible
@@ -149,7 +149,7 @@ class FromClause(Generators, Pivots):
         result.carried = carried
         return result
 
-    def _renamed(self, inner: From, alias: str, renamed: Sequence[str]) -> From:
+    def _rename(self, inner: From, alias: str, renamed: Sequence[str]) -> From:
         """A parenthesised join with an alias: one source with all of its columns."""
         names = renamed or [name for _, name in inner.shown]
         fields: Fields = {}
@@ -190,7 +190,7 @@ class FromClause(Generators, Pivots):
         else:
             raise NotLowered(f"a {side} {kind} JOIN has no algebra".replace("  ", " "))
         joined.conditions += conditions
-        return self._merged(joined, left, right, using, side) if using else joined
+        return self._merge(joined, left, right, using, side) if using else joined
 
     def _using_conditions(self, left: From, right: From, using: Sequence[str]) -> list[exp.Expr]:
         found: list[exp.Expr] = []
@@ -201,7 +201,7 @@ class FromClause(Generators, Pivots):
             found.append(exp.EQ(this=_operand(ours), expression=_operand(theirs)))
         return found
 
-    def _merged(self, joined: From, left: From, right: From, using: Sequence[str], side: str) -> From:
+    def _merge(self, joined: From, left: From, right: From, using: Sequence[str], side: str) -> From:
         """USING: its columns first, with one value; both sides' own are still there under their alias."""
         for name in using:
             ours, theirs = left.scope(None).find([name]), right.scope(None).find([name])
@@ -220,7 +220,7 @@ class FromClause(Generators, Pivots):
     ) -> From:
         """A LEFT, RIGHT or FULL join; the sides' names stay theirs."""
         conditions = self._with_domain(left, right, side, conditions, environment)
-        nodes = [self._fixed(left, self.joined(left)), self._fixed(right, self.joined(right))]
+        nodes = [self._fix(left, self.join_node(left)), self._fix(right, self.join_node(right))]
         nodes, on = self._on(nodes, conditions, side)
         return left.beside(right).over(OuterJoin(nodes[0], nodes[1], side, tuple(on)))
 
@@ -238,7 +238,7 @@ class FromClause(Generators, Pivots):
             used = (references(condition) - waiting).union(*(self.pending[w].references() for w in waiting))
             places = [i for i in (padded, 0, 1) if i >= 0 and used <= set(nodes[i].columns)]
             if places and places[0] == padded:
-                nodes[padded] = self.restricted(nodes[padded], [condition])
+                nodes[padded] = self.restrict(nodes[padded], [condition])
                 continue
             rest = condition
             for name in sorted(waiting):
@@ -250,7 +250,7 @@ class FromClause(Generators, Pivots):
                     raise NotLowered(
                         "NOT IN with a subquery in ON of an outer join, where Spark reads NULLs otherwise"
                     )
-                nodes[owner[0]], (rest,) = self.attached(nodes[owner[0]], [rest], only=name)
+                nodes[owner[0]], (rest,) = self.attach(nodes[owner[0]], [rest], only=name)
             on.append(rest)
         return nodes, on
 
@@ -259,7 +259,7 @@ class FromClause(Generators, Pivots):
     ) -> From:
         """LEFT SEMI and LEFT ANTI JOIN."""
         conditions = self._with_domain(left, right, "LEFT", conditions, environment)
-        nodes, on = self._on([self.joined(left), self.joined(right)], conditions, "LEFT")
+        nodes, on = self._on([self.join_node(left), self.join_node(right)], conditions, "LEFT")
         joined = SemiJoin(nodes[0], nodes[1], anti, tuple(on))
         return left.over(joined)
 
@@ -292,13 +292,13 @@ class FromClause(Generators, Pivots):
             part.conditions += null_safe([column(d) for d in columns], carried)
         part.carried = []
 
-    def joined(self, part: From) -> Node:
+    def join_node(self, part: From) -> Node:
         """The join of a FROM clause, with the subqueries in its conditions."""
         hard = [c for c in part.conditions if references(c) & set(self.pending)]
         part.conditions = [c for c in part.conditions if not references(c) & set(self.pending)]
-        return self.restricted(part.node(), hard)
+        return self.restrict(part.node(), hard)
 
-    def _fixed(self, part: From, node: Node) -> Node:
+    def _fix(self, part: From, node: Node) -> Node:
         """One side of an outer join. Expressions of a derived table become columns, so that they turn NULL with it."""
         items: list[tuple[str, exp.Expr]] = [(name, column(name)) for name in node.columns]
         for fields in (*part.sources.values(), part.merged):
@@ -317,22 +317,22 @@ class FromClause(Generators, Pivots):
         """LATERAL (SELECT ...), which reads the columns of what stands before it; or a generator."""
         inner = lateral.this
         if not isinstance(inner, exp.Subquery):
-            return self.generated(left, lateral, side, environment, on)
+            return self.generate(left, lateral, side, environment, on)
         if environment.domain is not None:
             self.add_domain(left, environment)
-        node = self.joined(left)
+        node = self.join_node(left)
         left = left.over(node)
         lowered, values = self.lateral(node, left.scope(environment.outer), inner, environment)
         alias = lateral.alias_or_name.lower() or self.nameless()
         renamed = [c.name for c in lateral.args["alias"].columns] if lateral.args.get("alias") else []
-        right = self.opened(lowered, alias, renamed)
+        right = self.unfold(lowered, alias, renamed)
         conditions = [c for own in right.carried for c in null_safe(values, own)]
         right.carried = []
         both = left.beside(right)
         if on is not None:
             conditions += conjuncts(self.expression(on, both.scope(environment.outer), environment))
         if side == "LEFT":
-            nodes, rest = self._on([node, self._fixed(right, self.joined(right))], conditions, "LEFT")
+            nodes, rest = self._on([node, self._fix(right, self.join_node(right))], conditions, "LEFT")
             return left.beside(right).over(OuterJoin(nodes[0], nodes[1], "LEFT", tuple(rest)))
         both.conditions += conditions
         return both

@@ -33,11 +33,11 @@ class Pivots:
 
         def expression(self, expression: exp.Expr, scope: Scope, environment: Environment) -> exp.Expr: ...
 
-        def joined(self, part: From) -> Node: ...
+        def join_node(self, part: From) -> Node: ...
 
         def nameless(self) -> str: ...
 
-    def pivoted(self, part: From, pivot: exp.Pivot, environment: Environment) -> From:
+    def pivot(self, part: From, pivot: exp.Pivot, environment: Environment) -> From:
         """`part` with PIVOT or UNPIVOT behind it."""
         if environment.domain is not None and part.carried:
             raise NotLowered("PIVOT over columns of the query around it")
@@ -53,7 +53,7 @@ class Pivots:
         return From(result.inputs, result.conditions, {label: fields}, [(label, n) for n in fields])
 
     def _pivot(self, part: From, pivot: exp.Pivot) -> From:
-        node, scope, environment = self.joined(part), part.scope(None), Environment()
+        node, scope, environment = self.join_node(part), part.scope(None), Environment()
         if len(pivot.args["fields"]) != 1 or not isinstance(pivot.args["fields"][0], exp.In):
             raise NotLowered("PIVOT with several FOR clauses")
         chosen = pivot.args["fields"][0]
@@ -70,12 +70,12 @@ class Pivots:
         for value in chosen.expressions:
             wanted = [self.expression(e, scope, environment) for e in _parts(value.unalias())]
             here = exp.and_(
-                *(exp.NullSafeEQ(this=_bracketed(o), expression=_bracketed(w)) for o, w in zip(of, wanted))
+                *(exp.NullSafeEQ(this=_bracket(o), expression=_bracket(w)) for o, w in zip(of, wanted))
             )
             for call, source in calls:
                 label = _pivot_name(value, source, len(calls) > 1)
                 unique = self.names.fresh(label)
-                tops.append((unique, self._filtered(call, here, functions)))
+                tops.append((unique, self._filter(call, here, functions)))
                 shown[label.lower()] = column(unique)
         kept = [(name, column(name)) for name in node.columns]
         rows = Project(node, (*items, *kept)) if items else node
@@ -83,9 +83,7 @@ class Pivots:
         result = Project(Aggregate(rows, by, tuple(functions), scalar=not by), tuple(tops))
         return From.of(result, self._alias(part), shown)
 
-    def _filtered(
-        self, call: exp.Expr, condition: exp.Expr, functions: list[tuple[str, exp.Expr]]
-    ) -> exp.Expr:
+    def _filter(self, call: exp.Expr, condition: exp.Expr, functions: list[tuple[str, exp.Expr]]) -> exp.Expr:
         """The expression over aggregate calls, each only where `condition` holds; the calls go to `functions`.
 
         Without such a row it is NULL, also for COUNT.
@@ -111,7 +109,7 @@ class Pivots:
     # ---------------------------------------------------------------- UNPIVOT
 
     def _unpivot(self, part: From, pivot: exp.Pivot) -> From:
-        node, scope = self.joined(part), part.scope(None)
+        node, scope = self.join_node(part), part.scope(None)
         values = [e.name.lower() for e in _parts(pivot.expressions[0])]
         field = pivot.args["fields"][0]
         name = field.this.name.lower()
@@ -147,7 +145,7 @@ def _struct(values: Sequence[exp.Expr]) -> exp.Expr:
     return exp.Anonymous(this="named_struct", expressions=named)
 
 
-def _bracketed(value: exp.Expr) -> exp.Expr:
+def _bracket(value: exp.Expr) -> exp.Expr:
     return value.copy() if isinstance(value, (exp.Column, exp.Literal)) else exp.Paren(this=value.copy())
 
 

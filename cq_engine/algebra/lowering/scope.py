@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.nodes import column, references
 
-__all__ = ["Fields", "NotLowered", "Outer", "Scope", "names_in", "parts_of", "placed"]
+__all__ = ["Fields", "NotLowered", "Outer", "Scope", "names_in", "parts_of", "place_column"]
 
 Fields = dict[str, exp.Expr]
 """Column name (lower case) → expression over the plan's columns."""
@@ -37,7 +37,7 @@ class Scope:
 
     def find(self, parts: Sequence[str], aliases_first: bool = False) -> exp.Expr | None:
         """The expression that a name of one or more `parts` (in lower case) stands for, or None."""
-        orders = (self.aliased, self.own) if aliases_first else (self.own, self.aliased)
+        orders = (self.with_alias, self.own) if aliases_first else (self.own, self.with_alias)
         for place in orders:
             found = place(parts)
             if found is not None:
@@ -55,7 +55,7 @@ class Scope:
                 return _fields_of(fields[parts[0]], parts[1:])
         return None
 
-    def aliased(self, parts: Sequence[str]) -> exp.Expr | None:
+    def with_alias(self, parts: Sequence[str]) -> exp.Expr | None:
         found = self.aliases.get(parts[0])
         return None if found is None else _fields_of(found, parts[1:])
 
@@ -110,12 +110,12 @@ def names_in(root: exp.Expr) -> Iterator[list[str]]:
             yield parts_of(node)
 
 
-def placed(expression: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
+def place_column(expression: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
     """`expression` with the values of subqueries in the place of the columns that stood for them."""
 
-    def replaced(part: exp.Expr) -> exp.Expr:
+    def substitute(part: exp.Expr) -> exp.Expr:
         if isinstance(part, exp.Column) and part.name in values:
             return exp.Paren(this=values[part.name].copy())
         return part
 
-    return expression.copy().transform(replaced)
+    return expression.copy().transform(substitute)

@@ -38,7 +38,7 @@ class Parts:
     def all(self) -> list[exp.Expr]:
         return [*self.items, *self.having, *self.qualify, *self.order, *(call for _, call in self.generators)]
 
-    def replaced(self, expressions: Sequence[exp.Expr]) -> Parts:
+    def substitute(self, expressions: Sequence[exp.Expr]) -> Parts:
         """The same parts with other expressions, in the order of `all`."""
         rest = list(expressions)
         taken = []
@@ -96,7 +96,7 @@ class SelectItems(Generators):
 
         having, qualifier = select.args.get("having"), select.args.get("qualify")
         if having:
-            grouped = self._grouped(select, result, scope, environment)
+            grouped = self._group(select, result, scope, environment)
             result.having = [self.expression(having.this, scope, environment, lambda own: own not in grouped)]
         result.qualify = [self.expression(qualifier.this, scope, environment)] if qualifier else []
         if is_limited(select):
@@ -108,7 +108,7 @@ class SelectItems(Generators):
             )
         return result
 
-    def _grouped(
+    def _group(
         self, select: exp.Select, parts: Parts, scope: Scope, environment: Environment
     ) -> list[exp.Expr]:
         """The keys of GROUP BY: in HAVING their names are those of FROM, other names may be aliases."""

@@ -34,7 +34,7 @@ __all__ = [
     "domain_of",
     "in_conditions",
     "is_condition",
-    "marked",
+    "mark",
     "null_safe",
     "only_row",
     "reads",
@@ -112,7 +112,7 @@ def in_conditions(left: Sequence[exp.Expr], right: Sequence[str], unknown: bool)
     return found
 
 
-def marked(
+def mark(
     node: Node, rows: Node, pairs: Sequence[tuple[exp.Expr, str, bool]], names: Names
 ) -> tuple[Node, exp.Expr]:
     """`node` with a test that is true where `rows` has a match, else false; never NULL, as in Spark.

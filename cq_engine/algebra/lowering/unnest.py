@@ -11,7 +11,7 @@ from sqlglot import exp
 from cq_engine.algebra.functions import aggregate_calls, conjuncts, is_aggregate
 from cq_engine.algebra.lowering.decorrelate import Keyed, keyed_query
 from cq_engine.algebra.lowering.lowered import Domain, Environment, From, Lowered
-from cq_engine.algebra.lowering.scope import NotLowered, Outer, Scope, names_in, placed
+from cq_engine.algebra.lowering.scope import NotLowered, Outer, Scope, names_in, place_column
 from cq_engine.algebra.lowering.subqueries import (
     Pending,
     domain_of,
@@ -19,7 +19,7 @@ from cq_engine.algebra.lowering.subqueries import (
     in_conditions,
     is_condition,
     is_there,
-    marked,
+    mark,
     marked_by,
     null_safe,
     only_row,
@@ -45,7 +45,7 @@ class Unnesting:
 
         def from_clause(self, select: exp.Select, environment: Environment) -> From: ...
 
-        def joined(self, part: From) -> Node: ...
+        def join_node(self, part: From) -> Node: ...
 
         def expression(self, expression: exp.Expr, scope: Scope, environment: Environment) -> exp.Expr: ...
 
@@ -126,7 +126,7 @@ class Unnesting:
 
     # ---------------------------------------------------------------- conditions
 
-    def restricted(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
+    def restrict(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
         """`node` where all conditions hold, subqueries among them."""
         for condition in conditions:
             found = is_condition(condition, self.pending)
@@ -134,7 +134,7 @@ class Unnesting:
                 node = self._semi_join(node, *found)
             else:
                 before = node.columns
-                node, (plain,) = self.attached(node, [condition])
+                node, (plain,) = self.attach(node, [condition])
                 node = Filter(node, plain)
                 if node.columns != before:
                     node = Project(node, tuple((n, column(n)) for n in before))
@@ -175,31 +175,31 @@ class Unnesting:
                 return None
             (inner if references(condition) <= known else across).append(condition)
         source.conditions += inner
-        rows = self.joined(source)
+        rows = self.join_node(source)
         outputs = [self.names.fresh("in") for _ in wanted]
         if wanted:
             rows = Project(rows, (*((n, column(n)) for n in rows.columns), *zip(outputs, wanted)))
-        across = [_substituted(c, pending.outer) for c in across]
+        across = [_substitute(c, pending.outer) for c in across]
         if any(not references(c) <= set(rows.columns) | set(node.columns) for c in across):
             return None
         return rows, [*across, *in_conditions(pending.left, outputs, pending.kind == "NOT IN")]
 
     # ---------------------------------------------------------------- values
 
-    def attached(
+    def attach(
         self, node: Node, expressions: Sequence[exp.Expr], only: str | None = None
     ) -> tuple[Node, list[exp.Expr]]:
         """`node` joined with the subqueries in `expressions` (or just one), and the expressions over its columns."""
         node, values = self.values(
             node, [p for p in reads(expressions, self.pending) if only in (None, p.name)]
         )
-        return node, [placed(e, values) for e in expressions] if values else list(expressions)
+        return node, [place_column(e, values) for e in expressions] if values else list(expressions)
 
     def values(self, node: Node, subqueries: Sequence[Pending]) -> tuple[Node, dict[str, exp.Expr]]:
         """`node` joined with `subqueries`, and what each of them is then."""
         values: dict[str, exp.Expr] = {}
         for each in subqueries:
-            ready = replace(each, left=tuple(placed(e, values) for e in each.left))
+            ready = replace(each, left=tuple(place_column(e, values) for e in each.left))
             node, values[each.name] = self._value(node, ready)
         return node, values
 
@@ -220,7 +220,7 @@ class Unnesting:
             return node, exp.Not(this=exp.Paren(this=test))
         if pending.kind == "IN":
             pairs = [*pairs, *((value, name, False) for value, name in zip(pending.left, outputs))]
-        return marked(node, rows, pairs, self.names)
+        return mark(node, rows, pairs, self.names)
 
     def _rows(
         self, node: Node, pending: Pending
@@ -228,7 +228,7 @@ class Unnesting:
         """The subquery's rows, what of them must equal which value of `node`, and its own columns."""
         if pending.lowered is not None:
             return pending.lowered.node, [], pending.lowered.outputs
-        keyed = self._keyed(pending)
+        keyed = self._key(pending)
         if keyed is not None:
             lowered, found = keyed
             width = len(lowered.outputs) - len(found.values)
@@ -246,11 +246,11 @@ class Unnesting:
         environment = replace(pending.environment, outer=outer, domain=domain)
         return self.query(pending.query, environment), values
 
-    def _keyed(self, pending: Pending) -> tuple[Lowered, Keyed] | None:
+    def _key(self, pending: Pending) -> tuple[Lowered, Keyed] | None:
         """The subquery without its outer columns, where these are only compared for equality."""
 
         def resolved(value: exp.Expr) -> exp.Expr:
-            return _substituted(self.expression(value, pending.scope, pending.environment), pending.outer)
+            return _substitute(self.expression(value, pending.scope, pending.environment), pending.outer)
 
         query = pending.query
         if not isinstance(query, exp.Select):
@@ -270,7 +270,7 @@ class Unnesting:
                 return Join((node, lowered.node), ()), column(lowered.outputs[0])
             rows, value = only_row(lowered.node, (), lowered.outputs[0], self.names)
             return Join((node, rows), ()), column(value)
-        keyed = self._keyed(pending)
+        keyed = self._key(pending)
         if keyed is not None:
             return self._keyed_scalar(node, *keyed)
         lowered, values = self._over_domain(node, pending)
@@ -309,7 +309,7 @@ class Unnesting:
 
     # ---------------------------------------------------------------- after GROUP BY
 
-    def regrouped(self, expressions: Sequence[exp.Expr], rewrite: Callable[[exp.Expr], exp.Expr]) -> None:
+    def regroup(self, expressions: Sequence[exp.Expr], rewrite: Callable[[exp.Expr], exp.Expr]) -> None:
         """Subqueries in `expressions`, which now stand above a GROUP BY, see its columns instead of its input's."""
         for each in reads(expressions, self.pending):
             outer = {text: rewrite(value) for text, value in each.outer.items()}
@@ -321,10 +321,10 @@ def _matches(value: exp.Expr, name: str, safe: bool) -> Sequence[exp.Expr]:
     return null_safe([value], [name]) if safe else equal([value], [name])
 
 
-def _substituted(expression: exp.Expr, outer: Mapping[str, exp.Expr]) -> exp.Expr:
+def _substitute(expression: exp.Expr, outer: Mapping[str, exp.Expr]) -> exp.Expr:
     """`expression` over what its outer columns have become."""
 
-    def replaced(part: exp.Expr) -> exp.Expr:
+    def substitute(part: exp.Expr) -> exp.Expr:
         found = outer.get(part.sql(dialect="spark"))
         return (
             part
@@ -332,7 +332,7 @@ def _substituted(expression: exp.Expr, outer: Mapping[str, exp.Expr]) -> exp.Exp
             else (found.copy() if isinstance(found, exp.Column) else exp.Paren(this=found.copy()))
         )
 
-    return expression.copy().transform(replaced)
+    return expression.copy().transform(substitute)
 
 
 def _subquery(node: exp.Expr) -> tuple[str, exp.Expr, list[exp.Expr]] | None:

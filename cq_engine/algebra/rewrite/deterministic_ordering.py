@@ -169,12 +169,12 @@ class _Ordering:
         rewrites = [self._calls(node.input, keys, call) for _, call in node.functions]
         if not any(rewrites):
             return node
-        functions, items = self._shown(node.functions, rewrites)
+        functions, items = self._show(node.functions, rewrites)
         result = replace(node, functions=functions)
         kept = tuple((name, column(name)) for name, _ in node.keys)
         return Project(result, (*kept, *items)) if any(t and t.shown for t in rewrites) else result
 
-    def _shown(self, functions: Named, rewrites: Sequence[OrderedCall | None]) -> tuple[Named, Named]:
+    def _show(self, functions: Named, rewrites: Sequence[OrderedCall | None]) -> tuple[Named, Named]:
         """The functions with their rewritten calls, and what stands for each of them in a projection above."""
         calls, items = [], []
         for (name, call), rewrite in zip(functions, rewrites):
@@ -202,7 +202,7 @@ class _Ordering:
         if rest:
             now = tuple(f for f in node.functions if f not in rest)
             return self._window(Window(self._window(replace(node, functions=now)), rest, node.keys))
-        functions, items = self._shown(node.functions, rewrites)
+        functions, items = self._show(node.functions, rewrites)
         source = Window(node.input, tuple(ranks), node.keys) if ranks else node.input
         result = Window(source, functions, node.keys)
         if not ranks and not any(t and t.shown for t in rewrites):

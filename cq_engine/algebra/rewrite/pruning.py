@@ -53,7 +53,7 @@ def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[s
     def shown(each: Node) -> Node:
         if not isinstance(each, Project):
             return each
-        items = _shown(each, needed)
+        items = _items_needed(each, needed)
         return each if len(items) == len(each.items) else replace(each, items=items)
 
     def read(each: Node) -> Node:
@@ -66,7 +66,7 @@ def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[s
     return rebuild(node, read, shown)
 
 
-def _shown(node: Project, needed: Set[str]) -> Named:
+def _items_needed(node: Project, needed: Set[str]) -> Named:
     return tuple(item for item in node.items if item[0] in needed) or node.items[:1]
 
 
@@ -103,7 +103,7 @@ def _everything(node: Node, needed: Set[str]) -> Set[str]:
 
 @reads.register
 def _project(node: Project, needed: Set[str]) -> Set[str]:
-    return _references(expression for _, expression in _shown(node, needed))
+    return _references(expression for _, expression in _items_needed(node, needed))
 
 
 @reads.register
