@@ -14,7 +14,7 @@ import pytest
 from cq_engine.api.engine import Engine
 from cq_engine.core.errors import ResultKeyError
 from cq_engine.definition import start as creation
-from cq_engine.lifecycle import definitions
+from cq_engine.lifecycle import create as lifecycle
 from tests.limits import limit
 from tests.maintenance.oracle import check_law
 
@@ -42,7 +42,7 @@ def halted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             assert go.wait(LONG)
             return start
 
-        monkeypatch.setattr(definitions, "prepare_start", prepare)
+        monkeypatch.setattr(lifecycle, "prepare_start", prepare)
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(engine.execute, text)
             try:
