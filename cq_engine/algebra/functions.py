@@ -6,7 +6,15 @@ from sqlglot import exp
 
 from cq_engine.algebra.calls import SPARK_NAMES
 
-__all__ = ["aggregate_calls", "call_name", "conjuncts", "is_aggregate", "nondeterministic_call", "only_where"]
+__all__ = [
+    "aggregate_calls",
+    "call_name",
+    "conjuncts",
+    "is_aggregate",
+    "nondeterministic_call",
+    "not_in_operands",
+    "only_where",
+]
 
 _AGGREGATES = frozenset(
     [
@@ -233,3 +241,19 @@ def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
     if isinstance(bare, exp.And):
         return [part for side in (bare.left, bare.right) for part in conjuncts(side)]
     return [bare]
+
+
+def not_in_operands(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """(a, b) where `condition` is the match of NOT IN, `a = b OR a IS NULL OR b IS NULL`."""
+    parts = list(condition.unnest().flatten()) if isinstance(condition.unnest(), exp.Or) else []
+    equal = [p for p in (each.unnest() for each in parts) if isinstance(p, exp.EQ)]
+    null = [p.unnest().this.unnest() for p in parts if _is_null(p.unnest())]
+    if len(parts) != 3 or len(equal) != 1 or len(null) != 2:
+        return None
+    a, b = equal[0].left, equal[0].right
+    same = {a.unnest().sql(), b.unnest().sql()} == {n.sql() for n in null}
+    return (a, b) if same else None
+
+
+def _is_null(expression: exp.Expr) -> bool:
+    return isinstance(expression, exp.Is) and isinstance(expression.expression, exp.Null)

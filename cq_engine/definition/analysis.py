@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
 from cq_engine.algebra.nodes import Node
@@ -28,12 +30,12 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.grammar import CreateContinuousQuery, format_statement
-from cq_engine.planner.compiled import Compiled, Types, compile_query, recompute_in_full
+from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
 from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
 from cq_engine.refresh.binding import ImageBinder
-from cq_engine.spark.sql import fresh_name, run_sql, translate_spark_error
+from cq_engine.spark.sql import analysed_plan, fresh_name, run_sql, translate_spark_error
 from cq_engine.storage.rows import empty
 
 __all__ = [
@@ -96,7 +98,7 @@ def shape_of(
         for name, table in _sources(state, listed.stripped).items()
     }
     state = replace(state, tables={**state.tables, **sources})
-    schema = _analyse(services, state, listed.stripped)
+    schema = _over_nothing(services, state).frame(listed.stripped)
     columns = _result_columns(schema)
     width = len(columns)
     outputs, hidden = _outputs(listed, columns)
@@ -105,7 +107,7 @@ def shape_of(
         names = ", ".join(quote(c.name) for c in columns)
         more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
         planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
-        analysed = columns_of(_analyse(services, state, planned).schema)
+        analysed = columns_of(_over_nothing(services, state).frame(planned).schema)
         kinds = [canonical_type(c.type) for c in analysed[width:]]
         columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
     typed = tuple(
@@ -115,10 +117,10 @@ def shape_of(
     return Shape(planned, columns, width, typed, sources)
 
 
-def _analyse(services: Services, state: CatalogState, text: str) -> DataFrame:
+def _over_nothing(services: Services, state: CatalogState) -> _Empty:
     resolver = _Empty(services)
     resolver.state = state
-    return resolver.frame(text)
+    return resolver
 
 
 def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:
@@ -313,20 +315,37 @@ def compile_definition(
 
 def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
     """Spark's types of expressions over plans that read these tables, or a query group's constants."""
+    return _SparkTypes(services, {name: table.storage for name, table in sources.items()})
 
-    storages = {name: table.storage for name, table in sources.items()}
 
-    def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
-        binder = ImageBinder(services.reader, storages, None)
+@dataclass(frozen=True)
+class _SparkTypes:
+    services: Services
+    storages: Mapping[str, VersionedTable]
+
+    def __call__(self, node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
+        binder = ImageBinder(self.services.reader, self.storages, None)
         items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
         text = Emitter(binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
         try:
-            schema = run_sql(services.spark(), text, binder.relations).schema
+            schema = run_sql(self.services.spark(), text, binder.relations).schema
         except PySparkException as error:
             raise translate_spark_error(error) from error
         return [c.type for c in columns_of(schema)]
 
-    return types
+    def compared(self, left: str, right: str) -> str | None:
+        text = f"SELECT l = r AS c FROM (SELECT CAST(NULL AS {left}) AS l, CAST(NULL AS {right}) AS r)"
+        sides = _COMPARED.search(analysed_plan(self.services.spark(), text, {}))
+        if sides is None:
+            return None
+        found = [_CAST.search(side) for side in sides.groups()]
+        kinds = {canonical_type(cast[1]) if cast else own for cast, own in zip(found, (left, right))}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+_COMPARED = re.compile(r"Project \[\((.*?) = (.*?)\) AS c#")
+_CAST = re.compile(r"^cast\(.* as (.*)\)$")
+"""An expression with a cast around it, as Spark shows it, and to which type."""
 
 
 def session_settings(spark: SparkSession) -> tuple[tuple[str, str], ...]:

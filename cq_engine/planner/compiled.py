@@ -12,6 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.analysis.keys import TableKeys, covers, facts, result_key
 from cq_engine.algebra.analysis.lineage import column_types
+from cq_engine.algebra.coercion import Types, written_out
 from cq_engine.algebra.functions import nondeterministic_call
 from cq_engine.algebra.lowering.lower import Lowered, NotLowered, lower
 from cq_engine.algebra.names import Names
@@ -43,9 +44,6 @@ __all__ = [
     "lowered_query",
     "recompute_in_full",
 ]
-
-Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
-"""Spark's types of expressions over a node's columns, by analysis."""
 
 KEY_STATE = "result_key"
 """Label of the state that counts result rows per declared key."""
@@ -193,6 +191,7 @@ def assemble(
 ) -> Compiled:
     """A lowered query with its key, what is stored for it, and its verdict."""
     table_key = _table_keys(lowered.node, sources)
+    lowered = replace(lowered, node=written_out(lowered.node, types, table_key.types))
     visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
     back = {o: c.name for c, o in zip(columns, lowered.outputs)}
     checked = False

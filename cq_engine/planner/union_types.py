@@ -8,17 +8,16 @@ EXCEPT and INTERSECT likewise. Spark does so whenever it sees both inputs. A del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types, cast
 from cq_engine.algebra.nodes import Node, Project, SetOperation, UnionAll, children, column
 from cq_engine.algebra.rebuild import rebuild
 
 __all__ = ["union_types"]
-
-Types = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
 
 
 def union_types(node: Node, types: Types) -> Node:
@@ -47,8 +46,7 @@ def _cast(node: Node, wanted: Sequence[str], types: Types) -> Node:
     present = types(node, [column(name) for name in node.columns])
     if tuple(present) == tuple(wanted):
         return node
-    items = []
+    items: list[tuple[str, exp.Expr]] = []
     for name, own, kind in zip(node.columns, present, wanted):
-        to = exp.DataType.build(kind, dialect="spark")
-        items.append((name, column(name) if own == kind else exp.Cast(this=column(name), to=to)))
+        items.append((name, column(name) if own == kind else cast(column(name), kind)))
     return Project(node, tuple(items))

@@ -29,6 +29,7 @@ SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 __all__ = [
     "SPARK_ERRORS",
     "Composed",
+    "analysed_plan",
     "explained_sql",
     "fresh_name",
     "is_connect",
@@ -41,6 +42,7 @@ __all__ = [
 
 _counter = itertools.count(1)
 _token = secrets.token_hex(3)
+_ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
 _FRESH = re.compile(r"`?\bcq_(?:\w+?)_[0-9a-f]{6}_\d+\b`?")
 
 
@@ -75,6 +77,13 @@ def explained_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFr
     with _views(spark, relations):
         explained = spark.sql(f"EXPLAIN {text}").first()
     return str(explained[0]) if explained is not None else ""
+
+
+def analysed_plan(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> str:
+    """Spark's analysed plan of the query as text, in which literals have no quotes; empty where Spark shows none."""
+    explained = run_sql(spark, f"EXPLAIN EXTENDED {text}", relations).first()
+    found = _ANALYSED.search(str(explained[0])) if explained is not None else None
+    return found[1] if found is not None else ""
 
 
 @contextmanager

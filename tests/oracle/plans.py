@@ -140,21 +140,16 @@ class Plans:
         sources = {name: table for name, table in self.tables.items() if name in used}
         columns = [Column(name, _spark_type(kind)) for name, kind in self.recorded.columns[number]]
 
-        def types(node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
-            body = Emitter(lambda leaf: self._scan(leaf, 0)).statement("SELECT @items FROM {0}", node)
-            items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
-            return [kind for _, kind in self.described(body.replace("@items", items))]
+        return compile_query(text, columns, sources, declared, _DuckTypes(self))
 
-        return compile_query(text, columns, sources, declared, types)
-
-    def _scan(self, leaf: Node, version: int) -> str:
+    def scan(self, leaf: Node, version: int) -> str:
         assert isinstance(leaf, Scan)
         fields = ", ".join(f"{quote(source)} AS {quote(name)}" for name, source in leaf.fields)
         return f"(SELECT {fields} FROM {self.image(leaf.table, version)})"
 
     def initial(self, stored: StoredAggregate, version: int) -> list[tuple[Any, ...]]:
         """The state's rows at `version`."""
-        emitter = Emitter(lambda leaf: self._scan(leaf, version))
+        emitter = Emitter(lambda leaf: self.scan(leaf, version))
         return self.run(emitter.statement("SELECT * FROM {0}", initial_state(stored.node, stored.state)))
 
     def make(self, name: str, sql: str) -> None:
@@ -169,6 +164,22 @@ class Plans:
         rows = list(rows)
         if rows:
             self.base.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
+
+
+class _DuckTypes:
+    """DuckDB's types in Spark's words."""
+
+    def __init__(self, plans: Plans) -> None:
+        self.plans = plans
+
+    def __call__(self, node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
+        body = Emitter(lambda leaf: self.plans.scan(leaf, 0)).statement("SELECT @items FROM {0}", node)
+        items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
+        return [kind for _, kind in self.plans.described(body.replace("@items", items))]
+
+    def compared(self, left: str, right: str) -> str:
+        common = f"SELECT COALESCE(CAST(NULL AS {left}), CAST(NULL AS {right})) AS c"
+        return self.plans.described(common)[0][1]
 
 
 def _spark_type(kind: str) -> str:

@@ -2,7 +2,8 @@
 
     (SELECT f(x) FROM u WHERE u.k = t.k AND p)   →   SELECT f(x), u.k FROM u WHERE p GROUP BY u.k,   joined on u.k = t.k
 
-So the subquery is one aggregate (or one scan) for all outer rows, and its state can be carried.
+So the subquery is one aggregate (or one scan) for all outer rows, and its state can be carried. Where `=` compares
+another type than that of u.k, it is the groups of that type, CAST(u.k AS ...).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import cast
 from cq_engine.algebra.functions import aggregate_calls, call_name, conjuncts
 from cq_engine.algebra.lowering.generators import is_generator
 from cq_engine.algebra.lowering.scope import Scope, names_in
@@ -76,7 +78,12 @@ class Keyed:
 
 
 def keyed_query(
-    query: exp.Select, kind: str, inner: Scope, outer: Scope, resolved: Callable[[exp.Expr], exp.Expr]
+    query: exp.Select,
+    kind: str,
+    inner: Scope,
+    outer: Scope,
+    resolved: Callable[[exp.Expr], exp.Expr],
+    compared: Sequence[str | None] = (),
 ) -> Keyed | None:
     """The rewritten subquery, or None where it does not have this form.
 
@@ -84,6 +91,7 @@ def keyed_query(
         inner: what names mean in its FROM clause.
         outer: what they mean around it.
         resolved: an outer expression over the outer plan.
+        compared: for each equality the type that it compares, where that is not the type of both sides.
     """
     if any(query.args.get(each) for each in ("limit", "offset", "qualify", "windows", "laterals")):
         return None
@@ -98,6 +106,8 @@ def keyed_query(
     if split is None:
         return None
     rest, keys, values, safe = split
+    casts = [kind or "" for kind in compared] or [""] * len(keys)
+    keys = [cast(key, to) if to else key for key, to in zip(keys, casts)]
     having = query.args.get("having")
     if any(reads_outer(each) for each in [*items, *([having] if having else [])]):
         return None
@@ -119,7 +129,8 @@ def keyed_query(
     result.set("group", grouped if isinstance(grouped, exp.Group) else None)
     result.set("order", None)
     alone = aggregated and group is None
-    return Keyed(result, tuple(map(resolved, values)), tuple(safe), alone, empty)
+    outside = (cast(resolved(v), to) if to else resolved(v) for v, to in zip(values, casts))
+    return Keyed(result, tuple(outside), tuple(safe), alone, empty)
 
 
 def _is_special(item: exp.Expr) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.functions import call_name, conjuncts
 from cq_engine.algebra.lowering.lowered import Environment, From
 from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
@@ -32,7 +33,6 @@ _GENERATORS = frozenset(
     for end in ("", "_outer")
 )
 _MOST_VALUES = 200
-TypesOf = Callable[[Node, Sequence[exp.Expr]], Sequence[str]]
 
 
 def is_generator(node: exp.Expr) -> bool:
@@ -52,7 +52,7 @@ class Generators:
 
     names: Names
     pending: dict[str, Pending]
-    types: TypesOf | None
+    types: Types | None
 
     if TYPE_CHECKING:
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.functions import aggregate_calls, conjuncts, is_aggregate
-from cq_engine.algebra.lowering.generators import TypesOf
 from cq_engine.algebra.lowering.grouping import Grouping, GroupingSets, grouping_sets
 from cq_engine.algebra.lowering.lower_from import FromClause
 from cq_engine.algebra.lowering.lowered import Closure, Ctes, Environment, From, Lowered
@@ -39,18 +39,18 @@ __all__ = ["Lowered", "NotLowered", "lower"]
 
 
 def lower(
-    query: exp.Expr, tables: Mapping[str, Sequence[str]], names: Names, types: TypesOf | None = None
+    query: exp.Expr, tables: Mapping[str, Sequence[str]], names: Names, types: Types | None = None
 ) -> Lowered:
     """Lowers `query` over `tables` (table name in lower case → its column names).
 
-    `types` gives Spark's types of expressions over a node; only `s.*` and generators without names ask for them.
+    `types` gives Spark's types of expressions over a node, for what is not the same for all types.
     Raises NotLowered.
     """
     return _Lowering(tables, names, types).query(query, Environment())
 
 
 class _Lowering(FromClause, SelectItems, Unnesting):
-    def __init__(self, tables: Mapping[str, Sequence[str]], names: Names, types: TypesOf | None) -> None:
+    def __init__(self, tables: Mapping[str, Sequence[str]], names: Names, types: Types | None) -> None:
         self.tables = tables
         self.names = names
         self.types = types

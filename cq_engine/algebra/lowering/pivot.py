@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types, cast
 from cq_engine.algebra.functions import aggregate_calls, only_where
 from cq_engine.algebra.lowering.lowered import Environment, From
 from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
-from cq_engine.algebra.lowering.subqueries import Pending
+from cq_engine.algebra.lowering.subqueries import Pending, stands_in
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Aggregate, Generate, Node, Project, column, references
 
@@ -28,6 +29,7 @@ class Pivots:
 
     names: Names
     pending: dict[str, Pending]
+    types: Types | None
 
     if TYPE_CHECKING:
 
@@ -67,8 +69,10 @@ class Pivots:
         functions: list[tuple[str, exp.Expr]] = []
         shown: Fields = {name.lower(): column(unique) for unique, name, _ in grouped}
         tops: list[tuple[str, exp.Expr]] = [(unique, column(unique)) for unique, _, _ in grouped]
+        kinds = self.types(node, of) if self.types is not None and not stands_in(node) else []
         for value in chosen.expressions:
             wanted = [self.expression(e, scope, environment) for e in _parts(value.unalias())]
+            wanted = [cast(e, kind) for e, kind in zip(wanted, kinds)] or wanted
             here = exp.and_(
                 *(exp.NullSafeEQ(this=_bracket(o), expression=_bracket(w)) for o, w in zip(of, wanted))
             )

@@ -24,12 +24,15 @@ from cq_engine.algebra.nodes import (
     Mark,
     Node,
     Project,
+    Scan,
     SemiJoin,
+    children,
     column,
     references,
 )
 
 __all__ = [
+    "STAND_IN",
     "Pending",
     "domain_of",
     "in_conditions",
@@ -38,7 +41,11 @@ __all__ = [
     "null_safe",
     "only_row",
     "reads",
+    "stands_in",
 ]
+
+STAND_IN = ""
+"""The table of a leaf that stands for a domain while it is found out which outer columns a subquery reads."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,12 @@ def is_condition(condition: exp.Expr, pending: Mapping[str, Pending]) -> tuple[P
     if isinstance(bare, exp.Column) and bare.name in pending and pending[bare.name].kind != "SCALAR":
         return pending[bare.name], negated
     return None
+
+
+def stands_in(node: Node) -> bool:
+    """Is there a leaf below `node` that only stands for a domain? Then Spark cannot be asked for types."""
+    leaf = isinstance(node, Scan) and node.table == STAND_IN
+    return leaf or any(map(stands_in, children(node)))
 
 
 def domain_of(node: Node, values: Sequence[exp.Expr], names: Names) -> Domain:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from cq_engine.algebra.coercion import Types, common_types
 from cq_engine.algebra.functions import aggregate_calls, conjuncts, is_aggregate
 from cq_engine.algebra.lowering.decorrelate import Keyed, keyed_query
 from cq_engine.algebra.lowering.lowered import Domain, Environment, From, Lowered
 from cq_engine.algebra.lowering.scope import NotLowered, Outer, Scope, names_in, place_column
 from cq_engine.algebra.lowering.subqueries import (
+    STAND_IN,
     Pending,
     domain_of,
     equal,
@@ -25,6 +27,7 @@ from cq_engine.algebra.lowering.subqueries import (
     only_row,
     reads,
     semi,
+    stands_in,
 )
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Filter, Join, Node, OuterJoin, Project, Scan, column, references
@@ -38,6 +41,7 @@ class Unnesting:
     names: Names
     pending: dict[str, Pending]
     known: dict[tuple[int, str], str]
+    types: Types | None
 
     if TYPE_CHECKING:
 
@@ -94,7 +98,7 @@ class Unnesting:
         if candidates:
             columns = {text: self.names.fresh("probe") for text in candidates}
             outer = Outer(scope, columns)
-            leaf = Scan("", tuple((name, name) for name in columns.values()))
+            leaf = Scan(STAND_IN, tuple((name, name) for name in columns.values()))
             self.query(query, replace(environment, outer=outer, domain=Domain(leaf, leaf.columns)))
             if outer.used:
                 return dict(outer.used), None
@@ -228,7 +232,7 @@ class Unnesting:
         """The subquery's rows, what of them must equal which value of `node`, and its own columns."""
         if pending.lowered is not None:
             return pending.lowered.node, [], pending.lowered.outputs
-        keyed = self._key(pending)
+        keyed = self._key(node, pending)
         if keyed is not None:
             lowered, found = keyed
             width = len(lowered.outputs) - len(found.values)
@@ -246,7 +250,7 @@ class Unnesting:
         environment = replace(pending.environment, outer=outer, domain=domain)
         return self.query(pending.query, environment), values
 
-    def _key(self, pending: Pending) -> tuple[Lowered, Keyed] | None:
+    def _key(self, node: Node, pending: Pending) -> tuple[Lowered, Keyed] | None:
         """The subquery without its outer columns, where these are only compared for equality."""
 
         def resolved(value: exp.Expr) -> exp.Expr:
@@ -259,9 +263,26 @@ class Unnesting:
             environment = self.opened_with(query, pending.environment)
             inner = self.from_clause(query, environment).scope(None)
             found = keyed_query(query, pending.kind, inner, pending.scope, resolved)
-            return None if found is None else (self.query(found.query, pending.environment), found)
+            if found is None:
+                return None
+            lowered = self.query(found.query, pending.environment)
+            compared = self._compared(node, lowered, found)
+            if any(compared):
+                found = keyed_query(query, pending.kind, inner, pending.scope, resolved, compared)
+                assert found is not None
+                lowered = self.query(found.query, pending.environment)
+            return lowered, found
         except NotLowered:
             return None
+
+    def _compared(self, node: Node, lowered: Lowered, found: Keyed) -> list[str | None]:
+        """For each of the subquery's keys the type in which it is compared, where that is not the key's own."""
+        there = all(references(v) <= set(node.columns) for v in found.values)
+        if self.types is None or not there or stands_in(node) or stands_in(lowered.node):
+            return []
+        keys = lowered.outputs[len(lowered.outputs) - len(found.values) :]
+        pairs = [(value.unnest(), column(key)) for value, key in zip(found.values, keys)]
+        return common_types(Join((node, lowered.node), ()), pairs, self.types, {})
 
     def _scalar(self, node: Node, pending: Pending) -> tuple[Node, exp.Expr]:
         if pending.lowered is not None:
@@ -270,7 +291,7 @@ class Unnesting:
                 return Join((node, lowered.node), ()), column(lowered.outputs[0])
             rows, value = only_row(lowered.node, (), lowered.outputs[0], self.names)
             return Join((node, rows), ()), column(value)
-        keyed = self._key(pending)
+        keyed = self._key(node, pending)
         if keyed is not None:
             return self._keyed_scalar(node, *keyed)
         lowered, values = self._over_domain(node, pending)

@@ -36,6 +36,7 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra.functions import not_in_operands
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
     Aggregate,
@@ -119,7 +120,7 @@ def _outer(node: OuterJoin, names: Names, present: Present) -> Node:
 @normal_form.register
 def _not_in(node: SemiJoin, names: Names, present: Present) -> Node:
     """Anti joins on plain conditions for one on `a = b OR a IS NULL OR b IS NULL`."""
-    found = [(c, pair) for c in node.conditions if (pair := _unless_different(c)) is not None]
+    found = [(c, pair) for c in node.conditions if (pair := not_in_operands(c)) is not None]
     if not (found and node.anti):
         return node
     ours, theirs = present(node.left), present(node.right)
@@ -139,22 +140,6 @@ def _not_in(node: SemiJoin, names: Names, present: Present) -> Node:
         without = Filter(node.right, exp.Is(this=b.copy(), expression=exp.Null()))
         result = SemiJoin(result, without, True, tuple(rest))
     return result
-
-
-def _unless_different(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
-    """(a, b) where `condition` is `a = b OR a IS NULL OR b IS NULL`."""
-    parts = list(condition.unnest().flatten()) if isinstance(condition.unnest(), exp.Or) else []
-    equal = [p for p in (each.unnest() for each in parts) if isinstance(p, exp.EQ)]
-    null = [p.unnest().this.unnest() for p in parts if _is_null(p.unnest())]
-    if len(parts) != 3 or len(equal) != 1 or len(null) != 2:
-        return None
-    a, b = equal[0].left, equal[0].right
-    same = {a.unnest().sql(), b.unnest().sql()} == {n.sql() for n in null}
-    return (a, b) if same else None
-
-
-def _is_null(expression: exp.Expr) -> bool:
-    return isinstance(expression, exp.Is) and isinstance(expression.expression, exp.Null)
 
 
 def _never_null(expression: exp.Expr, present: frozenset[str]) -> bool:
