@@ -143,6 +143,7 @@ _NONDETERMINISTIC = frozenset(
         "unix_timestamp",
         "user",
         "uuid",
+        "version",
     ]
 )
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
@@ -212,6 +213,8 @@ def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
         name = call_name(node)
         if name in _NONDETERMINISTIC and not (name == "unix_timestamp" and node.expressions):
             return node
+        if name == "aes_encrypt" and len(node.expressions) < 5 and not _is_ecb(node):
+            return node
         if (
             isinstance(node, exp.Column)
             and not node.table
@@ -219,6 +222,12 @@ def nondeterministic_call(root: exp.Expr) -> exp.Expr | None:
         ):
             return node
     return None
+
+
+def _is_ecb(call: exp.Expr) -> bool:
+    """Does aes_encrypt say that it is to use no vector, which otherwise it chooses by chance?"""
+    mode = call.expressions[2] if len(call.expressions) > 2 else None
+    return isinstance(mode, exp.Literal) and mode.name.upper() == "ECB"
 
 
 def only_where(call: exp.Expr, condition: exp.Expr) -> exp.Expr:

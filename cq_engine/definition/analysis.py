@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.dialect import parse_expression
@@ -29,9 +30,10 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
+from cq_engine.definition.volatile import check_constant
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
-from cq_engine.planner.select_list import Item, SelectList, safe_name, select_list
+from cq_engine.planner.select_list import Item, SelectList, parse, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
 from cq_engine.refresh.binding import ImageBinder
@@ -99,6 +101,8 @@ def shape_of(
     }
     state = replace(state, tables={**state.tables, **sources})
     schema = _over_nothing(services, state).frame(listed.stripped)
+    if known is None:
+        _check_constant(services, state, sources, listed.stripped)
     columns = _result_columns(schema)
     width = len(columns)
     outputs, hidden = _outputs(listed, columns)
@@ -121,6 +125,29 @@ def _over_nothing(services: Services, state: CatalogState) -> _Empty:
     resolver = _Empty(services)
     resolver.state = state
     return resolver
+
+
+def _check_constant(services: Services, state: CatalogState, sources: Mapping[str, Table], text: str) -> None:
+    """Raises AnalysisError where the query is not a function of its tables."""
+    try:
+        tree = parse(text)
+    except SqlglotError:
+        return
+
+    def texts(constants: list[exp.Expr]) -> list[str]:
+        items = ", ".join(f"CAST({sql_of(each)} AS STRING)" for each in constants)
+        try:
+            row = services.spark().sql(f"SELECT {items}").first() if items else None
+        except PySparkException:
+            return []
+        return [value for value in row or () if value is not None]
+
+    kinds: dict[str, str] = {}
+    for each in (c for table in sources.values() for c in table.columns):
+        kinds[each.name] = max(
+            kinds.get(each.name, ""), each.type, key=lambda kind: kind.startswith(("date", "time"))
+        )
+    check_constant(tree, _over_nothing(services, state).plan(text), kinds, texts)
 
 
 def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:

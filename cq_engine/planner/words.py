@@ -12,7 +12,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 from cq_engine.algebra.dialect import CQSpark
 from cq_engine.core.errors import CQSyntaxError
 
-__all__ = ["Constant", "Words", "number_type", "read_words"]
+__all__ = ["SPECIAL_TIME", "Constant", "Words", "number_type", "read_words"]
+
+SPECIAL_TIME = re.compile(r"\s*(now|today|tomorrow|yesterday)\b[^()#]*", re.IGNORECASE)
+"""Strings that Spark reads as a date or a time that goes on; they are words, since what they mean depends on the rest."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def read_words(text: str) -> Words:
     words, literals = [], []
     for token in _tokens(text):
         kind = token.token_type
-        if kind in (TokenType.NUMBER, TokenType.STRING):
+        if kind == TokenType.NUMBER or (kind == TokenType.STRING and not SPECIAL_TIME.fullmatch(token.text)):
             type_ = number_type(token.text) if kind == TokenType.NUMBER else "string"
             literals.append(Constant(token.start, token.text, type_))
             words.append((kind.name, type_))

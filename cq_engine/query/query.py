@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import (
@@ -25,11 +25,21 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, substitute
 from cq_engine.query.result import Result
-from cq_engine.spark.sql import SPARK_ERRORS, Composed, fresh_name, quote, run_sql, translate_spark_error
+from cq_engine.spark.sql import (
+    SPARK_ERRORS,
+    Composed,
+    analysed_plan,
+    fresh_name,
+    quote,
+    run_sql,
+    translate_spark_error,
+)
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import change_columns
 
 __all__ = ["Resolver", "SourceResolver", "View", "query_frame", "run_query", "unknown_table"]
+
+_T = TypeVar("_T")
 
 
 class View(Protocol):
@@ -92,6 +102,16 @@ class Resolver:
 
     def frame(self, query: str | Composed) -> DataFrame:
         """The query over the relations that it names, analysed. Raises CQSyntaxError, AnalysisError, CQError."""
+        return self._given(query, run_sql)
+
+    def plan(self, query: str) -> str:
+        """Spark's analysed plan of the query as text."""
+        return self._given(query, analysed_plan)
+
+    def _given(
+        self, query: str | Composed, run: Callable[[SparkSession, str, Mapping[str, DataFrame]], _T]
+    ) -> _T:
+        """What `run` makes of the query with relations for the names in it."""
         source = Composed.plain(query) if isinstance(query, str) else query
         references = [r for r in self._references(source) if r.name not in self.extra]
         names = {r: fresh_name(r.name) for r in references}
@@ -101,7 +121,7 @@ class Resolver:
         steps = (positions, source.origin)
         self.translate = lambda e: translate_spark_error(e, source.user, names=back, positions=steps)
         try:
-            return run_sql(self.services.spark(), replaced, {**relations, **self.extra})
+            return run(self.services.spark(), replaced, {**relations, **self.extra})
         except SPARK_ERRORS as error:
             raise self.translate(error) from error
 
