@@ -26,7 +26,7 @@ from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.view import Storage
 from cq_engine.core.errors import StorageError
 
-__all__ = ["Attempt", "attempt_directories", "new_attempt_id", "roots"]
+__all__ = ["TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
 
 _ROOTS: dict[tuple[str, str], str] = {
     ("base", "snapshot"): "tables",
@@ -38,6 +38,8 @@ _ROOTS: dict[tuple[str, str], str] = {
     ("result", "log"): "data",
     ("result", "snapshot"): "data",
 }
+TOPS = tuple(sorted(set(_ROOTS.values())))
+"""What a warehouse consists of, beside the catalog."""
 
 
 class Attempt:

@@ -11,13 +11,12 @@ from datetime import datetime
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import persist
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
-from cq_engine.catalog.schema import Database, cause
+from cq_engine.catalog.schema import Database
 from cq_engine.catalog.view import View
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CatalogError, StorageError
@@ -162,11 +161,8 @@ class Reading:
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        try:
-            with self._database.reading() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise StorageError("cannot read the catalog", detail=cause(error)) from error
+        with self._database.failing_as("cannot read the catalog"), self._database.reading() as connection:
+            yield connection
 
     def _load(self) -> View:
         with self._reading() as connection:

@@ -14,12 +14,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.core.errors import ConflictError, StorageError
+from cq_engine.catalog.urls import Address
+from cq_engine.core.errors import CatalogError, ConflictError, StorageError
 
-__all__ = ["Database", "cause", "local_path", "metadata", "stale"]
+__all__ = ["Database", "local_path", "metadata", "stale"]
 
 _PREFIX = "cq_"
 metadata = sa.MetaData()
@@ -171,14 +172,33 @@ directories = _table(
 class Database:
     """An engine, and how transactions begin on it."""
 
-    def __init__(self, url: str, read_only: bool) -> None:
-        parsed = _driver(make_url(url))
-        self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        self.shown = parsed.render_as_string(hide_password=True)
-        # Readers and writers of one process are few; a lost server connection is found before it is used.
-        self.engine = sa.create_engine(parsed, pool_pre_ping=not self.is_sqlite)
+    def __init__(self, address: Address, read_only: bool) -> None:
+        self._address = address
+        self.is_sqlite = address.url.get_backend_name() == "sqlite"
+        self.shown = address.shown
+        try:
+            # Readers and writers of one process are few; a lost server connection is found before it is used.
+            self.engine = sa.create_engine(
+                address.url, connect_args=dict(address.secrets), pool_pre_ping=not self.is_sqlite
+            )
+        except ModuleNotFoundError as error:
+            raise CatalogError(
+                f"{error.name}, the driver for {self.shown}, is not installed",
+                hint="pip install 'cq-engine[postgres]'",
+            ) from error
         if self.is_sqlite:
             _set_up_sqlite(self.engine, read_only)
+
+    @contextmanager
+    def failing_as(self, message: str) -> Iterator[None]:
+        """What the database fails with in the block is a StorageError with `message`, and without secrets."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            said = " ".join(str(getattr(error, "orig", None) or error).split())
+            clean = self._address.clean(said)
+            failure = StorageError(message, detail=clean)
+            raise failure from (error if clean == said else None)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -210,13 +230,6 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-
-
-def _driver(url: URL) -> URL:
-    """`postgresql://` and `postgres://` mean psycopg 3."""
-    if url.drivername in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
-    return url
 
 
 def _set_up_sqlite(engine: Engine, read_only: bool) -> None:
@@ -256,9 +269,3 @@ def local_path(warehouse: str) -> Path:
             hint="give a path that all of Spark's processes see",
         )
     return Path(warehouse).expanduser().resolve()
-
-
-def cause(error: SQLAlchemyError) -> str:
-    """What the database itself said, on one line."""
-    cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split())

@@ -9,20 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import garbage, migrations, persist, schema
-from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt_id, roots
+from cq_engine.catalog.attempts import TOPS, Attempt, attempt_directories, new_attempt_id, roots
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.reading import Reading
 from cq_engine.catalog.retention import retire
-from cq_engine.catalog.schema import Database, cause, local_path
+from cq_engine.catalog.schema import Database, local_path
 from cq_engine.catalog.unit import UnitOfWork, resolve
+from cq_engine.catalog.urls import Address, parse
 from cq_engine.catalog.view import Storage, View, WriteSet, versioned_tables
-from cq_engine.core import faults, interrupts
+from cq_engine.core import faults, interrupts, private
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, StorageError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
@@ -69,37 +72,35 @@ class Catalog(Reading):
         be reached.
         """
         path = local_path(warehouse)
-        address = url or f"sqlite:///{path / 'catalog.db'}"
-        if read_only and (not path.is_dir() or (url is None and not (path / "catalog.db").is_file())):
+        file = path / "catalog.db"
+        address = parse(url) if url else Address(URL.create("sqlite", database=str(file)))
+        if read_only and (not path.is_dir() or (url is None and not file.is_file())):
             raise CatalogError(
                 f"there is no warehouse at {warehouse}", hint="open it once without read_only to create it"
             )
-        if not read_only:
-            path.mkdir(parents=True, exist_ok=True)
         database = Database(address, read_only)
+        if not read_only:
+            _make(path, file if url is None else None)
         lease: Lease | None = None
-        try:
-            if read_only:
-                with database.reading() as connection:
-                    migrations.check(connection)
-            else:
-                with database.writing() as connection:
-                    migrations.prepare(connection, str(path), bound=url is not None)
-                with interrupts.deferred():
-                    lease = Lease.take(database, holder, limits)
-            catalog = cls(str(path), database, lease, clock, limits)
-            if not read_only:
-                catalog.recover()
-        except BaseException as error:
-            if lease is not None:
-                with suppress(SQLAlchemyError):
-                    lease.release()
-            database.close()
-            if isinstance(error, SQLAlchemyError):
-                raise StorageError(
-                    f"cannot open the catalog {database.shown}", detail=cause(error)
-                ) from error
-            raise
+        with database.failing_as(f"cannot open the catalog {address.shown}"):
+            try:
+                if read_only:
+                    with database.reading() as connection:
+                        migrations.check(connection)
+                else:
+                    with database.writing() as connection:
+                        migrations.prepare(connection, str(path), bound=url is not None)
+                    with interrupts.deferred():
+                        lease = Lease.take(database, holder, limits)
+                catalog = cls(str(path), database, lease, clock, limits)
+                if not read_only:
+                    catalog.recover()
+            except BaseException:
+                if lease is not None:
+                    with suppress(SQLAlchemyError):
+                        lease.release()
+                database.close()
+                raise
         return catalog
 
     # ------------------------------------------------------------ writing
@@ -263,12 +264,14 @@ class Catalog(Reading):
         self._check_writable()
         if self._lease is None:
             raise CatalogError("the warehouse was closed")
-        try:
-            with interrupts.deferred(), self._database.writing() as connection:
-                self._lease.guard(connection, None if view is None else view.generation)
-                yield connection
-        except SQLAlchemyError as error:
-            raise StorageError("cannot write to the catalog", detail=cause(error)) from error
+        database = self._database
+        with (
+            database.failing_as("cannot write to the catalog"),
+            interrupts.deferred(),
+            database.writing() as connection,
+        ):
+            self._lease.guard(connection, None if view is None else view.generation)
+            yield connection
 
     def _abandon(self, attempt: Attempt) -> None:
         """Removes the files of an attempt, unless a transaction uses them or another process has taken over."""
@@ -310,3 +313,18 @@ class Catalog(Reading):
                 detail="; ".join(problems[:3]),
                 hint="they are tried again with the next VACUUM, and when the warehouse is opened",
             )
+
+
+def _make(warehouse: Path, file: Path | None) -> None:
+    """Makes what is not there of a warehouse, for this account alone; `file` is the catalog where that lies in it."""
+    try:
+        for directory in (warehouse, *(warehouse / name for name in TOPS)):
+            private.make_directory(directory)
+        if file is not None:
+            private.touch(file)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make the warehouse {warehouse}",
+            detail=error.strerror or str(error),
+            hint="give a directory in which this account may write, on a disk that has room",
+        ) from error

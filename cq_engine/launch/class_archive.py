@@ -23,6 +23,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from cq_engine.core import private
 from cq_engine.launch.java import Java
 
 __all__ = [
@@ -159,7 +160,7 @@ def make_later(path: Path | None, environ: Mapping[str, str] | None = None) -> b
     if not _at_terminal():
         return False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_directory(path.parent)
         tried = tried_path(path)
         if tried.exists() and time.time() - tried.stat().st_mtime < _RETRY_SECONDS:
             return False

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cq_engine.core import private
 from cq_engine.core.errors import CQError
 
 __all__ = ["Java", "find_java", "has_launched", "launch_environment", "write_shim"]
@@ -102,7 +103,7 @@ def write_shim(java: Java, directory: Path) -> Path:
         # Netty and Arrow still use Unsafe, and this Java says so on the terminal.
         options = "--sun-misc-unsafe-memory-access=allow "
     script = directory / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
+    private.make_directory(script.parent)
     script.write_text(
         _SHIM.format(
             java=shlex.quote(str(java.executable)),

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cq_engine.core import private
 from cq_engine.core.errors import CQError
 from cq_engine.launch import class_archive
 from cq_engine.launch.java import find_java
@@ -74,7 +75,7 @@ def make() -> Path:
             hint="unset CQ_CLASS_ARCHIVE, and let CQ_CACHE_DIR name a directory",
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_directory(path.parent)
         with _alone(path.parent / "lock"):
             if not path.exists():
                 class_archive.tried_path(path).touch()

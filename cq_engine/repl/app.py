@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from cq_engine.core import private
 from cq_engine.core.errors import CQError
 from cq_engine.repl.commands import COMMANDS, run_command
 from cq_engine.repl.shell import Leave, Shell, state_directory
@@ -225,7 +226,7 @@ def _history() -> History:
 
     path = state_directory() / "history"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_directory(path.parent)
         path.touch(mode=0o600)
     except OSError:
         return InMemoryHistory()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from platformdirs import user_state_path
 
+from cq_engine.core import private
 from cq_engine.core.errors import CQError, Location
 from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_result, row_count
 from cq_engine.repl.background import Opening, Worker, wait
@@ -314,7 +315,8 @@ class Shell:
             if directory is None:
                 continue
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                private.make_directory(directory)
+                private.touch(directory / "cq.log")
                 with (directory / "cq.log").open("a", encoding="utf-8") as log:
                     log.write(f"{stamp} {what}\n{sql and sql.rstrip() + chr(10)}{report}\n")
             except OSError:
