@@ -11,7 +11,7 @@ garbage. Where files lie, below the warehouse:
 | state | `data/state-<id>/<attempt>` |
 | result | `data/result-<id>/<attempt>` |
 
-`<name>` is the table's, or `<name>-<id>` where that is taken or not plain ASCII.
+`<name>` is the table's, or `<name>-<id>` where that is long, not plain ASCII, or was given before.
 """
 
 from __future__ import annotations

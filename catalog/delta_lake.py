@@ -33,6 +33,7 @@ from cq_engine.catalog.view import Published, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
+from cq_engine.core.troubles import Troubles
 
 __all__ = ["APPLICATION", "Publisher"]
 
@@ -51,21 +52,26 @@ class Publisher:
         """Flushes all inline changes, then publishes every table up to its newest flushed version. Returns the
         number of Delta commits.
 
-        Raises StorageError where a data file or a Delta table is not as the catalog says.
+        Raises StorageError, when all others are published, for the tables of which a data file or the Delta table is not
+        as the catalog says.
         """
         with self._lock:
             faults.point("publish.begin")
-            if flush(self.catalog):
+            troubles = Troubles()
+            if flush(self.catalog, troubles):
                 faults.point("publish.file")
             tables = versioned_tables(self.catalog.state)
             for key in [k for k in self._handles if k[0] not in tables]:
                 del self._handles[key]
-            try:
-                return sum(
-                    self._publish(table) for table in tables.values() if table.kind in ("base", "delta")
-                )
-            except (DeltaError, OSError) as error:
-                raise StorageError("publishing to Delta Lake failed", detail=str(error)) from error
+            commits = 0
+            for table in tables.values():
+                if table.kind in ("base", "delta"):
+                    with troubles.of(table.name):
+                        commits += self._publish(table)
+                    if table.name in troubles.found:  # the next time, it is looked at anew
+                        self._handles = {k: h for k, h in self._handles.items() if k[0] != table.id}
+            troubles.check("publishing to Delta Lake")
+            return commits
 
     def pending(self) -> tuple[int, int]:
         """Inline change sets that are not flushed yet, and their rows: for deciding when to publish."""
@@ -81,8 +87,11 @@ class Publisher:
     # ------------------------------------------------------------ one table
 
     def _publish(self, table: VersionedTable) -> int:
-        commits = self._publish_log(table)
-        return commits + (self._publish_table(table) if table.kind == "base" else 0)
+        try:
+            commits = self._publish_log(table)
+            return commits + (self._publish_table(table) if table.kind == "base" else 0)
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"publishing {table.name} to Delta Lake failed", detail=str(error)) from error
 
     def _publish_log(self, table: VersionedTable) -> int:
         catalog = self.catalog
@@ -90,6 +99,7 @@ class Publisher:
         pending = self._flushed(table.id, storage.published_log)
         if not pending and (storage.published_log or (table.id, "log") in self._handles):
             return 0
+        catalog.check_lease()
         columns = log_columns(table)
         root = root_of(storage, "log")
         found = self._open((table.id, "log"), root, columns, f"{table.name} changes")
@@ -134,6 +144,7 @@ class Publisher:
                 _commit(handle, actions, version, self.catalog.limits.checkpoint_commits)
                 return
             except CommitFailedError:
+                self.catalog.check_lease()  # it may be our successor who was faster
                 handle.update_incremental()
                 if (handle.transaction_version(APPLICATION) or 0) >= version:
                     return
@@ -146,6 +157,7 @@ class Publisher:
         layout = catalog.layout(table.id, catalog.newest_version)
         if layout.base <= storage.published_table:
             return 0
+        catalog.check_lease()
         root = root_of(storage, "snapshot")
         found = self._open((table.id, "table"), root, table.columns, table.name)
         if found is None:
@@ -174,6 +186,7 @@ class Publisher:
                 faults.point("publish.committed")
                 return 1
             except CommitFailedError:
+                self.catalog.check_lease()  # it may be our successor who was faster
                 handle.update_incremental()
                 if last:
                     raise

@@ -6,11 +6,13 @@ cache, so that a small interval is still served from memory (`Catalog.cached`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -25,6 +27,7 @@ from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import Replaced, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
+from cq_engine.core.troubles import Troubles
 from cq_engine.core.types import arrow_schema
 
 __all__ = ["flush", "log_columns", "with_timestamps"]
@@ -47,38 +50,59 @@ def log_columns(table: VersionedTable) -> tuple[Column, ...]:
     )
 
 
-def flush(catalog: Catalog) -> int:
-    """Writes all inline change sets to files. Returns how many change sets there were."""
+def flush(catalog: Catalog, troubles: Troubles | None = None) -> int:
+    """Writes all inline change sets to files. Returns how many change sets there were.
+
+    What fails for one table stays inline, and goes to `troubles`; without, it is raised when the others are written.
+    """
+    found = Troubles() if troubles is None else troubles
     runs = list(_runs(catalog))
     if not runs:
         return 0
     attempt = catalog.attempt("flush")
+    replaced: list[Replaced] = []
     try:
-        replaced = []
         for number, (table, run) in enumerate(runs):
-            inline = pa.concat_tables(
-                [conformed(rows, table) for rows in catalog.read_changes(run)], promote_options="default"
-            )
-            rows = with_timestamps(catalog, inline, run[0].low, run[-1].high)
-            path = f"{attempt.directory(table, 'log')}/part-{number:05d}.parquet"
-            stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
-            file = write_parquet(rows, path, catalog.warehouse, stats)
-            merged = ChangeSet(
-                table.id,
-                run[0].low,
-                run[-1].high,
-                rows.num_rows,
-                frozenset().union(*(c.kinds for c in run)),
-                files=(file,),
-                id=catalog.next_change_id(),
-            )
-            replaced.append(Replaced(table.id, tuple(run), merged, inline))
+            with found.of(table.name):
+                replaced.append(_written(catalog, attempt, number, table, run))
+        if replaced:
+            faults.point("publish.staged")
+            catalog.write_set(WriteSet(replaced=replaced), attempt)
+        else:
+            attempt.abandon()
     except BaseException:
         attempt.abandon()
         raise
-    faults.point("publish.staged")
-    catalog.write_set(WriteSet(replaced=replaced), attempt)
-    return sum(len(run) for _, run in runs)
+    if troubles is None:
+        found.check("writing small changes to files")
+    return sum(len(each.old) for each in replaced)
+
+
+def _written(
+    catalog: Catalog, attempt: Attempt, number: int, table: VersionedTable, run: Sequence[ChangeSet]
+) -> Replaced:
+    """One run of change sets, in one file, which is not there where this fails."""
+    path = Path(attempt.directory(table, "log"), f"part-{number:05d}.parquet")
+    inline = pa.concat_tables(
+        [conformed(rows, table) for rows in catalog.read_changes(list(run))], promote_options="default"
+    )
+    rows = with_timestamps(catalog, inline, run[0].low, run[-1].high)
+    stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
+    try:
+        file = write_parquet(rows, str(path), catalog.warehouse, stats)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    merged = ChangeSet(
+        table.id,
+        run[0].low,
+        run[-1].high,
+        rows.num_rows,
+        frozenset().union(*(c.kinds for c in run)),
+        files=(file,),
+        id=catalog.next_change_id(),
+    )
+    return Replaced(table.id, tuple(run), merged, inline)
 
 
 def conformed(rows: pa.Table, table: VersionedTable) -> pa.Table:

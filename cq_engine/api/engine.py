@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -313,28 +313,33 @@ class Engine(Upkeep, Scheduling):
             interrupt(self._spark)
 
     def close(self) -> None:
-        """Rolls back an open transaction, publishes, stops the scheduler and gives the warehouse back."""
+        """Stops the scheduler, rolls back an open transaction, publishes and gives the warehouse back.
+
+        What cannot be done is raised at the end, and does not keep the rest from being done.
+        """
         if self._closed:
             return
         self._closed = True
-        self.scheduler.shutdown(wait=True)
-        self.delivery.stop()
-        self.maintenance.stop()
-        self.reader.look_ups.indexed.close()
-        if not self.catalog.read_only:
-            self.queries.groups.settle()
-        self.queries.refresher.plans.clear()
+        with ExitStack() as steps:  # the last one first, and each of them whatever the others raise
+            steps.callback(self.catalog.close)
+            if self._spark is not None:
+                steps.callback(self.services.functions.release, self._spark)
+            if self.publisher is not None:
+                steps.callback(self.publisher.close)
+            steps.callback(self.publish)
+            steps.callback(self._end_session)
+            steps.callback(self.queries.refresher.plans.clear)
+            if not self.catalog.read_only:
+                steps.callback(self.queries.groups.settle)
+            steps.callback(self.reader.look_ups.indexed.close)
+            steps.callback(self.maintenance.stop)
+            steps.callback(self.delivery.stop)
+            steps.callback(self.scheduler.shutdown, wait=True)
+
+    def _end_session(self) -> None:
         if self.session is not None:
             self.session.rollback()
             self.session = None
-        try:
-            self.publish()
-            if self.publisher is not None:
-                self.publisher.close()
-        finally:
-            if self._spark is not None:
-                self.services.functions.release(self._spark)
-            self.catalog.close()
 
     def __enter__(self) -> Engine:
         return self

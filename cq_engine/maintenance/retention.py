@@ -25,6 +25,7 @@ from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError, StorageError
 from cq_engine.core.options import RETENTION, option_value, parse_retention
+from cq_engine.core.troubles import Troubles
 from cq_engine.destinations.log import needed_from
 
 __all__ = ["Vacuumed", "vacuum"]
@@ -62,32 +63,42 @@ def vacuum(
     catalog = services.catalog
     if name is not None and name.lower() not in {*catalog.state.tables, *catalog.state.queries}:
         raise CatalogError(f"there is no table or continuous query {name}")
-    forgotten = catalog.forget(lambda: _holds(services, conf, name, retain), logs=True)
+    troubles = Troubles()
+    forgotten = catalog.forget(lambda: _holds(services, conf, name, retain, troubles), logs=True)
     faults.point("vacuum.after_catalog")
-    return Vacuumed(forgotten, catalog.sweep(services.limits.grace_seconds if grace is None else grace))
+    removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
+    troubles.check("VACUUM")
+    return Vacuumed(forgotten, removed)
 
 
 def _holds(
-    services: Services, conf: Mapping[str, str], name: str | None, retain: timedelta | None
+    services: Services,
+    conf: Mapping[str, str],
+    name: str | None,
+    retain: timedelta | None,
+    troubles: Troubles,
 ) -> dict[int, int]:
-    """By id of a versioned table, the lowest version of it that may be asked for."""
+    """By id of a versioned table, the lowest version of it that may be asked for; without those that are in trouble."""
     state = services.catalog.state
     held = services.read_holds.lowest(services.catalog.newest_version)
     found: dict[int, int] = {}
     for key, table in state.tables.items():
         if name is None or name.lower() == key:
-            declared = _retention_start(services, conf, table.options, retain)
-            reading = _positions(services, table_readers(state, key))
-            found[table.storage.id] = min(
-                [held, declared, *reading, *_publishing_from(services, table.storage)]
-            )
+            with troubles.of(table.name):
+                declared = _retention_start(services, conf, table.options, retain)
+                reading = _positions(services, table_readers(state, key))
+                waiting = _publishing_from(services, table.storage)
+                found[table.storage.id] = min([held, declared, *reading, *waiting])
     for key, query in state.queries.items():
         if query.group is None and (name is None or name.lower() == key):
-            found.update(_query_holds(services, conf, query, held, retain))
+            with troubles.of(query.name):
+                found.update(dict(_query_holds(services, conf, query, held, retain)))
     one = None if name is None else state.queries.get(name.lower())
     for group in state.groups.values():
         if name is None or (one is not None and one.group == group.name):
-            found.update(_group_holds(services, conf, group, held, retain if name is None else None))
+            with troubles.of(group.name):
+                holds = _group_holds(services, conf, group, held, retain if name is None else None)
+                found.update(dict(holds))
     return found
 
 

@@ -16,9 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cq_engine.catalog import flush as flush_module
 from cq_engine.catalog.delta_files import delta_schema
 from cq_engine.catalog.delta_lake import APPLICATION, Publisher
-from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.flush import flush
+from cq_engine.catalog.model import Table, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.columns import Column
@@ -340,3 +342,89 @@ class TestFaults:
             publisher.publish()
         assert list(Path(catalog.warehouse, "changes/orders/_delta_log").glob("*.checkpoint.parquet"))
         assert len(by_deltalake(f"{catalog.warehouse}/changes/orders")) == 55
+
+
+class TestTroubles:
+    """What is wrong with one table does not stop the others."""
+
+    @pytest.fixture
+    def others(self, catalog: Catalog, sample: Any) -> list[VersionedTable]:
+        """Tables before and after `orders`; one of them with a name that no directory can have."""
+        tables = [replace(sample.orders, id=n, name=name) for n, name in ((6, "first"), (7, "l" * 300))]
+        known = catalog.state.tables
+        with catalog.write() as unit:
+            state = replace(
+                catalog.state, tables={**known, **{t.name: Table(t.name, t, ("k",)) for t in tables}}
+            )
+            unit.set_state(state)
+        return tables
+
+    def commit(self, catalog: Catalog, sample: Any, tables: list[VersionedTable]) -> int:
+        version = catalog.newest_version + 1
+        with catalog.write() as unit:
+            unit.add_commit(version, sample.when(version))
+            for table in [sample.orders, *tables]:
+                unit.add_changes(table, version, version, sample.rows(version, [version]))
+        return version
+
+    def published(self, catalog: Catalog) -> dict[int, int]:
+        return {number: s.published_log for number, s in catalog.view.storage.items() if s.kind == "base"}
+
+    def test_a_missing_file(
+        self, catalog: Catalog, open_catalog: Open, sample: Any, others: list[VersionedTable]
+    ) -> None:
+        self.commit(catalog, sample, others)
+        flush(catalog)
+        (changes,) = catalog.changes(sample.orders.id, 0, 9)
+        path = Path(catalog.warehouse, changes.files[0].path)
+        path.rename(path.with_suffix(".away"))
+        with pytest.raises(StorageError, match=f"{changes.files[0].path} cannot be published"):
+            Publisher(catalog).publish()
+        assert self.published(catalog) == {1: 0, 6: 1, 7: 1}
+        path.with_suffix(".away").rename(path)
+        catalog.close()
+        again = open_catalog()
+        Publisher(again).publish()
+        assert self.published(again) == {1: 1, 6: 1, 7: 1}
+
+    def test_several(
+        self, catalog: Catalog, sample: Any, others: list[VersionedTable], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(rows: pa.Table, path: str, *args: Any) -> Any:
+            if "/first/" in path or "/orders/" in path:
+                Path(path).parent.mkdir(parents=True)
+                Path(path).touch()
+                raise OSError(28, "No space left on device")
+            return write_parquet(rows, path, *args)
+
+        self.commit(catalog, sample, others)
+        publisher = Publisher(catalog)
+        with monkeypatch.context() as patch:
+            patch.setattr(flush_module, "write_parquet", full)
+            with pytest.raises(StorageError, match="failed for orders, first") as caught:
+                publisher.publish()
+        assert "No space left" in caught.value.detail
+        assert self.published(catalog) == {1: 0, 6: 0, 7: 1}
+        assert not list(Path(catalog.warehouse).rglob("orders/*/*.parquet"))
+        self.commit(catalog, sample, others)
+        publisher.publish()
+        assert self.published(catalog) == {1: 2, 6: 2, 7: 2}
+
+    def test_one_that_cannot_be_removed(self, catalog: Catalog, sample: Any) -> None:
+        for keys in ([1], [1, 2], [1, 2, 3]):
+            bulk(catalog, sample, keys[-1:])
+            compact(catalog, sample, keys)
+        old = [f.file.path for f in catalog.view.layout(1).files.values() if f.removed is not None]
+        first = Path(catalog.warehouse, min(old))
+        first.unlink()
+        (first / "in the way").mkdir(parents=True)
+        catalog.forget(lambda: {1: 3}, logs=True)
+        with pytest.raises(StorageError, match="1 of") as caught:
+            catalog.sweep()
+        assert min(old) in caught.value.detail
+        assert not any(Path(catalog.warehouse, path).exists() for path in sorted(old)[1:])
+        (first / "in the way").rmdir()
+        first.rmdir()
+        first.touch()
+        assert catalog.sweep() == 1
+        assert not first.exists()

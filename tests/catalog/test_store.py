@@ -13,7 +13,15 @@ import pytest
 import sqlalchemy as sa
 
 from cq_engine.catalog import migrations, schema
-from cq_engine.catalog.model import CatalogState, Cursor, DataFile, QueryStatus, RefreshRecord, VersionedTable
+from cq_engine.catalog.model import (
+    CatalogState,
+    Cursor,
+    DataFile,
+    QueryStatus,
+    RefreshRecord,
+    Table,
+    VersionedTable,
+)
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.clock import SystemClock
@@ -332,6 +340,38 @@ class TestQueries:
         assert attempt.directory(strange, "log").isascii()
         attempt.abandon()
 
+    @pytest.mark.parametrize("length", [64, 65, 256, 3000])
+    def test_long_names(self, catalog: Catalog, open_catalog: Open, sample: Any, length: int) -> None:
+        table = replace(sample.orders, id=9, name="n" * length)
+        with catalog.write() as unit:
+            unit.set_state(
+                replace(
+                    sample.state, tables={**sample.state.tables, table.name: Table(table.name, table, ("k",))}
+                )
+            )
+        attempt = catalog.attempt("copy")
+        stage(catalog, attempt, table, sample.plain([1]))
+        catalog.close()
+        again = open_catalog()
+        (name,) = (s.directory for s in again.view.storage.values() if s.table_id == 9)
+        assert name == "n" * 64 + ("-9" if length > 64 else "")
+
+    def test_a_name_is_given_once(self, catalog: Catalog, open_catalog: Open, sample: Any) -> None:
+        """Neither after the table is gone, nor the id after a failure."""
+        with catalog.write() as unit:
+            unit.set_state(replace(sample.state, tables={}, queries={}))
+        catalog.sweep()
+        catalog.close()
+        again = open_catalog()
+        number = again.state.next_id
+        other = replace(sample.orders, id=number)
+        failed = again.attempt("create")
+        assert f"/tables/orders-{number}/" in failed.directory(other, "snapshot")
+        failed.abandon()
+        assert again.state.next_id == number + 1
+        again.close()
+        assert open_catalog().state.next_id == number + 1
+
 
 class TestRowIds:
     def test_ids_are_never_given_twice(self, catalog: Catalog, open_catalog: Open) -> None:
@@ -402,6 +442,11 @@ class TestSchema:
     def test_an_older_schema_is_brought_up_to_date(self, catalog: Catalog, open_catalog: Open) -> None:
         with catalog._database.writing() as connection:
             schema.doomed.drop(connection)
+            schema.directories.drop(connection)
+            long = {"kind": "base", "directory": "n" * 256, "floor": 0, "next_row_id": 1, "dropped": False}
+            marks = {"published_table": -1, "published_log": 0}
+            connection.execute(schema.storage.insert().values(table_id=99, **long, **marks))
+            connection.execute(schema.meta.delete().where(schema.meta.c.key == "definitions"))
             connection.execute(
                 schema.meta.update().where(schema.meta.c.key == "schema_version").values(value="1")
             )
@@ -409,6 +454,7 @@ class TestSchema:
         with pytest.raises(CatalogError, match="schema version 1"):
             open_catalog(read_only=True)
         again = open_catalog()
+        assert ("base", "orders") in again.view.directories
         with again._database.reading() as connection:
             assert migrations.stored_version(connection) == migrations.VERSION
             assert set(sa.inspect(connection).get_table_names()) == set(schema.metadata.tables)
