@@ -170,10 +170,11 @@ class Engine(Upkeep, Scheduling):
 
     def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
         """Commits and wakes the queries that the commit concerns."""
-        version = transaction.commit(commit_time)
-        if version is not None:
-            self.note_commit(version, transaction.changed)
-        return version
+        try:
+            return transaction.commit(commit_time)
+        finally:  # also where Ctrl-C came when it was durable
+            if transaction.commit_version is not None:
+                self.note_commit(transaction.commit_version, transaction.changed)
 
     def apply_changes(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,7 +14,7 @@ from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSIO
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context import staging
 from cq_engine.context.services import Services
-from cq_engine.core import faults
+from cq_engine.core import faults, interrupts
 from cq_engine.core.errors import ConflictError, TransactionError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
@@ -56,15 +56,15 @@ class _Write:
             )
 
 
-def commit(transaction: Workspace, commit_time: datetime | None) -> Committed | None:
-    """Commits the net changes, under the commit lock; None where there are none."""
+def commit(transaction: Workspace, commit_time: datetime | None, done: Callable[[Committed], None]) -> None:
+    """Commits the net changes, under the commit lock, and calls `done`; nothing where there are none."""
     faults.point("commit.begin")
     services = transaction.services
     nets = {name: p.net() for name, p in transaction.pending.items() if isinstance(p, SmallPending)}
     bulks = {name: p for name, p in transaction.pending.items() if isinstance(p, BulkPending)}
     changes = _changes(transaction, nets, bulks)
     if not changes:
-        return None
+        return
     with services.catalog.lock:
         _check_definitions(transaction, changes)
         _check_conflicts(transaction, changes)
@@ -73,13 +73,14 @@ def commit(transaction: Workspace, commit_time: datetime | None) -> Committed | 
         check(services, services.catalog.state, changes)
         writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
         faults.point("commit.staged")
-        with services.catalog.write(transaction.hand_over()) as unit:
-            unit.add_commit(version, timestamp)
-            for write in writes:
-                write.add_to(unit, version)
-            faults.point("commit.before_catalog")
+        with interrupts.deferred():  # who is interrupted when it is durable knows that it is
+            with services.catalog.write(transaction.hand_over()) as unit:
+                unit.add_commit(version, timestamp)
+                for write in writes:
+                    write.add_to(unit, version)
+                faults.point("commit.before_catalog")
+            done(Committed(version, timestamp, {write.table.name: write.kinds for write in writes}))
         faults.point("commit.after_catalog")
-    return Committed(version, timestamp, {write.table.name: write.kinds for write in writes})
 
 
 def next_timestamp(services: Services, commit_time: datetime | None) -> datetime:

@@ -16,6 +16,7 @@ from cq_engine.query.result import Result
 from cq_engine.spark.sql import quote
 from cq_engine.transactions import commit, dml
 from cq_engine.transactions.clauses import Clauses
+from cq_engine.transactions.commit import Committed
 from cq_engine.transactions.copy_into import copy_frame
 from cq_engine.transactions.input_rows import Rows, arrow_rows, by_name
 from cq_engine.transactions.merge import merge
@@ -117,16 +118,13 @@ class Transaction(Workspace):
         """
         self._check_open()
         try:
-            done = commit.commit(self, commit_time)
+            commit.commit(self, commit_time, self._committed)
         finally:
             self._end()
-        if done is not None:
-            self.commit_version, self.commit_timestamp, self.changed = (
-                done.version,
-                done.timestamp,
-                done.changed,
-            )
         return self.commit_version
+
+    def _committed(self, done: Committed) -> None:
+        self.commit_version, self.commit_timestamp, self.changed = done.version, done.timestamp, done.changed
 
     def rollback(self) -> None:
         """Forgets everything."""
