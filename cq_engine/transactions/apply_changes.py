@@ -150,7 +150,7 @@ def _write(
             attempt.abandon()
         raise
     faults.point("commit.staged")
-    with catalog.write(attempt) as unit:  # a write that fails may be durable: only recovery removes its files
+    with catalog.write(attempt) as unit:
         for n, stamp in enumerate(stamps):
             unit.add_commit(first + n, stamp)
         for (table, rows), staged in zip(parts, files):
