@@ -14,6 +14,7 @@ from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules
 from cq_engine.grammar.names import string_value
 from cq_engine.grammar.parser import parser
+from cq_engine.grammar.rules import Clause
 from cq_engine.grammar.scan import scan
 from cq_engine.grammar.source import SourceText
 from cq_engine.grammar.statements import (
@@ -35,7 +36,12 @@ from cq_engine.grammar.statements import (
 
 __all__ = ["parse"]
 
+_EXPLAIN_FORMATS = ("TEXT", "JSON", "MERMAID")
 _DML_VERBS = ("INSERT", "UPDATE", "DELETE", "MERGE")
+_UPSERT = re.compile(
+    r"(?<![\w.])(?:ON\s+CONFLICT(?=[\s(].*?\bDO\s+(?:NOTHING|UPDATE)(?!\w))|ON\s+DUPLICATE\s+KEY(?!\w))",
+    re.I | re.S,
+)
 _TOP_LEVEL = re.compile(r"[()]|(?<![\w.])(?:SELECT|VALUES|FROM|TABLE|INSERT|UPDATE|DELETE|MERGE)(?!\w)", re.I)
 
 
@@ -104,12 +110,18 @@ class _Builder(QueryRules, TableRules):
     # ------------------------------------------------------------ data and transactions
 
     def dml(self, verb: Token, rest: Token) -> Dml:
-        return Dml(verb.upper(), self.source.text[verb.start_pos : rest.end_pos])
+        return self._dml(verb.upper(), verb.start_pos or 0, rest.end_pos)
+
+    def _dml(self, verb: str, start: int, end: int | None) -> Dml:
+        upsert = _UPSERT.search(self.skeleton, start, end or len(self.skeleton)) if verb == "INSERT" else None
+        if upsert is not None:
+            self.fail("on_conflict", upsert.start(), words=" ".join(upsert.group().upper().split()))
+        return Dml(verb, self.source.text[start:end])
 
     def plain_query(self, text: Token) -> Statement:
         written = self.slice(text)
         verb = self._verb_after_with(text) if text[:4].upper() == "WITH" else None
-        return Dml(verb, written) if verb else Query(written)
+        return self._dml(verb, text.start_pos or 0, text.end_pos) if verb else Query(written)
 
     def _verb_after_with(self, text: Token) -> str | None:
         """INSERT, UPDATE, DELETE or MERGE if that is what the common table expressions serve, else None."""
@@ -133,6 +145,13 @@ class _Builder(QueryRules, TableRules):
     def copy_format(self, meta: Any, name: Token) -> tuple[str, str, int]:
         return "FORMAT", name.lower(), meta.start_pos
 
+    def copy_list(self, *options: Clause | None) -> Options:
+        return self.option_list(*options)
+
+    @v_args(meta=True, inline=True)
+    def copy_option(self, meta: Any, name: str, value: str | None) -> Clause:
+        return name, "true" if value is None else value, meta.start_pos
+
     @v_args(meta=True, inline=True)
     def copy_options(self, meta: Any, options: Options) -> tuple[str, Options, int]:
         return "OPTIONS", options, meta.start_pos
@@ -143,9 +162,12 @@ class _Builder(QueryRules, TableRules):
     def copy_into(
         self, table: Token, columns: tuple[str, ...] | None, path: Token, clauses: dict[str, Any]
     ) -> CopyInto:
-        return CopyInto(
-            str(table), str(path), clauses.get("FORMAT"), columns or (), clauses.get("OPTIONS", ())
-        )
+        options = dict(clauses.get("OPTIONS", ()))
+        inside = options.pop("format", None)
+        if inside is not None and "FORMAT" in clauses:
+            self.fail("duplicate_clause", path.end_pos, clause="FORMAT")
+        kind = clauses.get("FORMAT") if inside is None else inside.lower()
+        return CopyInto(str(table), str(path), kind, columns or (), tuple(options.items()))
 
     def begin(self) -> Begin:
         return Begin()
@@ -182,11 +204,25 @@ class _Builder(QueryRules, TableRules):
     def describe(self, kind: str | None, name: Token) -> Describe:
         return Describe(str(name), kind)
 
-    def explained_query(self, name: Token) -> Explain:
-        return Explain(name=str(name))
+    @v_args(meta=True, inline=True)
+    def analyze(self, meta: Any) -> Clause:
+        return "ANALYZE", True, meta.start_pos
 
-    def analyzed_query(self, name: Token) -> Explain:
-        return Explain(name=str(name), analyze=True)
+    def explain_format(self, name: Token) -> Clause:
+        if name.upper() not in _EXPLAIN_FORMATS:
+            self.fail("explain_format", name.start_pos, found=f"'{name}'")
+        return "FORMAT", name.upper(), name.start_pos or 0
+
+    def explain_options(self, *options: Clause) -> tuple[Clause, ...]:
+        return options
+
+    def explained_query(
+        self, analyze: Clause | None, options: tuple[Clause, ...] | None, name: Token
+    ) -> Explain:
+        given = self.once([*((analyze,) if analyze else ()), *(options or ())])
+        return Explain(
+            name=str(name), analyze="ANALYZE" in given, format=given.get("FORMAT", _EXPLAIN_FORMATS[0])
+        )
 
     def explain(self, what: Explain | Token) -> Explain:
         if isinstance(what, Explain):

@@ -269,7 +269,8 @@ def _describe(statement: Describe) -> str:
 def _explain(statement: Explain) -> str:
     if statement.name is not None:
         analyze = "ANALYZE " if statement.analyze else ""
-        return f"EXPLAIN {analyze}CONTINUOUS QUERY {quote_name(statement.name)}"
+        how = "" if statement.format == "TEXT" else f"(FORMAT {statement.format}) "
+        return f"EXPLAIN {analyze}{how}CONTINUOUS QUERY {quote_name(statement.name)}"
     return f"EXPLAIN {statement.text}"
 
 

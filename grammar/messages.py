@@ -111,6 +111,26 @@ _OTHER: tuple[Message, ...] = (
         r"^COPY \^",
     ),
     Message(
+        "on_conflict",
+        "INSERT has no {words}",
+        "write MERGE INTO table USING (SELECT ...) AS s ON table.key = s.key "
+        "WHEN MATCHED THEN UPDATE SET ... WHEN NOT MATCHED THEN INSERT ...",
+        (
+            "INSERT INTO t VALUES (1, 'ON CONFLICT DO') ‸ON CONFLICT (a) DO UPDATE SET b = 2",
+            "INSERT INTO t SELECT 1 ‸ON CONFLICT DO NOTHING",
+            "INSERT INTO t VALUES (1) ‸on duplicate key UPDATE a = 2",
+            "WITH s AS (SELECT 1) INSERT INTO t SELECT * FROM s ‸ON CONFLICT DO NOTHING",
+        ),
+    ),
+    Message(
+        "insert_or",
+        "no INSERT replaces rows that are there",
+        "write MERGE INTO table USING (SELECT ...) AS s ON table.key = s.key "
+        "WHEN MATCHED THEN UPDATE SET ... WHEN NOT MATCHED THEN INSERT ...",
+        ("INSERT ‸OR REPLACE INTO t VALUES (1)", "‸REPLACE INTO t VALUES (1)", "‸UPSERT INTO t VALUES (1)"),
+        r"^INSERT \^ OR$|^\^ (REPLACE|UPSERT)$",
+    ),
+    Message(
         "dml_word",
         "{last} is followed by {found}",
         "write INSERT INTO table, UPDATE table SET, DELETE FROM table, MERGE INTO table or TRUNCATE TABLE table",
@@ -218,6 +238,26 @@ _OTHER: tuple[Message, ...] = (
         "write EXPLAIN [ANALYZE] CONTINUOUS QUERY name, or EXPLAIN before a statement",
         ("EXPLAIN‸",),
         r"^EXPLAIN \^",
+    ),
+    Message(
+        "explain_options",
+        "{found} is no option of EXPLAIN",
+        "write EXPLAIN (FORMAT JSON) CONTINUOUS QUERY name, or FORMAT MERMAID, or ANALYZE with one of them",
+        ("EXPLAIN (FORMAT JSON, ‸COSTS) CONTINUOUS QUERY q", "EXPLAIN (ANALYZE ‸verbose) CONTINUOUS QUERY q"),
+        r"^EXPLAIN( ANALYZE)? \([^)]*\^",
+    ),
+    Message(
+        "explain_format",
+        "{found} is no format of EXPLAIN",
+        "the formats are TEXT, JSON and MERMAID",
+        ("EXPLAIN (FORMAT ‸XML) CONTINUOUS QUERY q",),
+    ),
+    Message(
+        "explain_options_what",
+        "only continuous queries are explained with options",
+        "write EXPLAIN (FORMAT JSON) CONTINUOUS QUERY name, or EXPLAIN before a statement",
+        ("EXPLAIN (FORMAT JSON) ‸SELECT 1", "EXPLAIN (ANALYZE, FORMAT JSON) ‸TABLE t"),
+        r"^EXPLAIN( ANALYZE)? \(.*\) \^",
     ),
     Message(
         "analyze_what",

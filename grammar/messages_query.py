@@ -45,10 +45,23 @@ CREATE_MESSAGES: tuple[Message, ...] = (
         r"^CREATE OR REPLACE \^ TABLE",
     ),
     Message(
+        "create_view",
+        "there are no views",
+        "CREATE TABLE name AS SELECT ... keeps rows as they are now; CREATE CONTINUOUS QUERY name AS SELECT ... delivers "
+        "what changes in them, and other continuous queries read its result by name; WITH names a part of one query",
+        (
+            "CREATE ‸VIEW v AS SELECT 1",
+            "CREATE OR REPLACE ‸VIEW v AS SELECT 1",
+            "CREATE ‸MATERIALIZED VIEW v AS SELECT 1",
+            "CREATE ‸TEMPORARY VIEW v AS SELECT 1",
+        ),
+        r"^CREATE( OR REPLACE)? \^ (VIEW|MATERIALIZED|TEMPORARY|TEMP|GLOBAL)$",
+    ),
+    Message(
         "create_what",
         "CREATE cannot create {found}",
-        "CREATE TABLE, CREATE FUNCTION or CREATE CONTINUOUS QUERY; a continuous query with DESTINATION TABLE keeps a view",
-        ("CREATE ‸MATERIALIZED VIEW v AS SELECT 1", "CREATE ‸INDEX i ON t (a)", "CREATE‸"),
+        "write CREATE TABLE, CREATE FUNCTION or CREATE CONTINUOUS QUERY",
+        ("CREATE ‸INDEX i ON t (a)", "CREATE‸"),
         r"^CREATE \^",
     ),
     Message(

@@ -292,11 +292,15 @@ class Describe(Statement):
 
 @dataclass(frozen=True)
 class Explain(Statement):
-    """EXPLAIN [ANALYZE] CONTINUOUS QUERY name, or EXPLAIN of a statement's text."""
+    """EXPLAIN [ANALYZE] [(FORMAT format)] CONTINUOUS QUERY name, or EXPLAIN of a statement's text.
+
+    `format` is TEXT, JSON or MERMAID.
+    """
 
     name: str | None = None
     text: str | None = None
     analyze: bool = False
+    format: str = "TEXT"
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow as pa
 import sqlglot
 
 from cq_engine.algebra.dialect import CQSpark
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.api.explanation import Explanation
 from cq_engine.catalog.groups import group_of
 from cq_engine.catalog.model import ContinuousQuery, QueryGroup
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError
+from cq_engine.grammar import Query, parse
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.planner.terms import terms
-from cq_engine.query.query import query_frame
-from cq_engine.query.result import Result
+from cq_engine.query.query import Resolver
+from cq_engine.query.result import Result, text_result
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.interval import decide, statistics
 from cq_engine.refresh.refresh import Refresh
@@ -45,7 +46,7 @@ def _leaf(leaf: Node) -> str:
 def plan_text(compiled: Compiled) -> str:
     """The delta plan for an interval in which every source has changes of every kind, as formatted Spark SQL."""
     if compiled.node is None:
-        return compiled.text
+        return _pretty(compiled.text)
     changing = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
     plan = plan_delta(compiled, changing, False, at_once=True)
     return "-- the result never changes" if plan is None else _plan_sql(plan)
@@ -71,82 +72,108 @@ def _pretty(text: str) -> str:
     return sqlglot.transpile(text, read=CQSpark, write=CQSpark, pretty=True)[0]
 
 
-def explain_query(queries: Queries, name: str) -> Result:
+def explain_query(queries: Queries, name: str, form: str = "TEXT") -> Result:
     """EXPLAIN CONTINUOUS QUERY: verdict, reasons, key; for what is pending the form of its delta, why, and its SQL."""
     query = queries.find(name)
     group = group_of(queries.services.catalog.state, query)
     compiled = queries.registry.compiled(query) if group is None else queries.groups.compiled(group)
     stored = query.states if group is None else group.query.states
     key = "none: a multiset" if query.key is None else f"({', '.join(query.key)})"
-    lines = [
-        f"continuous query {query.name}: {query.verdict}, {query.mode}",
-        *(f"  {reason}" for reason in query.reasons),
-        f"  result key {key}{', every touched key is checked' if query.key_checked else ''}",
-        *(f"  state {label}: {', '.join(c.name for c in table.columns)}" for label, table in stored),
-        *_sharing(queries, group),
-        *_pending(queries, query if group is None else group.query, compiled),
-    ]
-    return Result(arrow=pa.table({"plan": lines}))
+    facts = {
+        "blocks": list(query.reasons),
+        "result key": f"{key}{', every touched key is checked' if query.key_checked else ''}",
+        "states": {label: ", ".join(c.name for c in table.columns) for label, table in stored},
+        "query group": _sharing(queries, group),
+    }
+    pending, title, sql = _pending(queries, query if group is None else group.query, compiled)
+    head = f"continuous query {query.name}: {query.verdict}, {query.mode}"
+    explanation = Explanation(
+        query.name, query.verdict, query.mode, head, {**facts, **pending}, title, sql, compiled.node, query.sources
+    )  # fmt: skip
+    return text_result("plan", explanation.written(form))
 
 
-def _pending(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> list[str]:
-    """What the next refresh would do."""
+def _pending(
+    queries: Queries, query: ContinuousQuery, compiled: Compiled
+) -> tuple[dict[str, object], str, str]:
+    """What the next refresh would do: facts, and a heading and the SQL of the delta."""
     end = frontier(queries.services.catalog, query.sources)
     interval = queries.refresher.interval(query, compiled, end)
-    if compiled.node is None or not interval.kinds:
-        lines = plan_text(compiled).splitlines()
-        return ["delta, where every source has changed:", *(f"  {line}" for line in lines)]
+    if compiled.node is None:
+        return {}, "the result, which is computed anew and compared:", plan_text(compiled)
+    if not interval.kinds:
+        return {"pending": "nothing"}, "delta, where every source has changed:", plan_text(compiled)
     found = statistics(queries.services, query, compiled, interval)
     decision = decide(queries.services, query, compiled, interval)
-    lines = [
-        f"pending: versions {interval.a + 1} to {interval.b}",
-        *(f"  {table}" for table in found.tables),
-        f"form of the delta: {decision.form}, pre-image by {decision.pre_image}",
-        *(f"  {reason}" for reason in decision.reasons),
-    ]
+    facts: dict[str, object] = {
+        "pending": {
+            "from version": interval.a + 1,
+            "to version": interval.b,
+            "tables": [str(table) for table in found.tables],
+        },
+        "delta": {
+            "form": decision.form,
+            "pre-image by": decision.pre_image,
+            "reasons": list(decision.reasons),
+        },
+    }
     few = interval.rows <= queries.services.limits.refresh_changes
     at_once = few and decision.undo and not query.functions
     plan = plan_delta(compiled, interval.changed, interval.insert_only, at_once=at_once)
     if decision.form == "recompute":
-        return [*lines, "the result before and after:", *(f"  {line}" for line in compiled.text.splitlines())]
+        return facts, "the result, before and after:", _pretty(compiled.text)
     if plan is None:
-        return [*lines, "the result does not change"]
+        return {**facts, "result": "does not change"}, "", ""
     roots = [*(stage.root for stage in plan.stages), plan.root]
-    lines += ["base tables:", *(f"  {term}" for term in terms(roots, found, decision))]
-    return [*lines, "delta:", *(f"  {line}" for line in _plan_sql(plan).splitlines())]
+    return (
+        {**facts, "base tables": [str(t) for t in terms(roots, found, decision)]},
+        "delta:",
+        _plan_sql(plan),
+    )
 
 
-def analyze_query(queries: Queries, name: str, refresh: Callable[[str], Refresh]) -> Result:
+def analyze_query(
+    queries: Queries, name: str, refresh: Callable[[str], Refresh], form: str = "TEXT"
+) -> Result:
     """EXPLAIN ANALYZE CONTINUOUS QUERY: does `refresh`, as REFRESH does, and says what that read and took."""
     query = queries.find(name)
+    group = group_of(queries.services.catalog.state, query)
+    compiled = queries.registry.compiled(query) if group is None else queries.groups.compiled(group)
     done = refresh(name)
     report = queries.refresher.reports.get(query.group or query.name, Report())
     changed = f"{done.inserted} I, {done.deleted} D, {done.updated} U"
-    lines = [
-        f"continuous query {query.name}: refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"
-        if done.to_version > done.from_version
-        else f"continuous query {query.name}: nothing was pending at version {done.to_version}",
-        f"plan: {done.plan}",
-        *(f"  {reason}" for reason in report.decision.reasons),
-        *([f"run by the {report.run}"] if report.run else []),
-        *(f"look-up of {look_up}" for look_up in report.look_ups),
-        *(f"read: {read}" for read in report.reads),
-        *(f"step {step}: {seconds:.3f} s" for step, seconds in report.steps),
-        f"altogether: {done.seconds:.3f} s",
-    ]
-    return Result(arrow=pa.table({"plan": lines}))
+    said = f"nothing was pending at version {done.to_version}"
+    if done.to_version > done.from_version:
+        said = f"refreshed over versions {done.from_version + 1} to {done.to_version}, {changed}"
+    facts = {
+        "plan": done.plan,
+        "reasons": list(report.decision.reasons),
+        "run by": f"the {report.run}" if report.run else "",
+        "look-ups": [str(look_up) for look_up in report.look_ups],
+        "read": [str(read) for read in report.reads],
+        "steps": {step: f"{seconds:.3f} s" for step, seconds in report.steps},
+        "altogether": f"{done.seconds:.3f} s",
+    }
+    explanation = Explanation(
+        query.name, query.verdict, query.mode, f"continuous query {query.name}: {said}", facts, plan=compiled.node,
+        sources=query.sources,
+    )  # fmt: skip
+    return text_result("plan", explanation.written(form))
 
 
-def _sharing(queries: Queries, group: QueryGroup | None) -> list[str]:
+def _sharing(queries: Queries, group: QueryGroup | None) -> str:
     if group is None:
-        return []
+        return ""
     count = len(queries.groups.members(group))
-    return [f"  one of {count} queries of {group.name}, over a table of their constants"]
+    return f"one of {count} queries of {group.name}, over a table of their constants"
 
 
 def explain_text(services: Services, text: str) -> Result:
-    """EXPLAIN of a query: that it is analysed, with its result's columns."""
-    frame = query_frame(services, text)
-    if not frame.columns:
-        raise AnalysisError("only queries and continuous queries are explained")
-    return Result(arrow=pa.table({"column": frame.columns, "type": [kind for _, kind in frame.dtypes]}))
+    """EXPLAIN of a query: Spark's plan."""
+    statement = parse(text)
+    if not isinstance(statement, Query):
+        raise AnalysisError(
+            "only queries and continuous queries are explained",
+            hint="EXPLAIN CONTINUOUS QUERY name explains a continuous query that is there",
+        )
+    return text_result("plan", Resolver(services).explained(statement.text))

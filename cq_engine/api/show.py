@@ -64,7 +64,7 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
                 r.deleted,
                 r.updated,
                 r.plan,
-                r.seconds,
+                round(r.seconds, 3),
                 r.finished,
             )
             for r in catalog.refreshes(name)
@@ -135,4 +135,6 @@ def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog
         *_sharing(query, overview),
         ("statement", query.statement),
     ]
-    return _rows(("property", "value"), facts)
+    result = _rows(("property", "value"), facts)
+    result.whole = True
+    return result

@@ -13,8 +13,8 @@ from cq_engine.api.explain import analyze_query, explain_query, explain_text
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import apply
 from cq_engine.catalog.functions import drop_function
-from cq_engine.core.errors import CatalogError, TransactionError
-from cq_engine.core.options import RETENTION, check_option, option_value
+from cq_engine.core.errors import CatalogError, TransactionError, location_at
+from cq_engine.core.options import RETENTION, check_option, option_value, unknown_option
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     AlterContinuousQuery,
@@ -52,6 +52,7 @@ from cq_engine.query.query import query_frame, run_query
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
 from cq_engine.schedule.periods import trigger_for
+from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
 from cq_engine.transactions.check_constraints import check_added_key, check_constraints
 from cq_engine.transactions.transaction import Transaction
 
@@ -314,9 +315,9 @@ def _describe(statement: Describe, engine: Warehouse, sql: str) -> Result:
 def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
     if statement.name is not None and statement.analyze:
         _no_transaction(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY")
-        return analyze_query(engine.queries, statement.name, engine.refresh)
+        return analyze_query(engine.queries, statement.name, engine.refresh, statement.format)
     if statement.name is not None:
-        return explain_query(engine.queries, statement.name)
+        return explain_query(engine.queries, statement.name, statement.format)
     assert statement.text is not None
     return explain_text(engine.services, statement.text)
 
@@ -324,8 +325,15 @@ def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
 @execute.register(SetOption)
 def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
     if statement.name.startswith("spark."):
-        engine.spark.conf.set(statement.name, statement.value)
+        try:
+            engine.spark.conf.set(statement.name, statement.value)
+        except SPARK_ERRORS as error:
+            raise translate_spark_error(error) from error
     else:
+        unknown = unknown_option(statement.name)
+        if unknown is not None:
+            unknown.location = location_at(sql, sql.lower().find(statement.name.lower()))
+            raise unknown
         check_option(statement.name, statement.value)
-        engine.conf[statement.name] = statement.value
+        engine.conf[statement.name.lower()] = statement.value
     return Result(message=f"{statement.name} = {statement.value}")

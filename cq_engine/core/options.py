@@ -3,6 +3,7 @@ continuous queries have in WITH (...). Spark's, `spark.*`, are not among them.""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ __all__ = [
     "option_value",
     "parse_retention",
     "parse_size",
+    "unknown_option",
 ]
 
 MAINTENANCE = "maintenance"
@@ -113,6 +115,16 @@ def check_option(name: str, value: str) -> None:
     """Raises AnalysisError for a value that the engine's option `name` does not have. Unknown names are nobody's."""
     if name.lower() in option_names(_ENGINE):
         OPTIONS[name.lower()].check(value)
+
+
+def unknown_option(name: str) -> AnalysisError | None:
+    """The error for a name that is none of the engine's options, with the nearest of them."""
+    names = option_names(_ENGINE)
+    if name.lower() in names:
+        return None
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    listed = f"options are {', '.join(sorted(names))}, and those of Spark, which begin with spark."
+    return AnalysisError(f"there is no option {name}", hint=f"did you mean {near[0]}?" if near else listed)
 
 
 def is_manual(conf: Mapping[str, str]) -> bool:

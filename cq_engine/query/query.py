@@ -29,6 +29,7 @@ from cq_engine.spark.sql import (
     SPARK_ERRORS,
     Composed,
     analysed_plan,
+    explained_sql,
     fresh_name,
     quote,
     run_sql,
@@ -107,6 +108,11 @@ class Resolver:
     def plan(self, query: str) -> str:
         """Spark's analysed plan of the query as text."""
         return self._given(query, analysed_plan)
+
+    def explained(self, query: str) -> str:
+        """Spark's physical plan of the query. Raises what `frame` does."""
+        self.frame(query)  # an EXPLAIN of Spark gives errors as its text
+        return self._given(query, explained_sql).strip()
 
     def _given(
         self, query: str | Composed, run: Callable[[SparkSession, str, Mapping[str, DataFrame]], _T]

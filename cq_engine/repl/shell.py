@@ -349,14 +349,13 @@ def _known(error: BaseException) -> CQError | None:
     """The error as one that a person can act on: ours, or Spark's about their statement."""
     if isinstance(error, CQError):
         return error
-    # Rows are computed when they are shown, so Spark's errors come here, too. Without Spark there are none.
-    spark_errors = sys.modules.get("pyspark.errors")
-    if spark_errors is None or not isinstance(error, spark_errors.PySparkException):
+    # Spark's errors are translated where they arise; should one get here, it is about the statement. Without Spark
+    # there are none.
+    if "pyspark.errors" not in sys.modules:
         return None
-    message, _, rest = str(error).strip().partition("\n")
-    # What else Spark says are plans and stack traces; the excerpt of the statement is for people.
-    excerpt = rest.split("\n\nJVM stacktrace", 1)[0].strip()
-    return CQError(message, detail=excerpt if excerpt.startswith("== SQL") else "")
+    from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+
+    return translate_spark_error(error) if isinstance(error, SPARK_ERRORS) else None
 
 
 def render_duration(seconds: float) -> str:

@@ -200,6 +200,11 @@ _NOISE = (
     re.compile(r"\s*\n\s*(?:at |JVM stacktrace|Driver stacktrace).*\Z", re.DOTALL),
     re.compile(r";?\s*line \d+,? pos \d+;?.*\Z", re.DOTALL),
     re.compile(r";\s*\n'.*\Z", re.DOTALL),
+    re.compile(r" on search path \[[^\]]*\]"),
+    re.compile(r" Verify the spelling and correctness of the schema and catalog\..*\Z", re.DOTALL),
+    # Columns of ours among the suggestions.
+    re.compile(r", (?:`[^`]+`\.)*`_(?:cq_|row_id|s\d)\w*`"),
+    re.compile(r"(?<=\[)(?:`[^`]+`\.)*`_(?:cq_|row_id|s\d)\w*`(?:, )?"),
 )
 _INNER = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]\s")
 

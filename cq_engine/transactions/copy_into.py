@@ -29,6 +29,8 @@ FORMATS: dict[str, str] = {
     ".parquet": "parquet",
 }
 """What a file name's ending says where COPY INTO has no FORMAT."""
+_ALIASES = {"delimiter": "sep", "delim": "sep", "null": "nullValue", "nullstr": "nullValue"}
+"""What PostgreSQL and DuckDB call options of Spark's reader."""
 _BYTES_PER_ROW = {"csv": 40, "json": 80, "parquet": 12}
 
 
@@ -47,7 +49,7 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
     options = {"mode": "FAILFAST"} if kind != "parquet" else {}
     if kind == "csv":
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
-    options |= dict(statement.options)
+    options |= {_ALIASES.get(name.lower(), name): value for name, value in statement.options}
     try:
         frame = _read(
             services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,23 +181,32 @@ def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., 
     position = engine.describe("q").position
     said = explained(engine, "EXPLAIN CONTINUOUS QUERY q")
     for line in (
-        f"pending: versions {position + 1} to {position + 1}",
-        "  lines: 2 change rows (INSERT), about 1000 rows before",
-        "form of the delta: fk_pk_units, pre-image by undo",
-        "  orders by o, the keys of changed lines: only keys that are not in its own 1 change rows",
-        "  lines by o, the keys of changed orders: no unchanged row, because lines (o) REFERENCES orders (o)",
+        f"├─ from version: {position + 1}\n│  ├─ to version: {position + 1}\n",
+        "─ lines: 2 change rows (INSERT), about 1000 rows before",
+        "├─ form: fk_pk_units\n│  ├─ pre-image by: undo\n",
+        "─ orders by o, the keys of changed lines: only keys that are not in its own 1 change rows",
+        "─ lines by o, the keys of changed orders: no unchanged row, because lines (o) REFERENCES orders (o)",
     ):
         assert line in said
     assert engine.describe("q").position == position
+    (document,) = [json.loads(explained(engine, "EXPLAIN (FORMAT JSON) CONTINUOUS QUERY q"))]
+    assert (document["query"], document["verdict"]) == ("q", "INCREMENTAL")
+    assert document["pending"]["to_version"] == position + 1
+    assert document["delta"]["form"] == "fk_pk_units"
+    assert document["sql"] in said
+    drawn = explained(engine, "EXPLAIN (FORMAT MERMAID) CONTINUOUS QUERY q").splitlines()
+    assert drawn[0] == "flowchart BT"
+    assert '[("orders")]' in "".join(drawn)
+    assert drawn[-1].endswith(" --> result")
     done = explained(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY q")
     for line in (
         "2 I, 0 D, 0 U",
         "plan: INCREMENTAL, fk_pk_units",
-        "run by the driver: 3 change rows",
-        "look-up of orders by o: 1 keys wanted, 1 in its own change rows, nothing to be read",
-        "look-up of lines by o: 1 keys wanted, 1 of parents that came or went, which no unchanged row can have",
-        "read: lines, changes: 2 rows",
-        "step delta: ",
+        "run by: the driver: 3 change rows",
+        "─ orders by o: 1 keys wanted, 1 in its own change rows, nothing to be read",
+        "─ lines by o: 1 keys wanted, 1 of parents that came or went, which no unchanged row can have",
+        "─ lines, changes: 2 rows",
+        "─ delta: ",
     ):
         assert line in done
     assert engine.describe("q").position == position + 1

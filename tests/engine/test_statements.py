@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import AnalysisError, CatalogError, Engine, ResultKeyError, TransactionError
+from cq_engine import AnalysisError, CatalogError, CQError, Engine, ResultKeyError, TransactionError
+from cq_engine.query.rendering import render_result
 
 
 @pytest.fixture
@@ -157,6 +159,69 @@ def test_show_explain_and_check(engine: Engine) -> None:
     engine.execute("INSERT INTO t VALUES (9, 'z', 1)")
     engine.refresh("q")
     assert engine.execute("SHOW REFRESHES FOR q").to_arrow().to_pylist()[0]["inserted"] == 1
+
+
+def test_explain_of_a_query_is_sparks_plan(engine: Engine) -> None:
+    plan = "\n".join(row[0] for row in engine.execute("EXPLAIN SELECT grp, sum(amt) FROM t GROUP BY grp"))
+    assert "HashAggregate" in plan
+    assert "cq_t_" not in plan
+    with pytest.raises(AnalysisError, match="only queries"):
+        engine.execute("EXPLAIN INSERT INTO t VALUES (1, 'a', 1)")
+
+
+def test_describe_shows_the_whole_statement(engine: Engine) -> None:
+    engine.execute(
+        f"CREATE CONTINUOUS QUERY q AS SELECT grp, sum(amt) AS s, '{'x' * 80}' AS x FROM t GROUP BY grp"
+    )
+    shown = render_result(engine.execute("DESCRIBE q"), 1, width=40)
+    assert "x" * 80 in shown
+    assert "\\n" not in shown
+    assert "|   COMPUTE TRANSACTIONAL" in shown
+
+
+def test_options_that_there_are_not(engine: Engine) -> None:
+    with pytest.raises(AnalysisError, match="there is no option retentoin") as raised:
+        engine.execute("SET retentoin = '5 days'")
+    assert raised.value.hint == "did you mean retention?"
+    assert raised.value.location is not None
+    assert raised.value.location.column == 5
+    with pytest.raises(AnalysisError, match="no option foo") as raised:
+        engine.execute("SET foo = bar")
+    assert "options are look_up_cache, maintenance" in raised.value.hint
+    engine.execute("SET RETENTION = '5 days'")
+    assert engine.conf["retention"] == "5 days"
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("MERGE INTO t USING (SELECT 1 AS i) u ON t.id = u.nope WHEN MATCHED THEN DELETE", "`u`.`nope`"),
+        ("SELECT nofunc(id) FROM t", "Cannot resolve routine `nofunc`."),
+        (
+            "CREATE FUNCTION f(a INT) RETURNS INT RETURN a + (SELECT max(id) FROM nowhere)",
+            "`nowhere` cannot be found.",
+        ),
+        ("SELECT id / (amt - amt) FROM t", "Division by zero"),
+        ("SELECT a.nope FROM t AS a", "`a`.`nope`"),
+        ("EXPLAIN SELECT nope FROM t", "`nope`"),
+        ("SET spark.sql.ansi.enabled = maybe", "'maybe'"),
+    ],
+)
+def test_errors_name_nothing_of_the_engines_own(engine: Engine, statement: str, message: str) -> None:
+    with pytest.raises(CQError) as raised:
+        engine.execute(statement).fetchall()
+    assert message in raised.value.message
+    assert not re.search(r"\b_?cq_|\b_s\d|_row_id|spark_catalog|SQLSTATE", raised.value.render())
+
+
+def test_an_error_while_rows_are_computed_has_its_place(engine: Engine) -> None:
+    result = engine.execute("SELECT id,\n  1 / (amt - amt) FROM t", source="s.cql", line=7, column=3)
+    with pytest.raises(CQError) as raised:
+        result.head(1)
+    assert raised.value.render().startswith("s.cql:8:3: error: Division by zero")
+    with pytest.raises(CatalogError) as failed:
+        engine.execute("DROP TABLE nowhere", source="s.cql", line=7, column=3)
+    assert failed.value.render().startswith("s.cql:7:3: error: ")
 
 
 def test_transaction_statements_in_the_wrong_place(engine: Engine) -> None:

@@ -249,6 +249,10 @@ CASES: list[tuple[str, st.Statement]] = [
     ("DESCRIBE continuous  query q", st.Describe("q", "CONTINUOUS QUERY")),
     ("EXPLAIN CONTINUOUS QUERY q", st.Explain(name="q")),
     ("EXPLAIN ANALYZE CONTINUOUS QUERY q", st.Explain(name="q", analyze=True)),
+    ("EXPLAIN (FORMAT json) CONTINUOUS QUERY q", st.Explain(name="q", format="JSON")),
+    ("EXPLAIN (ANALYZE, FORMAT MERMAID) CONTINUOUS QUERY q", st.Explain(name="q", analyze=True, format="MERMAID")),
+    ("EXPLAIN ANALYZE (FORMAT JSON) CONTINUOUS QUERY q", st.Explain(name="q", analyze=True, format="JSON")),
+    ("EXPLAIN (SELECT 1)", st.Explain(text="(SELECT 1)")),
     ("EXPLAIN  SELECT 1 ; ", st.Explain(text="SELECT 1")),
     ("EXPLAIN " + HEAD + "SELECT 1", st.Explain(text=HEAD + "SELECT 1")),
     ("SET a = 5", st.SetOption("a", "5")),
@@ -278,6 +282,14 @@ CASES: list[tuple[str, st.Statement]] = [
         "COPY INTO t FROM 'x' FORMAT_OPTIONS ('mergeSchema' = 'true') FILEFORMAT = PARQUET",
         st.CopyInto("t", "x", "parquet", (), (("mergeschema", "true"),)),
     ),
+    ("COPY INTO t FROM 'x' (FORMAT parquet)", st.CopyInto("t", "x", "parquet")),
+    (
+        "COPY INTO t FROM 'x' (FORMAT 'CSV', HEADER, DELIMITER '|')",
+        st.CopyInto("t", "x", "csv", options=(("header", "true"), ("delimiter", "|"))),
+    ),
+    ("COPY INTO t FROM 'x' WITH (FORMAT csv, HEADER)", st.CopyInto("t", "x", "csv", options=(("header", "true"),))),
+    ("INSERT INTO t SELECT 1 FROM a JOIN b ON conflict = b.c",
+     st.Dml("INSERT", "INSERT INTO t SELECT 1 FROM a JOIN b ON conflict = b.c")),
     ("COPY INTO t FROM 'x' WITH (a = 1)", st.CopyInto("t", "x", options=(("a", "1"),))),
 ]  # fmt: skip
 

@@ -95,7 +95,7 @@ def test_spark_errors_are_errors_of_the_statement(shell: Any, engine: Any) -> No
 
     engine.execute = fail
     shell.run_text("SELECT 1/0;", "<input>")
-    assert "error: [DIVIDE_BY_ZERO] Division by zero.\n" in shell.errors
+    assert "error: Division by zero.\ndetail: Spark error class DIVIDE_BY_ZERO\n" in shell.errors
     assert "JVM" not in shell.errors
     assert "internal" not in shell.errors
 
