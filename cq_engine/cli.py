@@ -242,6 +242,7 @@ def _example(options: Namespace) -> int:
         return 0
     path = _find_example(files, options.name)
     if path.suffix == ".py":
+        _say(_first_line(path))  # its libraries take their time
         return _subprocess([sys.executable, str(path), *options.arguments])
     if "--warehouse" in options.arguments:
         return main(["run", str(path), *options.arguments])

@@ -7,6 +7,7 @@
 336 776 flights left New York City in 2013. Every day's flights and weather are one transaction whose commit time is
 the evening of that day; the engine's clock is set to 2013 and moved by hand. However many days a refresh covers, a
 transactional query delivers what every single day changed: `--daily` and the default give the same deltas.
+With `--warehouse` a later run goes on after the last day that the warehouse has.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from delivered import row_of, show_delivered, show_latest
 from flights.source import FIRST_DAY, DataMissingError, Day, Replay, data_directory
 from progress import Progress
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 import cq_engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent / "flights"
 QUERIES = {
@@ -56,13 +61,19 @@ def replay(data: Path, warehouse: str, days: int, every: int, spark: SparkSessio
     """Replays the first `days` days of 2013 into `warehouse`, refreshing the queries every `every` days."""
     console = Console()
     clock = cq_engine.ManualClock(FIRST_DAY)
+    console.print(f"Opening {warehouse} and starting Spark")
     with cq_engine.connect(warehouse, spark=spark, clock=clock, scheduler=False) as engine:
         prepare(engine, data, console)
+        done = days_of(engine)
+        if done:
+            console.print(f"{done} days are there; going on after them")
+            clock.set(Day(done).closes)
+        console.print("Reading the flights and the weather of 2013")
         source = Replay(data)
         refreshes: dict[str, list[cq_engine.Refresh]] = {query: [] for query in QUERIES}
-        calendar = [Day(number) for number in range(1, days + 1)]
-        with Progress("days of 2013", total=days) as bar:
-            for start in range(0, days, every):
+        calendar = [Day(number) for number in range(done + 1, days + 1)]
+        with Progress("days of 2013", total=len(calendar), console=console) as bar:
+            for start in range(0, len(calendar), every):
                 batch = calendar[start : start + every]
                 clock.set(batch[-1].closes)
                 engine.apply_changes(
@@ -78,9 +89,12 @@ def replay(data: Path, warehouse: str, days: int, every: int, spark: SparkSessio
 
 
 def prepare(engine: cq_engine.Engine, data: Path, console: Console) -> None:
-    """Tables, the three small ones filled from their CSV files, and the continuous queries."""
+    """Tables, the three small ones filled from their CSV files, and the continuous queries, unless they are there."""
     engine.run_script(HERE / "tables.cql")
     for table in ("airlines", "airports", "planes"):
+        if engine.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchall():
+            continue
+        console.print(f"Loading {table}")
         path = (data / f"{table}.csv").as_posix()
         engine.execute(
             f"COPY INTO {table} FROM '{path}' FORMAT csv OPTIONS (header = 'true', nullValue = 'NA')"
@@ -91,7 +105,14 @@ def prepare(engine: cq_engine.Engine, data: Path, console: Console) -> None:
         for delta in batch:
             _announce(console, delta)
 
+    console.print(f"Defining {', '.join(QUERIES)}")
     engine.run_script(HERE / "queries.cql")
+
+
+def days_of(engine: cq_engine.Engine) -> int:
+    """How many days the warehouse has."""
+    ((last,),) = engine.execute("SELECT max(flight_date) FROM flights").fetchall()
+    return (last - FIRST_DAY.date()).days + 1 if isinstance(last, date) else 0
 
 
 def _announce(console: Console, delta: cq_engine.Delta) -> None:
@@ -111,7 +132,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--every", type=int, default=7, metavar="N", help="refresh every N days (default: 7)"
     )
     frequency.add_argument("--daily", dest="every", action="store_const", const=1, help="refresh every day")
-    parser.add_argument("--warehouse", help="keep the warehouse here (default: a temporary one)")
+    parser.add_argument(
+        "--warehouse",
+        help="keep the warehouse here, or go on with the one that is here (default: a temporary one)",
+    )
     options = parser.parse_args(argv)
     if not 1 <= options.days <= YEAR or options.every < 1:
         parser.error(f"--days is 1 to {YEAR}, --every at least 1")

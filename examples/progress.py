@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
 
 __all__ = ["Progress", "progress"]
@@ -36,6 +37,7 @@ class Progress:
         label: what is being done.
         total: how many steps there are, None where nobody knows.
         stream: where to write; standard error by default, so that output can be redirected.
+        console: what other lines are written with meanwhile. Where it is a terminal the bar stays below them.
         seconds: the least time between two plain lines.
     """
 
@@ -46,7 +48,9 @@ class Progress:
         *,
         stream: TextIO | None = None,
         seconds: float = PLAIN_SECONDS,
+        console: Console | None = None,
     ) -> None:
+        self._console = console if console is not None and console.is_terminal else None
         self._label = label
         self._total = total
         self._stream = sys.stderr if stream is None else stream
@@ -57,8 +61,8 @@ class Progress:
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Progress:
-        if self._stream.isatty():
-            self._bar = _rich(self._stream)
+        if self._console is not None or self._stream.isatty():
+            self._bar = _rich(self._stream, self._console)
             self._bar.add_task(self._label, total=self._total)
             self._bar.start()
         return self
@@ -107,10 +111,10 @@ def progress(
             bar.advance()
 
 
-def _rich(stream: TextIO) -> RichProgress:
+def _rich(stream: TextIO, console: Console | None) -> RichProgress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return RichProgress(*columns, console=Console(file=stream))
+    return RichProgress(*columns, console=console or Console(file=stream))
