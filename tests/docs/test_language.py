@@ -1,0 +1,53 @@
+"""docs/language.md, run from top to bottom: every `sql` block, in order, against one warehouse."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine.grammar import split
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "language.md"
+
+_SQL = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def write_files(directory: Path) -> None:
+    """What COPY INTO loads in the manual."""
+    (directory / "orders").mkdir(parents=True)
+    (directory / "orders" / "may.csv").write_text(
+        "oid,cid,placed,status\n20,3,2024-05-01,new\n", encoding="utf-8"
+    )
+    (directory / "customer.tbl").write_text("4|Bob\n5|Eve\n", encoding="utf-8")
+    lines = {"oid": [20, 20], "item": ["Hat", "Shoes"], "price": pa.array([3, 80], pa.decimal128(10, 2))}
+    pq.write_table(pa.table({**lines, "oid": pa.array([20, 20], pa.int32())}), directory / "lines.parquet")
+    (directory / "more.csv").write_text("30|Sock|4\n", encoding="utf-8")
+
+
+def test_every_block_runs(warehouse: Path, spark: SparkSession, tmp_path: Path) -> None:
+    files = tmp_path / "data"
+    write_files(files)
+    clock = cq_engine.ManualClock(datetime(2024, 5, 1, 12, tzinfo=timezone.utc))
+    failed = []
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    with cq_engine.connect(warehouse, spark=spark, clock=clock, scheduler=False) as engine:
+        page = PAGE.read_text(encoding="utf-8")
+        for block in _SQL.finditer(page):
+            line = page.count("\n", 0, block.start(1)) + 1
+            for item in split(block[1], PAGE.name):
+                place = {"source": PAGE.name, "line": item.line + line - 1, "column": item.column}
+                try:
+                    engine.execute(item.text.replace("'/data/", f"'{files.as_posix()}/"), **place).fetchall()
+                except cq_engine.CQError as error:
+                    failed.append(error.render())
+        position = engine.describe("big_orders").position
+        assert position == engine.catalog.newest_version, "EXPLAIN ANALYZE near the end refreshes it"
+    if zone is not None:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert "\n\n".join(failed) == ""
