@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,7 +39,9 @@ def run_command(shell: Shell, line: str) -> bool:
     name, _, argument = line.strip().rstrip(";").partition(" ")
     command = next((command for command in COMMANDS if name in command.names), None)
     if command is None:
-        shell.complain(CQSyntaxError(f"there is no command {name}", hint="\\? lists the commands"))
+        near = difflib.get_close_matches(name, [each for known in COMMANDS for each in known.names], 1)
+        hint = f"did you mean {near[0]}?" if near else "\\? lists the commands"
+        shell.complain(CQSyntaxError(f"there is no command {name}", hint=hint))
         return True
     try:
         return command.run(shell, argument.strip())

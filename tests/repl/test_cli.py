@@ -21,6 +21,7 @@ import cq_engine
 from cq_engine import cli
 from cq_engine.catalog.model import RefreshRecord
 from cq_engine.launch import prestart as ahead
+from cq_engine.query.result import text_result
 from cq_engine.repl.serve import serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -300,6 +301,19 @@ def test_a_session_at_a_terminal(tmp_path: Path) -> None:
         assert terminal.process.wait(30) == 0
     finally:
         terminal.close()
+
+
+def test_a_long_text_is_paged_at_a_terminal(shell: Any, monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
+    paged: list[str] = []
+    monkeypatch.setattr("pydoc.pager", paged.append)
+    monkeypatch.setattr(shell.out, "isatty", lambda: True)
+    text = "\n".join(map(str, range(200)))
+    engine.execute = lambda *_, **__: text_result("plan", text)
+    assert shell.run_text("EXPLAIN CONTINUOUS QUERY q;", "<input>")
+    assert paged == [text]
+    engine.execute = lambda *_, **__: text_result("plan", "short")
+    assert shell.run_text("EXPLAIN CONTINUOUS QUERY q;", "<input>")
+    assert (len(paged), shell.output) == (1, "short\n")
 
 
 class TestExamples:

@@ -70,6 +70,11 @@ def test_unknown(shell: Any) -> None:
     assert shell.failures == 1
 
 
+def test_misspelt(shell: Any) -> None:
+    assert run_command(shell, "\\limt 5")
+    assert "hint: did you mean \\limit?" in shell.errors
+
+
 def test_describe_everything(shell: Any) -> None:
     run_command(shell, "\\d")
     lines = [line.rstrip() for line in shell.output.splitlines()]
