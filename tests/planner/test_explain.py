@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from cq_engine.api.explain import plan_text
+from cq_engine.api.explanation import Explanation
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.plans import Plans
 from tests.oracle.recorded import record
@@ -46,3 +49,51 @@ def test_plan(name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def explanation() -> Explanation:
+    """Of the join, with some of what an engine knows."""
+    compiled = Plans(record(History((ORDERS, CUSTOMERS), (), (), (QUERIES["join"],), 0))).compile(0)
+    facts = {"blocks": ["join: INCREMENTAL"], "states": {}, "base tables": {"orders": "all", "c": 'by "c"'}}
+    return Explanation(
+        "q", "INCREMENTAL", "TRANSACTIONAL", "continuous query q", facts, "delta:", "SELECT 1", compiled.node
+    )
+
+
+def test_an_explanation_as_text() -> None:
+    assert explanation().text().splitlines() == [
+        "continuous query q",
+        "├─ blocks",
+        "│  └─ join: INCREMENTAL",
+        "└─ base tables",
+        "   ├─ orders: all",
+        '   └─ c: by "c"',
+        "",
+        "delta:",
+        "SELECT 1",
+    ]
+
+
+def test_an_explanation_as_json() -> None:
+    assert json.loads(explanation().written("JSON")) == {
+        "query": "q",
+        "verdict": "INCREMENTAL",
+        "mode": "TRANSACTIONAL",
+        "blocks": ["join: INCREMENTAL"],
+        "states": {},
+        "base_tables": {"orders": "all", "c": 'by "c"'},
+        "sql": "SELECT 1",
+    }
+
+
+def test_an_explanation_as_a_picture() -> None:
+    lines = explanation().written("MERMAID").splitlines()
+    assert lines[0] == "flowchart BT"
+    assert '  n0[("orders")]' in lines
+    assert '  n1[("customers")]' in lines
+    assert "  n0 --> n2" in lines
+    assert "  n1 --> n2" in lines
+    assert '  result(["q: INCREMENTAL"])' in lines
+    assert any("Join ON cust = c" in line for line in lines)
+    full = dataclasses.replace(explanation(), plan=None, verdict="FULL", sources=("orders",))
+    assert full.mermaid().splitlines()[1:] == ['  result(["q: FULL"])', "  orders --> result"]
