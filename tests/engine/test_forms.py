@@ -193,7 +193,7 @@ def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., 
     assert (document["query"], document["verdict"]) == ("q", "INCREMENTAL")
     assert document["pending"]["to_version"] == position + 1
     assert document["delta"]["form"] == "fk_pk_units"
-    assert document["sql"] in said
+    assert document["sql"].startswith("-- the delta\nSELECT")
     drawn = explained(engine, "EXPLAIN (FORMAT MERMAID) CONTINUOUS QUERY q").splitlines()
     assert drawn[0] == "flowchart BT"
     assert '[("orders")]' in "".join(drawn)
