@@ -53,7 +53,8 @@ def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -
     """Arrow rows in the types of `columns` (see `rows.conform`) as a DataFrame of them."""
     schema = spark_schema(columns)
     # An empty chunk between others would end Spark's reading there: combine them first.
-    rows = rows.combine_chunks()
+    # No chunk at all is an error for nested types.
+    rows = rows.combine_chunks() if len(rows) else rows.schema.empty_table()
     if not any(contains(field.dataType, _ODD) for field in schema):
         return spark.createDataFrame(rows, schema=schema)
     for n, field in enumerate(schema):

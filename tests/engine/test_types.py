@@ -331,3 +331,11 @@ def test_a_state_that_spark_merges(engine: cq_engine.Engine) -> None:
         ):
             engine.execute(text)
             watched.check()
+
+
+def test_nested_types_without_rows(engine: cq_engine.Engine) -> None:
+    engine.execute("CREATE TABLE hollow (id INT PRIMARY KEY, k ARRAY<INT>, s STRUCT<x: ARRAY<INT>>)")
+    with engine.transaction() as tx:
+        tx.execute("DELETE FROM hollow WHERE id = 1")
+        tx.execute("INSERT INTO hollow VALUES (1, array(1, NULL), NULL)")
+    assert rows(engine, "SELECT id, k FROM hollow") == Counter([(1, (1, None))])
