@@ -1,8 +1,9 @@
 """Runs continuous queries when they are due: after commits, periodically, or both at once for many queries.
 
-The scheduler knows queries only by name and calls `run(name)` for them. It keeps three promises:
+The scheduler knows queries only by name and calls `run(name)` for them. It keeps four promises:
 
 - two runs of one query never overlap;
+- who has waited longest runs first: a query that is due again while it runs goes to the end of the line;
 - whatever arrives while a query waits or runs, commits or periods, causes one more run, not more;
 - an error of a run is handed to `on_error` and stops nothing.
 
@@ -72,7 +73,7 @@ class Scheduler:
         self._pool: ThreadPoolExecutor | None = None
         self._alarm: BackgroundScheduler | None = None
         self._schedules: dict[str, _Schedule] = {}
-        self._pending: dict[str, None] = {}  # a set that keeps its order
+        self._pending: dict[str, None] = {}  # a set in the order in which queries became due
         self._running: dict[str, int] = {}  # query: the thread it runs in
         self._changed = threading.Condition(threading.RLock())
         """Guards all of the above; notified when a run ends."""
@@ -93,8 +94,8 @@ class Scheduler:
                 self._alarm.start()
             for name, schedule in self._schedules.items():
                 self._watch(name, schedule)
-            for name in self._pending:
-                self._submit(name)
+            for _ in self._pending:
+                self._submit()
 
     def shutdown(self, wait: bool = True) -> None:
         """Starts no more runs; with `wait`, returns when those under way have ended. `start` starts again.
@@ -241,15 +242,16 @@ class Scheduler:
     # ------------------------------------------------------------ runs
 
     def _mark(self, name: str) -> None:
-        """Makes a query pending and sees to it that a thread looks at it."""
-        first = name not in self._pending
-        self._pending[name] = None
-        if first and name not in self._running:
-            self._submit(name)
+        """Puts a query at the end of the line, where it does not stand in it, and sees to it that a thread looks."""
+        if name not in self._pending:
+            self._pending[name] = None
+            if name not in self._running:
+                self._submit()
 
-    def _submit(self, name: str) -> None:
+    def _submit(self) -> None:
+        """Has a thread run whoever is first when it gets to it; there is one call for each query that may run."""
         if self._pool is not None:
-            self._pool.submit(self._work, name, in_pool=True)
+            self._pool.submit(self._work, in_pool=True)
 
     def _fire(self, name: str) -> None:
         """What APScheduler calls when a periodic query is due."""
@@ -260,37 +262,26 @@ class Scheduler:
             self._advance(schedule, self._clock.now())
             self._mark(name)
 
-    def _work(self, name: str, *, in_pool: bool) -> None:
-        """Runs a query as long as it is pending, in this thread, unless another does so already.
+    def _work(self, *, in_pool: bool) -> bool:
+        """Runs, once and in this thread, the query that has waited longest; False where there is none.
 
         The scheduler's own threads (`in_pool`) stop after a shutdown; what is pending then stays so.
         """
         with self._changed:
-            if name in self._running or name not in self._pending:
-                return
+            name = next((one for one in self._pending if one not in self._running), None)
+            if name is None or (in_pool and self._pool is None):
+                return False
+            del self._pending[name]
             self._running[name] = threading.get_ident()
         try:
-            while self._take(name, in_pool):
-                self._run_once(name)
+            self._run_once(name)
         finally:
             with self._changed:
-                # Only after an exception that is no Exception; _take has done it otherwise.
-                if self._running.get(name) == threading.get_ident():
-                    self._release(name)
-
-    def _take(self, name: str, in_pool: bool) -> bool:
-        """Takes the next run of a query or, in the same step, gives the query free: no commit falls between."""
-        with self._changed:
-            stopped = in_pool and self._pool is None
-            if name in self._pending and not stopped:
-                del self._pending[name]
-                return True
-            self._release(name)
-            return False
-
-    def _release(self, name: str) -> None:
-        del self._running[name]
-        self._changed.notify_all()
+                del self._running[name]
+                self._changed.notify_all()
+                if name in self._pending:  # it has become due again, and waits for its turn
+                    self._submit()
+        return True
 
     def _run_once(self, name: str) -> None:
         try:
@@ -310,14 +301,13 @@ class Scheduler:
     def _run_pending(self, deadline: float | None) -> None:
         """Runs in this thread what is pending and not running elsewhere, and waits for the rest."""
         while deadline is None or time.monotonic() < deadline:
+            if self._work(in_pool=False):
+                continue
             with self._changed:
-                name = next((one for one in self._pending if one not in self._running), None)
-                if name is None:
-                    if self.idle():
-                        return
+                if self.idle():
+                    return
+                if all(name in self._running for name in self._pending):
                     self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                    continue
-            self._work(name, in_pool=False)
 
     # ------------------------------------------------------------ the clock
 

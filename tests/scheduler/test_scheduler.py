@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 
@@ -242,6 +244,71 @@ def test_different_queries_run_at_the_same_time(scheduler: Scheduler, runs: Runs
     scheduler.note_commit(1, insert("t"))
     assert scheduler.drain(LONG)
     assert runs.errors == []
+
+
+# ---------------------------------------------------------------- fairness
+
+NAMES = tuple(f"q{number}" for number in range(6))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_commits_faster_than_runs_leave_no_query_behind(clock: ManualClock, workers: int) -> None:
+    """A commit comes before every end of a run: each query is always due again."""
+    entered: queue.Queue[tuple[str, threading.Event]] = queue.Queue()
+
+    def run(name: str) -> None:
+        done = threading.Event()
+        entered.put((name, done))
+        assert done.wait(LONG)
+
+    scheduler = Scheduler(clock, run, workers=workers)
+    for name in NAMES:
+        scheduler.add(name, OnCommit(), sources={"t"})
+    scheduler.start()
+    scheduler.note_commit(0, insert("t"))
+    under_way = deque(entered.get(timeout=LONG) for _ in range(workers))
+    ran = [name for name, _ in under_way]
+    for version in range(1, 60):
+        scheduler.note_commit(version, insert("t"))
+        under_way.popleft()[1].set()
+        under_way.append(entered.get(timeout=LONG))
+        ran.append(under_way[-1][0])
+    scheduler.shutdown(wait=False)
+    for _, done in under_way:
+        done.set()
+    scheduler.shutdown()
+    round_ = len(NAMES) + workers - 1
+    for start in range(len(ran) - round_):
+        assert set(ran[start : start + round_]) == set(NAMES), f"a query waits from run {start} on"
+
+
+def test_the_callers_thread_is_fair_too(clock: ManualClock) -> None:
+    ran: list[str] = []
+
+    def run(name: str) -> None:
+        ran.append(name)
+        if len(ran) < 10 * len(NAMES):
+            scheduler.note_commit(len(ran), insert("t"))
+
+    scheduler = Scheduler(clock, run)
+    for name in NAMES:
+        scheduler.add(name, OnCommit(), sources={"t"})
+    scheduler.note_commit(0, insert("t"))
+    assert scheduler.drain(LONG)
+    assert ran[: 10 * len(NAMES)] == [*NAMES] * 10
+
+
+def test_queries_that_are_always_due_take_turns_with_those_of_commits(
+    scheduler: Scheduler, clock: ManualClock, runs: Runs
+) -> None:
+    scheduler.add("periodic", EveryInterval(1, "SECOND"))
+    for name in NAMES:
+        scheduler.add(name, OnCommit(), sources={"t"})
+    for moment in range(1, 11):
+        scheduler.note_commit(moment, insert("t"))
+        clock.set(START + timedelta(seconds=moment))
+        scheduler.tick()
+    assert runs.names == [*NAMES, "periodic"] * 10
 
 
 # ---------------------------------------------------------------- errors, removal, life
