@@ -6,24 +6,27 @@
    2 | NULL  |   3.00
 (2 rows)
 
-rich.table draws the same picture, but takes thirty times as long, and a pipe may get a million rows.
+`rich.table` draws them. CSV and JSON (formats.py) are quicker where rows are many.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
 from html import escape
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import Any, Protocol
 
+from rich.box import Box
 from rich.cells import cell_len, set_cell_size
-
-if TYPE_CHECKING:  # imports Spark
-    from cq_engine.query.result import Result
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 __all__ = [
     "CELL_WIDTH",
@@ -52,6 +55,12 @@ CELL_WIDTH = 60
 
 NULL = "NULL"
 
+_PSQL = Box("    \n  | \n -+ \n  | \n    \n    \n  | \n    ")
+"""A rule under the header, and bars between the columns."""
+
+_WIDEST = 10**9
+"""A width that no table has: a wide one is shown as it is, or expanded."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -62,8 +71,23 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
+class Shown(Protocol):
+    """What a result has to be shown: its rows or its message (`query/result.py`, which imports Spark)."""
+
+    message: str
+    whole: bool
+    is_text: bool
+
+    @property
+    def has_rows(self) -> bool:
+        """True for statements that give rows."""
+
+    def head(self, limit: int) -> tuple[Any, bool]:
+        """The first rows as an Arrow table (0: all), and whether there are more."""
+
+
 def render_result(
-    result: Result,
+    result: Shown,
     limit: int = DEFAULT_LIMIT,
     *,
     expanded: bool = False,
@@ -82,7 +106,7 @@ def render_result(
     if not result.has_rows:
         return result.message or "OK"
     if result.is_text:
-        return "\n".join(str(value) for (value,) in result)
+        return "\n".join(str(value) for value in result.head(0)[0].column(0).to_pylist())
     table, more = result.head(0 if result.whole else limit)
     shown = grid(table, lines=result.whole)
     text = render_grid(shown, cell=0 if result.whole else cell)
@@ -92,7 +116,7 @@ def render_result(
     return "\n".join(part for part in parts if part)
 
 
-def render_html(result: Result, limit: int = DEFAULT_LIMIT) -> str:
+def render_html(result: Shown, limit: int = DEFAULT_LIMIT) -> str:
     """A result as notebooks show it."""
     if not result.has_rows or result.is_text:
         return f"<pre>{escape(render_result(result))}</pre>"
@@ -112,12 +136,18 @@ def render_grid(shown: Grid, *, cell: int = CELL_WIDTH) -> str:
     """A header, a rule and the rows, aligned; cells wider than `cell` are cut (0: none is), lines of a cell kept."""
     if not shown.columns:
         return ""
-    header = [_cut(_printable(name), cell) for name in shown.columns]
-    body = [[_cut(part, cell) for part in line] for row in shown.rows for line in _lines(row)]
-    widths = [max(cell_len(row[i]) for row in (header, *body)) for i in range(len(header))]
-    rule = "+".join("-" * (width + 2) for width in widths)
-    lines = [_line(row, widths, shown.right) for row in (header, *body)]
-    return "\n".join([lines[0], rule, *lines[1:]])
+    lines = [tuple(_cut(part, cell) for part in line) for row in shown.rows for line in _lines(row)]
+    drawn = Table(box=_PSQL, show_edge=False, header_style="")
+    for name, to_right in zip(shown.columns, shown.right):
+        drawn.add_column(
+            Text(_cut(_printable(name), cell)), justify="right" if to_right else "left", no_wrap=True
+        )
+    if lines:  # as one row of many lines, which rich draws ten times as fast as many rows
+        drawn.add_row(*(Text("\n".join(column)) for column in zip(*lines)))
+    console = Console(file=io.StringIO(), width=_WIDEST, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(drawn, crop=False, overflow="ignore")
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def grid(table: Any, *, lines: bool = False) -> Grid:
@@ -184,13 +214,9 @@ def _column(column: Any, lines: bool) -> list[str]:
     ]
 
 
-def _lines(row: Sequence[str]) -> list[tuple[str, ...]]:
+def _lines(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The lines that a row takes, one for each line of its longest cell."""
-    if not any("\n" in value for value in row):
-        return [tuple(row)]
-    parts = [value.split("\n") for value in row]
-    height = max(map(len, parts))
-    return list(zip(*(part + [""] * (height - len(part)) for part in parts)))
+    return zip_longest(*(value.split("\n") for value in row), fillvalue="")
 
 
 def _stands_right(kind: Any) -> bool:
@@ -208,14 +234,6 @@ def _render_expanded(shown: Grid) -> str:
         lines.append(f"-[ row {number} ]".ljust(width + 1, "-"))
         lines.extend(f"{set_cell_size(name, width)} | {value}" for name, value in zip(names, row))
     return "\n".join(lines)
-
-
-def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    cells = []
-    for value, width, to_right in zip(row, widths, right):
-        padding = " " * (width - cell_len(value))
-        cells.append(f" {padding}{value} " if to_right else f" {value}{padding} ")
-    return "|".join(cells).rstrip()
 
 
 def _width(text: str) -> int:
