@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.dialect import parse_expression, write
 from cq_engine.algebra.functions import not_in_operands
-from cq_engine.algebra.lowering.scope import NotLowered
+from cq_engine.algebra.names import NotLowered
 from cq_engine.algebra.nodes import Join, Mark, Node, OuterJoin, SemiJoin, references
 from cq_engine.algebra.rebuild import rebuild
 from cq_engine.core.errors import CQError

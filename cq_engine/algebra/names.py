@@ -1,10 +1,10 @@
-"""Column names that are unique in one plan."""
+"""What every pass over a query needs: column names that are unique in one plan, and a way to say no."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["Names"]
+__all__ = ["Names", "NotLowered"]
 
 
 class Names:
@@ -18,3 +18,7 @@ class Names:
         self._count += 1
         safe = re.sub(r"\W", "_", stem, flags=re.ASCII).lower()[:40].strip("_") or "c"
         return f"{'c_' if safe[0].isdigit() else ''}{safe}_{self._count}"
+
+
+class NotLowered(Exception):
+    """The query has a construct without an algebra; the text says which."""

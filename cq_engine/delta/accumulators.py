@@ -16,7 +16,10 @@ from sqlglot import exp
 
 from cq_engine.algebra.functions import call_name
 
-__all__ = ["Accumulator", "Kept", "kept_function"]
+__all__ = ["COUNT", "Accumulator", "Kept", "State", "kept_function"]
+
+COUNT = "_n"
+"""The column of a state with the number of a group's rows."""
 
 
 @dataclass(frozen=True)
@@ -243,3 +246,24 @@ _RULES: dict[str, _Rule] = {
     "min": lambda c, w, t, r: _extremum(c, w, t, r, "min"),
     "max": lambda c, w, t, r: _extremum(c, w, t, r, "max"),
 }
+
+
+@dataclass(frozen=True)
+class State:
+    """How an Aggregate is stored: a table of its keys (`k0`, ...), the row count `_n` and accumulators (`a0`, ...)."""
+
+    label: str
+    kept: tuple[Kept, ...]
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        return tuple(each for kept in self.kept for each in kept.accumulators)
+
+    @property
+    def exact(self) -> bool:
+        """True if rows can be taken back from all accumulators."""
+        return all(kept.exact for kept in self.kept)
+
+    def columns(self, keys: int) -> tuple[str, ...]:
+        numbers = range(len(self.accumulators))
+        return (*(f"k{i}" for i in range(keys)), COUNT, *(f"a{i}" for i in numbers))

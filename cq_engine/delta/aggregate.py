@@ -51,11 +51,12 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     column,
 )
+from cq_engine.delta.accumulators import State
 from cq_engine.delta.context import Context, Rule, has_changes, history
 from cq_engine.delta.linear import always, union, without_validity
 from cq_engine.delta.partition import add_keys, edges, points_of, same, unaffected_rows
 from cq_engine.delta.regroup import at_points, group_points
-from cq_engine.delta.stored import State, accumulator_versions, state_rows
+from cq_engine.delta.stored import accumulator_versions, state_rows
 
 __all__ = ["RULE"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import (
@@ -21,12 +21,9 @@ from cq_engine.algebra.nodes import (
     children,
     inner_first,
 )
+from cq_engine.delta.accumulators import State
 
-if TYPE_CHECKING:
-    from cq_engine.delta.partition import Points
-    from cq_engine.delta.stored import State
-
-__all__ = ["Context", "Rule", "aggregates", "delta", "has_changes", "history"]
+__all__ = ["Context", "Points", "Rule", "aggregates", "delta", "has_changes", "history"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,16 @@ class Rule:
     kind: type[Node]
     delta: Callable[[Any, Context], Node] | None
     history: Callable[[Any, Context], Node]
+
+
+@dataclass(frozen=True)
+class Points:
+    """The affected points: `node` has the columns `keys`, `start` (a version, or −1 for "before") and `end`."""
+
+    node: Node
+    keys: tuple[str, ...]
+    start: str
+    end: str
 
 
 @dataclass

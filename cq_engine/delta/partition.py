@@ -9,7 +9,6 @@ partition-wise recomputation, with the versions of the interval as one more grou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -33,34 +32,24 @@ from cq_engine.algebra.nodes import (
     Window,
     column,
 )
-from cq_engine.delta.context import Context, delta, has_changes, history
+from cq_engine.delta.context import Context, Points, delta, has_changes, history
 from cq_engine.delta.linear import always, number, union, without_validity
 from cq_engine.delta.runtime_filters import push_filters, reducers_of
 
 __all__ = [
     "Build",
-    "Points",
     "add_keys",
     "edges",
     "not_null",
     "partition_history",
     "partition_versions",
     "points_of",
+    "same",
+    "unaffected_rows",
 ]
-__all__ += ["same", "unaffected_rows"]
 
 Build = Callable[[Node, tuple[str, ...]], Node]
 """Puts an operator over its input; the second argument are columns that each partition is divided by, too."""
-
-
-@dataclass(frozen=True)
-class Points:
-    """The affected points: `node` has the columns `keys`, `start` (a version, or −1 for "before") and `end`."""
-
-    node: Node
-    keys: tuple[str, ...]
-    start: str
-    end: str
 
 
 def add_keys(node: Node, keys: tuple[exp.Expr, ...], context: Context) -> tuple[Node, tuple[str, ...]]:

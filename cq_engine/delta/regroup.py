@@ -19,8 +19,8 @@ from cq_engine.algebra.nodes import (
     SemiJoin,
     column,
 )
-from cq_engine.delta.context import Context, history
-from cq_engine.delta.partition import Points, add_keys, points_of, same
+from cq_engine.delta.context import Context, Points, history
+from cq_engine.delta.partition import add_keys, points_of, same
 from cq_engine.delta.runtime_filters import push_filters, reducers_of
 
 __all__ = ["AtPoints", "at_points", "group_points"]

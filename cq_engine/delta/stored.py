@@ -26,7 +26,6 @@ Aggregate BY (cust AS k0) COUNT(*) AS _n, CAST((COALESCE(SUM(CAST((CASE WHEN NOT
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -55,16 +54,14 @@ from cq_engine.algebra.nodes import (
     children,
     column,
 )
-from cq_engine.delta.accumulators import Accumulator, Kept, TypeOf, kept_function
+from cq_engine.delta.accumulators import COUNT, Accumulator, State, TypeOf, kept_function
 from cq_engine.delta.context import Context, delta
 from cq_engine.delta.linear import number
 from cq_engine.delta.partition import same
 from cq_engine.delta.regroup import at_points, group_points
 
 __all__ = [
-    "COUNT",
     "HIT",
-    "State",
     "accumulator_versions",
     "initial_state",
     "repaired_versions",
@@ -73,30 +70,8 @@ __all__ = [
     "state_rows",
 ]
 
-COUNT = "_n"
 HIT = "_hit"
 """1 in the rows of groups whose accumulators have to be computed again, else 0."""
-
-
-@dataclass(frozen=True)
-class State:
-    """How an Aggregate is stored: a table of its keys (`k0`, ...), the row count `_n` and accumulators (`a0`, ...)."""
-
-    label: str
-    kept: tuple[Kept, ...]
-
-    @property
-    def accumulators(self) -> tuple[Accumulator, ...]:
-        return tuple(each for kept in self.kept for each in kept.accumulators)
-
-    @property
-    def exact(self) -> bool:
-        """True if rows can be taken back from all accumulators."""
-        return all(kept.exact for kept in self.kept)
-
-    def columns(self, keys: int) -> tuple[str, ...]:
-        numbers = range(len(self.accumulators))
-        return (*(f"k{i}" for i in range(keys)), COUNT, *(f"a{i}" for i in numbers))
 
 
 def state_of(node: Aggregate, label: str, type_of: TypeOf, result_types: Mapping[str, str]) -> State | None:

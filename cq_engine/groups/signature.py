@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from sqlglot.errors import SqlglotError
 
-from cq_engine.algebra.lowering.lower import NotLowered
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import PlanError
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.groups import PREFIX, constants_table

@@ -14,8 +14,8 @@ from cq_engine.algebra.analysis.keys import TableKeys, covers, facts, result_key
 from cq_engine.algebra.analysis.lineage import column_types
 from cq_engine.algebra.coercion import Types, written_out
 from cq_engine.algebra.functions import nondeterministic_call
-from cq_engine.algebra.lowering.lower import Lowered, NotLowered, lower
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.lowering.lower import Lowered, lower
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import (
     Aggregate,
     Node,
@@ -28,8 +28,9 @@ from cq_engine.catalog.model import Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import contains, key_problem, spark_type
+from cq_engine.delta.accumulators import State
 from cq_engine.delta.context import aggregates
-from cq_engine.delta.stored import State, state_of
+from cq_engine.delta.stored import state_of
 from cq_engine.planner.deterministic import deterministic_query
 from cq_engine.planner.select_list import parse
 from cq_engine.planner.union_types import union_types

@@ -10,8 +10,8 @@ from sqlglot import exp
 from cq_engine.algebra.coercion import written_out
 from cq_engine.algebra.dialect import parse_expression, write
 from cq_engine.algebra.emit import Emitter
-from cq_engine.algebra.lowering.lower import NotLowered, lower
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.lowering.lower import lower
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import Node
 
 TABLES = {"a": ["id", "k"], "b": ["id", "s", "n"]}

@@ -12,8 +12,8 @@ from sqlglot import exp
 
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
-from cq_engine.algebra.lowering.lower import NotLowered, lower
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.lowering.lower import lower
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import Node, Scan
 
 SHAPES = Path(__file__).parent / "shapes"

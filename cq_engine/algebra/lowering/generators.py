@@ -10,9 +10,9 @@ from sqlglot import exp
 from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.functions import call_name, conjuncts
 from cq_engine.algebra.lowering.lowered import Environment, From
-from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
+from cq_engine.algebra.lowering.scope import Fields, Scope
 from cq_engine.algebra.lowering.subqueries import Pending
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import (
     Distinct,
     Filter,

@@ -17,11 +17,11 @@ from cq_engine.algebra.lowering.grouping import Grouping, GroupingSets, grouping
 from cq_engine.algebra.lowering.lower_from import FromClause
 from cq_engine.algebra.lowering.lowered import Closure, Ctes, Environment, From, Lowered
 from cq_engine.algebra.lowering.ordering import cut, is_limited, order_keys
-from cq_engine.algebra.lowering.scope import NotLowered, Scope, parts_of
+from cq_engine.algebra.lowering.scope import Scope, parts_of
 from cq_engine.algebra.lowering.select_items import Parts, SelectItems, with_windows
 from cq_engine.algebra.lowering.subqueries import Pending, reads
 from cq_engine.algebra.lowering.unnest import Unnesting
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import (
     Distinct,
     Generate,
@@ -35,7 +35,7 @@ from cq_engine.algebra.nodes import (
     references,
 )
 
-__all__ = ["Lowered", "NotLowered", "lower"]
+__all__ = ["Lowered", "lower"]
 
 
 def lower(

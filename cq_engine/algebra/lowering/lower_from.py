@@ -11,8 +11,9 @@ from cq_engine.algebra.functions import conjuncts
 from cq_engine.algebra.lowering.generators import Generators
 from cq_engine.algebra.lowering.lowered import Environment, From, Lowered, split_joins
 from cq_engine.algebra.lowering.pivot import Pivots
-from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
+from cq_engine.algebra.lowering.scope import Fields, Scope
 from cq_engine.algebra.lowering.subqueries import null_safe
+from cq_engine.algebra.names import NotLowered
 from cq_engine.algebra.nodes import (
     Filter,
     Join,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 from sqlglot.optimizer.simplify import simplify
 
-from cq_engine.algebra.lowering.scope import NotLowered
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import Limit, Node, Project, column
 
 __all__ = ["cut", "is_limited", "limit_numbers", "order_keys", "with_order_key"]

@@ -16,9 +16,9 @@ from sqlglot import exp
 from cq_engine.algebra.coercion import Types, cast
 from cq_engine.algebra.functions import aggregate_calls, only_where
 from cq_engine.algebra.lowering.lowered import Environment, From
-from cq_engine.algebra.lowering.scope import Fields, NotLowered, Scope
+from cq_engine.algebra.lowering.scope import Fields, Scope
 from cq_engine.algebra.lowering.subqueries import Pending, stands_in
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import Aggregate, Generate, Node, Project, column, references
 
 __all__ = ["Pivots"]

@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from cq_engine.algebra.names import NotLowered
 from cq_engine.algebra.nodes import column, references
 
-__all__ = ["Fields", "NotLowered", "Outer", "Scope", "names_in", "parts_of", "place_column"]
+__all__ = ["Fields", "Outer", "Scope", "names_in", "parts_of", "place_column"]
 
 Fields = dict[str, exp.Expr]
 """Column name (lower case) → expression over the plan's columns."""
-
-
-class NotLowered(Exception):
-    """The query has a construct without an algebra; the text says which."""
 
 
 @dataclass

@@ -13,7 +13,8 @@ from cq_engine.algebra.lowering.generators import Generators, is_generator
 from cq_engine.algebra.lowering.grouping import grouping_sets
 from cq_engine.algebra.lowering.lowered import Environment, From
 from cq_engine.algebra.lowering.ordering import is_limited, order_keys
-from cq_engine.algebra.lowering.scope import NotLowered, Scope
+from cq_engine.algebra.lowering.scope import Scope
+from cq_engine.algebra.names import NotLowered
 from cq_engine.algebra.nodes import Node, column
 
 __all__ = ["Parts", "SelectItems", "with_windows"]

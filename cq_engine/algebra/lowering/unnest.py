@@ -12,7 +12,7 @@ from cq_engine.algebra.coercion import Types, common_types
 from cq_engine.algebra.functions import aggregate_calls, conjuncts, is_aggregate
 from cq_engine.algebra.lowering.decorrelate import Keyed, keyed_query
 from cq_engine.algebra.lowering.lowered import Domain, Environment, From, Lowered
-from cq_engine.algebra.lowering.scope import NotLowered, Outer, Scope, names_in, place_column
+from cq_engine.algebra.lowering.scope import Outer, Scope, names_in, place_column
 from cq_engine.algebra.lowering.subqueries import (
     STAND_IN,
     Pending,
@@ -29,7 +29,7 @@ from cq_engine.algebra.lowering.subqueries import (
     semi,
     stands_in,
 )
-from cq_engine.algebra.names import Names
+from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import Filter, Join, Node, OuterJoin, Project, Scan, column, references
 
 __all__ = ["Unnesting"]

@@ -1,0 +1,73 @@
+"""The house is built as docs/architecture.md draws it: rooms, circles, and the three ways through them."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACT = ROOT / ".importlinter"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+STOPS = 10
+"""The most files that a way leads through."""
+
+_FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next of its level."""
+    level = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
+    assert level, title
+    rest = PAGE[level.end() :]
+    end = re.search(rf"^#{{1,{len(level[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def ways() -> dict[str, list[str]]:
+    """The stops of each way, file by file."""
+    found = re.split(r"^### (.+)$", section("Three ways through the house"), flags=re.MULTILINE)
+    return {
+        title: _FILE.findall("\n".join(line for line in text.splitlines() if re.match(r"\d+\. ", line)))
+        for title, text in zip(found[1::2], found[2::2])
+    }
+
+
+def module(file: str) -> str:
+    return "cq_engine." + file.removesuffix(".py").replace("/", ".")
+
+
+def test_rooms_know_only_what_is_below_them_and_have_no_circles() -> None:
+    # Without a cache: the tests may run in several processes.
+    assert lint_imports(config_filename=str(CONTRACT), no_cache=True) == 0
+
+
+def test_the_table_lists_the_rooms_of_the_contract_in_their_order() -> None:
+    contract = configparser.ConfigParser()
+    contract.read(CONTRACT, encoding="utf-8")
+    layers = contract["importlinter:contract:rooms"]["layers"].split()
+    rows = [line for line in section("The rooms").splitlines() if line.startswith("| `")]
+    drawn = [name for row in rows for name in re.findall(r"`([a-z]+)(?:/|\.py)`", row.split("|")[1])]
+    assert [*drawn, "__main__"] == layers[::-1]
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    missing = [name for name in _FILE.findall(PAGE) if not (ROOT / "cq_engine" / name).is_file()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_way_has_few_stops_that_are_there(way: str) -> None:
+    stops = ways()[way]
+    assert 3 <= len(stops) < STOPS
+    assert len(set(stops)) == len(stops), "a way does not come back to where it was"
+    for stop in stops:
+        importlib.import_module(module(stop))
+
+
+def test_there_are_three_ways() -> None:
+    assert len(ways()) == 3
