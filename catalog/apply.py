@@ -25,9 +25,10 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
-from cq_engine.core.types import canonical_type, key_problem
+from cq_engine.core.types import canonical_type
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
 
 __all__ = [

@@ -14,21 +14,17 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 
 __all__ = [
-    "FOLDED_COLLATIONS",
     "arrow_schema",
     "arrow_type",
     "canonical_type",
     "collations",
     "columns_of",
     "contains",
-    "key_problem",
+    "inner_types",
     "rebuilt",
     "spark_schema",
     "spark_type",
 ]
-
-FOLDED_COLLATIONS = frozenset({"UTF8_BINARY", "UTF8_BINARY_RTRIM", "UTF8_LCASE", "UTF8_LCASE_RTRIM"})
-"""Collations whose equality the driver knows, too (`runtime.rows`); only ICU, inside Spark, knows the others."""
 
 _SIMPLE: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),
@@ -128,34 +124,22 @@ def contains(kind: t.DataType, wanted: type[t.DataType] | tuple[type[t.DataType]
     >>> contains(spark_type("array<map<string,int>>"), t.MapType)
     True
     """
-    return isinstance(kind, wanted) or any(contains(inner, wanted) for inner in _inside(kind))
+    return isinstance(kind, wanted) or any(contains(inner, wanted) for inner in inner_types(kind))
 
 
 def collations(kind: t.DataType) -> frozenset[str]:
     """The collations of the strings in `kind`, but for UTF8_BINARY."""
     own = {kind.collation} if isinstance(kind, t.StringType) and kind.collation != "UTF8_BINARY" else set()
-    return frozenset(own).union(*(collations(inner) for inner in _inside(kind)))
+    return frozenset(own).union(*(collations(inner) for inner in inner_types(kind)))
 
 
-def _inside(kind: t.DataType) -> Sequence[t.DataType]:
+def inner_types(kind: t.DataType) -> Sequence[t.DataType]:
+    """The types of the values in an array, a map or a struct; none for others."""
     if isinstance(kind, t.ArrayType):
         return [kind.elementType]
     if isinstance(kind, t.MapType):
         return [kind.keyType, kind.valueType]
     return [field.dataType for field in kind.fields] if isinstance(kind, t.StructType) else []
-
-
-def key_problem(text: str) -> str:
-    """Why values of the type `text` cannot identify rows; empty where they can.
-
-    >>> key_problem("map<string,int>"), key_problem("array<int>")
-    ('values of MAP, VARIANT and VOID have no order', '')
-    """
-    kind = spark_type(text)
-    if contains(kind, (t.MapType, t.VariantType, t.NullType)):
-        return "values of MAP, VARIANT and VOID have no order"
-    odd = sorted(collations(kind) - FOLDED_COLLATIONS)
-    return f"only Spark can compare text of collation {odd[0]}" if odd else ""
 
 
 # ------------------------------------------------------------------------------------------------ Arrow

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pyspark.sql import types as t
 
 from cq_engine.algebra.emit import quote
-from cq_engine.core.types import collations, contains, spark_type
+from cq_engine.core.capabilities import Use, can
+from cq_engine.core.types import spark_type
 
 __all__ = ["comparable"]
 
@@ -24,16 +25,11 @@ def comparable(expression: str, kind: str) -> str:
     >>> comparable("m", "map<string,int>")
     'array_sort(transform(map_entries(m), e0 -> struct(e0.key, e0.value)))'
     """
-    found = spark_type(kind)
-    return _comparable(expression, found, 0) if _needs(found) else expression
-
-
-def _needs(kind: t.DataType) -> bool:
-    return contains(kind, (t.MapType, t.VariantType)) or bool(collations(kind))
+    return _comparable(expression, spark_type(kind), 0)
 
 
 def _comparable(value: str, kind: t.DataType, depth: int) -> str:
-    if not _needs(kind):
+    if can(kind, Use.GROUPED):
         return value
     item = f"e{depth}"
     if isinstance(kind, t.VariantType):

@@ -25,9 +25,10 @@ from cq_engine.algebra.rewrite.deterministic_ordering import ordering_notes
 from cq_engine.algebra.rewrite.normal import normal
 from cq_engine.algebra.rewrite.pruning import prune, scans
 from cq_engine.catalog.model import Table
+from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
-from cq_engine.core.types import contains, key_problem, spark_type
+from cq_engine.core.types import contains, spark_type
 from cq_engine.delta.accumulators import State
 from cq_engine.delta.context import aggregates
 from cq_engine.delta.stored import state_of

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from cq_engine.core.types import collations, spark_type
+from cq_engine.core.capabilities import Use, can
+from cq_engine.core.types import spark_type
 
 __all__ = ["is_compared", "possible"]
 
@@ -46,8 +47,7 @@ def is_compared(kind: str) -> bool:
     >>> is_compared("int"), is_compared("interval month"), is_compared("string collate UTF8_LCASE")
     (True, False, False)
     """
-    found = spark_type(kind)
-    return isinstance(found, _COMPARED) and not collations(found)
+    return isinstance(spark_type(kind), _COMPARED) and can(kind, Use.ORDERED)
 
 
 def possible(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:

@@ -25,8 +25,9 @@ from cq_engine.algebra.nodes import (
     Scan,
 )
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
-from cq_engine.core.types import arrow_type, collations, spark_type
+from cq_engine.core.types import arrow_type
 from cq_engine.refresh.conditions import is_compared, possible
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
@@ -230,9 +231,9 @@ def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | N
     """The values as the column's type, or None where a comparison in Spark would mean something else."""
     column = next(c for c in table.physical_columns if c.name.lower() == name.lower())
     kind = arrow_type(column.type)
-    if collations(spark_type(column.type)):
+    if not can(column.type, Use.EQUAL):
         return None
-    if values.type == kind and not pa.types.is_floating(kind) and not pa.types.is_nested(kind):
+    if values.type == kind:
         return values
     if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
         try:

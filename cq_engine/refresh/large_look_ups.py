@@ -16,7 +16,8 @@ from pyspark.sql import functions as f
 from cq_engine.algebra.analysis.lineage import ChangeColumns, change_columns
 from cq_engine.algebra.nodes import RuntimeFilter
 from cq_engine.catalog.model import CHANGE_TYPE, DELETE, INSERT, ChangeSet, VersionedTable
-from cq_engine.core.types import arrow_type, collations, spark_type
+from cq_engine.core.capabilities import Use, can
+from cq_engine.core.types import arrow_type
 from cq_engine.planner.forms import LookUp, Reference, worth_counting
 from cq_engine.refresh.look_ups import LookUps
 from cq_engine.spark.arrow_io import to_arrow
@@ -100,10 +101,7 @@ class LargeLookUps:
 def _kind(table: VersionedTable, name: str) -> str | None:
     """The column's type, where Arrow, Spark and file statistics agree on what is equal; None otherwise."""
     kind = next((c.type for c in table.physical_columns if c.name.lower() == name.lower()), None)
-    if kind is None or collations(spark_type(kind)):
-        return None
-    arrow = arrow_type(kind)
-    return None if pa.types.is_floating(arrow) or pa.types.is_nested(arrow) else kind
+    return kind if kind is not None and can(kind, Use.EQUAL) else None
 
 
 def _subtract(keys: DataFrame, others: DataFrame) -> DataFrame:

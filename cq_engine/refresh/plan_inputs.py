@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.core.types import collations, contains, spark_schema, spark_type
+from cq_engine.core.types import spark_schema
 from cq_engine.storage.rows import conform
 from cq_engine.storage.scratch import scratch_directory
 
@@ -29,14 +29,6 @@ __all__ = ["PlanInput", "PlanInputFullError", "fits_plan_input"]
 
 
 _TAIL_BYTES = 8  # the footer's length and the magic number
-_ODD = (
-    t.YearMonthIntervalType,
-    t.DayTimeIntervalType,
-    t.CalendarIntervalType,
-    t.TimeType,
-    t.VariantType,
-    t.NullType,
-)
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
 _numbers = count(1)
 
@@ -47,8 +39,7 @@ class PlanInputFullError(Exception):
 
 def fits_plan_input(columns: Sequence[Column]) -> bool:
     """True where Arrow's Parquet files give Spark these types as they are."""
-    kinds = [spark_type(c.type) for c in columns]
-    return not any(contains(kind, _ODD) or collations(kind) for kind in kinds)
+    return all(can(c.type, Use.PLAN_INPUT) for c in columns)
 
 
 class PlanInput:

@@ -32,6 +32,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import RefreshError
 from cq_engine.planner.comparable import comparable
@@ -156,13 +157,10 @@ def _identify(
 
 def _image_restriction(gone: DataFrame, relation: VersionedTable, count: int) -> dict[str, pa.Array] | None:
     """What deleted rows have in the columns by which files and rows can be left out, where they are few."""
-    columns = [c for c in relation.columns if not c.type.startswith(_UNPRUNED)]
+    columns = [c for c in relation.columns if can(c.type, Use.STATISTICS)]
     if count > 20_000 or not columns:
         return None
     return restriction(to_arrow(gone.select(*(quote(c.name) for c in columns))), columns) or None
-
-
-_UNPRUNED = ("float", "double", "array", "map", "struct", "variant", "interval", "void", "binary", "boolean")
 
 
 def _comparable(column: Column, rounded: bool) -> str:

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.types import contains, rebuilt, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
 
 __all__ = ["from_arrow", "is_plain", "to_arrow"]
 
-_ODD = (t.YearMonthIntervalType, t.VariantType)
 _TEXT = "NULL of cq-engine 4d1f0a2e-6f0c-4b7e-9a55-0c6c1d1f7b1e"
 _MARK = {
     name: bytes(part) for name, part in vars(t.VariantVal.parseJson(f'"{_TEXT}"')).items()
@@ -31,7 +31,7 @@ Leaf = Callable[[str, t.DataType], str]
 
 def is_plain(schema: t.StructType) -> bool:
     """True where PySpark's own conversion to Arrow will do."""
-    return not any(contains(field.dataType, _ODD) for field in schema.fields)
+    return all(can(field.dataType, Use.EXCHANGED) for field in schema.fields)
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
@@ -55,7 +55,7 @@ def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -
     # An empty chunk between others would end Spark's reading there: combine them first.
     # No chunk at all is an error for nested types.
     rows = rows.combine_chunks() if len(rows) else rows.schema.empty_table()
-    if not any(contains(field.dataType, _ODD) for field in schema):
+    if is_plain(schema):
         return spark.createDataFrame(rows, schema=schema)
     for n, field in enumerate(schema):
         if contains(field.dataType, t.VariantType):
@@ -87,7 +87,7 @@ def _received(value: str, kind: t.DataType) -> str:
 
 def _each(value: str, kind: t.DataType, leaf: Leaf, depth: int = 0) -> str:
     """SQL that applies `leaf` to every interval and variant inside of `value`."""
-    if not contains(kind, _ODD):
+    if can(kind, Use.EXCHANGED):
         return value
     key, item = f"k{depth}", f"e{depth}"
     if isinstance(kind, t.ArrayType):

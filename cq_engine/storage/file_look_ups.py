@@ -11,17 +11,18 @@ import pyarrow.compute as pc
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.core.types import collations, spark_type
-from cq_engine.storage.indexed_columns import IndexedColumns, is_compared
+from cq_engine.storage.indexed_columns import IndexedColumns
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
 
 __all__ = ["FileLookUps", "Restrict", "prune_files", "restriction"]
 
 Restrict = Mapping[str, pa.Array]
-"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column."""
+"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
+columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
 
 
 class FileLookUps:
@@ -44,6 +45,8 @@ class FileLookUps:
 
         `columns` include those of `restrict`.
         """
+        known = {c.name for c in columns if can(c.type, Use.EQUAL)}
+        restrict = {name: values for name, values in restrict.items() if name in known}
         parts, others = [], []
         for path, count in files:
             part = self.indexed.rows(path, columns, restrict, limit)
@@ -70,18 +73,16 @@ class FileLookUps:
         for (path, count), share in zip(files, shares):
             if share:
                 self.indexed.note_decoded(path, table, math.ceil(share * count), count, columns, restrict)
-        conditions = [c for c in (_is_in(dataset.schema, n, v) for n, v in restrict.items()) if c is not None]
+        conditions = [_is_in(dataset.schema, name, values) for name, values in restrict.items()]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
         return dataset.scanner([c.name for c in columns], filter=condition).head(limit + 1)
 
 
 def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:
     """The values of `columns` in `rows`, for a read that is restricted to them; without columns whose equality Arrow
-    and file statistics do not know (nested values, text of a collation)."""
+    does not know."""
     return {
-        c.name: pc.unique(rows.column(c.name).combine_chunks())
-        for c in columns
-        if not pa.types.is_nested(rows.column(c.name).type) and not collations(spark_type(c.type))
+        c.name: pc.unique(rows.column(c.name).combine_chunks()) for c in columns if can(c.type, Use.EQUAL)
     }
 
 
@@ -89,14 +90,12 @@ def prune_files(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]
     """The files that may hold rows with a wanted value in every column, by their statistics."""
     kept = list(files)
     for name, values in restrict.items():
-        if values.null_count == 0 and not pa.types.is_floating(values.type):
+        if values.null_count == 0:
             kept = list(tables.prune(kept, name, values))
     return kept
 
 
-def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression | None:
+def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression:
     kind = schema.field(name).type
-    if not is_compared(kind):
-        return None
     condition = pc.field(name).isin(pc.unique(values).drop_null().cast(kind))
     return condition | pc.field(name).is_null() if values.null_count else condition

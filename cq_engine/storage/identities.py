@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
-from cq_engine.core.types import collations, spark_type
+from cq_engine.core.types import arrow_type
 from cq_engine.storage.rows import identity_keys
 
 __all__ = ["Identities", "KeySet", "Numbers"]
@@ -98,15 +99,10 @@ class KeySet:
 
 def _is_plain(column: Column, kind: pa.DataType) -> bool:
     """Does Arrow take two values of the type for equal exactly where they are the same key?"""
-    known = (
-        pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_timestamp(kind)
+    own = arrow_type(column.type)
+    return can(column.type, Use.EQUAL) and (
+        kind == own or (pa.types.is_integer(kind) and pa.types.is_integer(own))
     )
-    return known and not collations(spark_type(column.type))
 
 
 def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Numbers:

@@ -25,13 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory
 
-__all__ = ["IndexedColumns", "is_compared"]
+__all__ = ["IndexedColumns"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
 Places: TypeAlias = "npt.NDArray[np.int64]"
@@ -61,8 +62,9 @@ class IndexedColumns:
         if any(c not in copies for c in columns):
             return None
         by_name = {c.name: copies[c] for c in columns}
+        known = {c.name for c in columns if can(c.type, Use.EQUAL)}
         places = _search(
-            [(by_name[name], values) for name, values in restrict.items()],
+            [(by_name[name], values) for name, values in restrict.items() if name in known],
             limit,
             self._limits.column_copy_search,
         )
@@ -271,7 +273,7 @@ def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, search: int) -
         found = copy.ranges(values, search)
         if found is not None:
             ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
-        elif is_compared(values.type):
+        else:
             others.append((copy, values))
     ranges.sort(key=lambda each: each[0])
     places: Places | None = None
@@ -290,11 +292,6 @@ def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, search: int) -
 def _is_in(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
     found = pc.is_in(column, value_set=pc.unique(values).drop_null().cast(column.type))
     return pc.or_(found, pc.is_null(column)) if values.null_count else found
-
-
-def is_compared(kind: pa.DataType) -> bool:
-    """Does a look-up compare values of the type? Others restrict nothing."""
-    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:

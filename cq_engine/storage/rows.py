@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
+from pyspark.sql import types as t
 
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -19,9 +20,10 @@ from cq_engine.catalog.model import (
     UPDATE_PREIMAGE,
     VersionedTable,
 )
+from cq_engine.core.capabilities import Use, problem
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
-from cq_engine.core.types import FOLDED_COLLATIONS, arrow_schema, collations, spark_type
+from cq_engine.core.types import arrow_schema, inner_types, spark_type
 from cq_engine.core.values import is_variant, variant
 
 __all__ = [
@@ -85,7 +87,7 @@ def identity_keys(table: pa.Table, identity: Sequence[Column]) -> list[Hashable]
     """
     if not identity:
         return [()] * table.num_rows
-    lists = [_hashable(table.column(c.name), _folding(c)) for c in identity]
+    lists = [_hashable(table.column(c.name), _key_type(c)) for c in identity]
     return lists[0] if len(lists) == 1 else list(zip(*lists))
 
 
@@ -100,25 +102,19 @@ def row_values(table: pa.Table) -> list[Hashable]:
     return lists[0] if len(lists) == 1 else list(zip(*lists))
 
 
-_Fold = Callable[[str], str]
-
-
-def _folding(column: Column) -> _Fold | None:
-    """What makes text of the column's collation equal where Spark takes it for equal; None for plain comparison."""
-    found = collations(spark_type(column.type))
-    if not found:
-        return None
-    if len(found) > 1 or not found <= FOLDED_COLLATIONS:
+def _key_type(column: Column) -> t.DataType:
+    why = problem(column.type, Use.KEY)
+    if why:
         raise AnalysisError(
             f"column {column.name} of type {column.type} cannot identify rows",
-            detail=f"only Spark can compare text of collation {', '.join(sorted(found))}",
-            hint="compare by another one, such as UTF8_LCASE",
+            detail=why,
+            hint="text can be compared by another collation, such as UTF8_LCASE",
         )
-    (collation,) = found
-    return lambda text: _fold_text(text, collation)
+    return spark_type(column.type)
 
 
-def _fold_text(text: str, collation: str) -> str:
+def _fold(text: str, collation: str) -> str:
+    """Equal where Spark takes two texts of the collation for equal."""
     if collation.endswith("_RTRIM"):
         text = text.rstrip(" ")
     if collation.startswith("UTF8_LCASE"):  # code point by code point, both small sigmas as one
@@ -126,7 +122,8 @@ def _fold_text(text: str, collation: str) -> str:
     return text
 
 
-def _hashable(column: pa.ChunkedArray, fold: _Fold | None) -> list[Hashable]:
+def _hashable(column: pa.ChunkedArray, key: t.DataType | None) -> list[Hashable]:
+    """The values; where they are a `key`, text is folded by its collation."""
     kind = column.type
     if pa.types.is_floating(kind):
         return [_NAN if v is not None and math.isnan(v) else v for v in pc.add(column, 0.0).to_pylist()]
@@ -135,27 +132,28 @@ def _hashable(column: pa.ChunkedArray, fold: _Fold | None) -> list[Hashable]:
     if pa.types.is_date32(kind):
         return column.cast(pa.int32()).to_pylist()  # type: ignore[no-any-return]
     values = column.to_pylist()
-    if pa.types.is_nested(kind) or fold is not None:
-        return [_freeze(v, kind, fold) for v in values]
+    if pa.types.is_nested(kind) or (isinstance(key, t.StringType) and key.collation != "UTF8_BINARY"):
+        return [_freeze(v, kind, key) for v in values]
     return values  # type: ignore[no-any-return]
 
 
-def _freeze(value: Any, kind: pa.DataType, fold: _Fold | None) -> Hashable:
+def _freeze(value: Any, kind: pa.DataType, key: t.DataType | None) -> Hashable:
     if value is None:
         return None
     if is_variant(kind):
         return _tag(variant(value))
+    inner = [None] * kind.num_fields if key is None else inner_types(key)
     if pa.types.is_struct(kind):
-        return tuple(_freeze(value[field.name], field.type, fold) for field in kind)
+        return tuple(_freeze(value[field.name], field.type, of) for field, of in zip(kind, inner))
     if pa.types.is_map(kind):
         return frozenset(
-            (_freeze(k, kind.key_type, fold), _freeze(v, kind.item_type, fold)) for k, v in value
+            (_freeze(k, kind.key_type, None), _freeze(v, kind.item_type, None)) for k, v in value
         )
     if pa.types.is_list(kind):
-        return tuple(_freeze(v, kind.value_type, fold) for v in value)
+        return tuple(_freeze(v, kind.value_type, inner[0]) for v in value)
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
-    return fold(value) if fold is not None and isinstance(value, str) else value
+    return _fold(value, key.collation) if isinstance(key, t.StringType) else value
 
 
 def _tag(value: Any) -> Hashable:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.core.types import key_problem
+from cq_engine.core.capabilities import key_problem
 from cq_engine.query.rendering import render_result
 from tests.limits import limited
 
