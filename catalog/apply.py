@@ -26,7 +26,7 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.core.capabilities import key_problem
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import INTERNAL, Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import canonical_type
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
@@ -230,6 +230,11 @@ def _columns(table: str, specs: Sequence[ColumnSpec], key: Iterable[str]) -> tup
             raise CatalogError(
                 f"column {spec.name} of table {table} has a name that change rows need",
                 hint=f"choose another; reserved are {', '.join(sorted(RESERVED))}",
+            )
+        if spec.name.lower().startswith(INTERNAL):
+            raise CatalogError(
+                f"column {spec.name} of table {table} begins with {INTERNAL}",
+                hint="choose another name; names with this beginning are the engine's",
             )
         seen.add(spec.name.lower())
         kind = canonical_type(spec.type)

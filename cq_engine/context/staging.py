@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIGN", "clustering", "discard", "row_groups", "stage_arrow", "stage_plain", "stage_rows"]
 
-SIGN = "_sign"
+SIGN = "_cq_sign"
 """−1 for a row that is gone, +1 for a new row."""
 
 _numbers = itertools.count(1)

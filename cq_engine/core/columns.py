@@ -1,10 +1,23 @@
-"""A column: what tables, results and logs have."""
+"""A column: what tables, results and logs have, and the names of columns that only the engine has beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Column"]
+__all__ = ["INTERNAL", "ROW_FROM", "ROW_TO", "ROW_VERSION", "ROW_WEIGHT", "Column"]
+
+INTERNAL = "_cq_"
+"""Columns that stand beside those of a table, for as long as a statement runs, begin with this; no column of a table
+may, in whatever case."""
+
+ROW_VERSION = f"{INTERNAL}version"
+"""Of a signed change row: its commit version."""
+ROW_WEIGHT = f"{INTERNAL}weight"
+"""Of a signed change row: −1 for what was, +1 for what is."""
+ROW_FROM = f"{INTERNAL}from"
+"""Of a row version: the version from which it is valid."""
+ROW_TO = f"{INTERNAL}to"
+"""Of a row version: the version from which it is not valid any more."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from cq_engine.storage.rows import conform, identity_columns, identity_keys, ope
 
 __all__ = ["Merge", "plan_merge", "stats_columns", "write_merge"]
 
-_VERSION = "_changed"
+_VERSION = "_cq_changed"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Merge:
     changed: Mapping[Hashable, int]
     """Every identity that change rows name, with its last version."""
     keys: pa.Table
-    """These identities as columns, with the version as `_changed`."""
+    """These identities as columns, with the version as `_cq_changed`."""
     restrict: Mapping[str, pa.Array]
     """Identity column → values of rows that left: what can be obsolete in a file."""
 
@@ -118,7 +118,7 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
         added,
         {key: versions[place] for key, place in last.items()},
         newest.select(names).append_column(_VERSION, newest.column(COMMIT_VERSION)),
-        {n: v for n, v in restriction(gone, identity).items() if not pa.types.is_floating(v.type)},
+        restriction(gone, identity),
     )
 
 
@@ -228,7 +228,7 @@ def _suspects(rows: pa.Table, restrict: Mapping[str, pa.Array]) -> pa.Array:
 def _image(reader: Reader, merge: Merge) -> DataFrame:
     """The rows of the new files, computed by Spark."""
     identity = identity_columns(merge.table)
-    names = {c.name: f"_k{n}" for n, c in enumerate(identity)}
+    names = {c.name: f"_cq_k{n}" for n, c in enumerate(identity)}
     keys = reader.frame(merge.keys, [*identity, Column(_VERSION, "bigint")])
     keys = keys.select(*(f.col(quote(c)).alias(k) for c, k in names.items()), _VERSION)
     on = [f.col(quote(c)).eqNullSafe(f.col(k)) for c, k in names.items()]

@@ -237,10 +237,17 @@ class Resolver:
         )
         times = self.services.catalog.timestamps(a + 1, b) if b > a else {}
         moments = pa.table(
-            {"_v": pa.array(list(times), pa.int64()), COMMIT_TIMESTAMP: _instants(list(times.values()))}
+            {
+                "_cq_version": pa.array(list(times), pa.int64()),
+                COMMIT_TIMESTAMP: _instants(list(times.values())),
+            }
         )
-        clock = reader.frame(moments, [Column("_v", "bigint"), Column(COMMIT_TIMESTAMP, "timestamp")])
-        joined = frame.select(*shown).join(f.broadcast(clock), f.col(COMMIT_VERSION) == f.col("_v"), "left")
+        clock = reader.frame(
+            moments, [Column("_cq_version", "bigint"), Column(COMMIT_TIMESTAMP, "timestamp")]
+        )
+        joined = frame.select(*shown).join(
+            f.broadcast(clock), f.col(COMMIT_VERSION) == f.col("_cq_version"), "left"
+        )
         return joined.select(*shown, f.col(COMMIT_TIMESTAMP))
 
 

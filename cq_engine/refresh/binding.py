@@ -21,7 +21,7 @@ from cq_engine.algebra.nodes import (
     StateRows,
 )
 from cq_engine.catalog.model import VersionedTable
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
 from cq_engine.refresh.key_values import KeyValues, Restrict, contents
@@ -125,9 +125,11 @@ class IntervalBinder:
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
-            return _select(leaf.scan.fields, self._changes(leaf.scan.table), VERSION, WEIGHT)
+            return _select(
+                leaf.scan.fields, self._changes(leaf.scan.table), (ROW_VERSION, VERSION), (ROW_WEIGHT, WEIGHT)
+            )
         if isinstance(leaf, History):
-            return _select(leaf.scan.fields, self._history(leaf), FROM, TO)
+            return _select(leaf.scan.fields, self._history(leaf), (ROW_FROM, FROM), (ROW_TO, TO))
         if isinstance(leaf, Given):
             return self._input_name(leaf)
         assert isinstance(leaf, StateRows)
@@ -146,11 +148,13 @@ class IntervalBinder:
             log = self._log(leaf.scan.table)
             rows = None if log is None else log.changes
             return select_rows(
-                rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], VERSION, WEIGHT
+                rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], ROW_VERSION, ROW_WEIGHT
             )
         if isinstance(leaf, History):
             table = self.tables[leaf.scan.table]
-            return select_rows(self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], FROM, TO)
+            return select_rows(
+                self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], ROW_FROM, ROW_TO
+            )
         if isinstance(leaf, Given):
             if leaf.name not in self._input_rows:
                 return None
@@ -240,7 +244,7 @@ class IntervalBinder:
             return self._names["changes", name]
         table = self.tables[name]
         log = self._log(name)
-        columns = (*table.physical_columns, Column(VERSION, "bigint"), Column(WEIGHT, "int"))
+        columns = (*table.physical_columns, Column(ROW_VERSION, "bigint"), Column(ROW_WEIGHT, "int"))
         if log is not None:
             return self._name_rows(("changes", name), log.changes, columns)
         net, _ = self._net(name)
@@ -251,7 +255,7 @@ class IntervalBinder:
     # ------------------------------------------------------------ histories
 
     def _version_rows(self, leaf: History) -> tuple[tuple[object, ...], pa.Table | None]:
-        """The row versions that a leaf wants, where the driver can have them: physical columns, `_from`, `_to`.
+        """The row versions that a leaf wants, where the driver can have them: physical columns, `ROW_FROM`, `ROW_TO`.
 
         Before them a key that is the same for leaves with the same rows.
         """
@@ -292,7 +296,7 @@ class IntervalBinder:
         if key in self._names:
             return self._names[key]
         if versions is not None:
-            columns = (*table.physical_columns, Column(FROM, "bigint"), Column(TO, "bigint"))
+            columns = (*table.physical_columns, Column(ROW_FROM, "bigint"), Column(ROW_TO, "bigint"))
             return self._name_rows(key, versions, columns)
         restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
         net, insert_only = self._net(leaf.scan.table)
@@ -386,14 +390,12 @@ class IntervalBinder:
         if base is None or rows is None:
             return None
         rows = filter_rows(rows, restrict)
-        present = UncompactedLog.of(table, rows, self.a, self.a, compressed=False)
-        return pa.concat_tables(
-            [present.untouched(base), present.versions().select([c.name for c in table.columns])]
-        )
+        return UncompactedLog.of(table, rows, self.a, self.a, compressed=False).image(base)
 
 
-def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: str) -> str:
+def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: tuple[str, str]) -> str:
+    """The fields of a relation by the plan's names, and `extra` (the relation's name, the plan's name)."""
     shown = [
         quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields
     ]
-    return f"(SELECT {', '.join([*shown, *extra])} FROM {relation})"
+    return f"(SELECT {', '.join([*shown, *(f'{own} AS {name}' for own, name in extra)])} FROM {relation})"

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
+from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import COMMIT_VERSION, VersionedTable
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.refresh.key_values import Restrict
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import relevant_changes
@@ -30,10 +30,10 @@ class SourceRows:
 
 
 _FIELDS = {
-    VERSION: Column(VERSION, "bigint"),
-    WEIGHT: Column(WEIGHT, "int"),
-    FROM: Column(FROM, "bigint"),
-    TO: Column(TO, "bigint"),
+    ROW_VERSION: Column(ROW_VERSION, "bigint"),
+    ROW_WEIGHT: Column(ROW_WEIGHT, "int"),
+    ROW_FROM: Column(ROW_FROM, "bigint"),
+    ROW_TO: Column(ROW_TO, "bigint"),
 }
 
 
@@ -77,7 +77,7 @@ def unite(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
     """Row versions from several look-ups, each once."""
     rows = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
     numbers = Identities(rows, identity_columns(table)).numbers
-    starts = np.asarray(rows.column(FROM), dtype=np.int64)
+    starts = np.asarray(rows.column(ROW_FROM), dtype=np.int64)
     order = np.lexsort((starts, numbers))
     return rows.take(pa.array(np.sort(order[group_starts(numbers[order], starts[order])])))
 
@@ -89,8 +89,8 @@ def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
     """
     rest = log.untouched(base)
     count = rest.num_rows
-    rest = rest.append_column(FROM, pa.array([BEFORE] * count, pa.int64()))
-    rest = rest.append_column(TO, pa.array([FOREVER] * count, pa.int64()))
+    rest = rest.append_column(ROW_FROM, pa.array([BEFORE] * count, pa.int64()))
+    rest = rest.append_column(ROW_TO, pa.array([FOREVER] * count, pa.int64()))
     changed = log.versions(undo)
     parts = [rest.select(changed.column_names), changed]
     if not undo:

@@ -7,7 +7,8 @@ is NULL-safe, NaN = NaN, −0.0 = 0.0 (SEMANTICS §2).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
 from operator import attrgetter
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.spark.arrow_io import to_arrow
@@ -41,8 +43,9 @@ from cq_engine.storage.rows import (
     identity_keys,
     open_dataset,
 )
+from cq_engine.storage.uncompacted_log import UncompactedLog
 
-__all__ = ["Reader", "relevant_changes"]
+__all__ = ["Reader", "join_identities", "relevant_changes"]
 
 
 def _no_constants(table: VersionedTable) -> pa.Table:
@@ -114,12 +117,12 @@ class Reader(ChangeReader):
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)
         wanted = pc.unique(values)
-        if len(wanted) <= self.limits.in_list and not pa.types.is_nested(wanted.type):
+        if len(wanted) <= self.limits.in_list:
             known = wanted.drop_null()
             condition = _column(name).isin(known.to_pylist()) if len(known) else f.lit(False)
             return rows.where(condition | _column(name).isNull() if wanted.null_count else condition)
-        keys = self.frame(pa.table({name: wanted}), [column]).withColumnRenamed(name, "_wanted")
-        return rows.join(f.broadcast(keys), _column(name).eqNullSafe(f.col("_wanted")), "left_semi")
+        keys = self.frame(pa.table({name: wanted}), [column]).withColumnRenamed(name, "_cq_wanted")
+        return rows.join(f.broadcast(keys), _column(name).eqNullSafe(f.col("_cq_wanted")), "left_semi")
 
     # ------------------------------------------------------------ images
 
@@ -206,17 +209,12 @@ class Reader(ChangeReader):
         if changes is None or base is None:
             return None
         changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
-        resident = ResidentImage(table.physical_columns, table.identity)
-        resident.load(base, layout.base)
-        resident.advance(changes, version)
-        return resident.rows()
+        return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
-        identity = [c for c in table.physical_columns if c.name in table.identity]
-        wanted = self.frame(keys.select([c.name for c in identity]).combine_chunks(), identity)
-        wanted = wanted.select(*(_column(c.name).alias(f"_k{n}") for n, c in enumerate(identity))).distinct()
-        on = [_column(c.name).eqNullSafe(f.col(f"_k{n}")) for n, c in enumerate(identity)]
-        rows = self.image(table, version, restrict).join(wanted, on, "left_semi")
+        identity = identity_columns(table)
+        wanted = self.frame(keys.select([c.name for c in identity]).combine_chunks(), identity).distinct()
+        rows = join_identities(self.image(table, version, restrict), wanted, table.identity, "left_semi")
         return conform(to_arrow(rows), table.physical_columns)
 
     def _resident(self, table: VersionedTable, version: int) -> ResidentImage | None:
@@ -291,15 +289,20 @@ def _overlay(table: VersionedTable, base: DataFrame, log: DataFrame, only_insert
     )
     newest = (
         log.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
-        .withColumn("_newest", f.row_number().over(last))
-        .where(f.col("_newest") == 1)
+        .withColumn("_cq_newest", f.row_number().over(last))
+        .where(f.col("_cq_newest") == 1)
     )
     after = newest.where(f.col(CHANGE_TYPE) != DELETE).select(*columns)
-    if not table.identity:
-        return base.join(newest.select(f.lit(1).alias("_k")), how="left_anti").unionAll(after)
-    touched = newest.select(*(_column(name).alias(f"_k{n}") for n, name in enumerate(table.identity)))
-    on = [_column(name).eqNullSafe(f.col(f"_k{n}")) for n, name in enumerate(table.identity)]
-    return base.join(touched, on, "left_anti").unionAll(after)
+    return join_identities(base, newest, table.identity, "left_anti").unionAll(after)
+
+
+def join_identities(rows: DataFrame, others: DataFrame, identity: Sequence[str], how: str) -> DataFrame:
+    """The rows with (`how` is left_semi) or without (left_anti) an identity that one of `others` has."""
+    keys = others.select(
+        *(_column(name).alias(f"_cq_k{n}") for n, name in enumerate(identity)), f.lit(1).alias("_cq_k")
+    )
+    same = [_column(name).eqNullSafe(f.col(f"_cq_k{n}")) for n, name in enumerate(identity)]
+    return rows.join(keys, reduce(SparkColumn.__and__, same, f.lit(True)), how)
 
 
 def relevant_changes(
@@ -310,21 +313,17 @@ def relevant_changes(
     Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
     """
     identity = identity_columns(table)
-    if changes.num_rows <= most or not set(restriction(changes.slice(0, 0), identity)).issuperset(
-        c.name for c in identity
-    ):
+    if changes.num_rows <= most or not all(can(c.type, Use.EQUAL) for c in identity):
         return changes
     wanted = changes
     for name, values in restrict.items():
-        if not pa.types.is_floating(values.type) and not pa.types.is_nested(values.type):
-            kind = changes.schema.field(name).type
-            wanted = wanted.filter(pc.is_in(wanted.column(name), value_set=values.cast(kind)))
+        kind = changes.schema.field(name).type
+        wanted = wanted.filter(pc.is_in(wanted.column(name), value_set=values.cast(kind)))
     names = [c.name for c in identity]
     for name, values in restriction(
         pa.concat_tables([base.select(names), wanted.select(names)]), identity
     ).items():
-        if not pa.types.is_floating(values.type):
-            changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
+        changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
     return changes
 
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
+from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
+from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
@@ -31,7 +32,7 @@ class UncompactedLog:
     rows: pa.Table
     identities: Identities
     net: pa.Table
-    """`rows` netted: physical columns, `_v`, `_w`; with `net_numbers` the identity of each."""
+    """`rows` netted: physical columns, `ROW_VERSION`, `ROW_WEIGHT`; with `net_numbers` the identity of each."""
     net_numbers: Numbers
     a: int
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
@@ -41,20 +42,22 @@ class UncompactedLog:
         identities = Identities(rows, identity_columns(table))
         weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
         signed = rows.select([c.name for c in table.physical_columns])
-        signed = signed.append_column(VERSION, rows.column(COMMIT_VERSION)).append_column(WEIGHT, weights)
+        signed = signed.append_column(ROW_VERSION, rows.column(COMMIT_VERSION)).append_column(
+            ROW_WEIGHT, weights
+        )
         numbers = identities.numbers
         if not compressed:
             return cls(table, rows, identities, signed, numbers, a)
         kept, versions = _net_places(numbers, signed, a, b)
         net = signed.take(pa.array(kept))
-        position = net.column_names.index(VERSION)
-        net = net.set_column(position, VERSION, pa.array(versions))
+        position = net.column_names.index(ROW_VERSION)
+        net = net.set_column(position, ROW_VERSION, pa.array(versions))
         return cls(table, rows, identities, net, numbers[kept], a)
 
     @cached_property
     def changes(self) -> pa.Table:
         """The signed rows of the interval."""
-        return self.net.filter(pc.greater(self.net.column(VERSION), self.a))
+        return self.net.filter(pc.greater(self.net.column(ROW_VERSION), self.a))
 
     @cached_property
     def touched(self) -> KeySet:
@@ -81,7 +84,7 @@ class UncompactedLog:
         return KeySet(self.identities, self.identities.numbers[np.asarray(pc.and_(moved, later))])
 
     def versions(self, undo: bool = True) -> pa.Table:
-        """The row versions that the changes imply, of all keys that they touch: physical columns, `_from`, `_to`;
+        """The row versions that the changes imply, of all keys that they touch: physical columns, `ROW_FROM`, `ROW_TO`;
         without `undo` but those that only a before-image shows."""
         if undo not in self._versions:
             self._versions[undo] = self._find_versions(undo)
@@ -91,13 +94,13 @@ class UncompactedLog:
     def moving(self) -> pa.Table:
         """The row versions that begin or end in the interval."""
         rows = self.versions()
-        starts = pc.not_equal(rows.column(FROM), BEFORE)
-        return rows.filter(pc.or_(starts, pc.not_equal(rows.column(TO), FOREVER)))
+        starts = pc.not_equal(rows.column(ROW_FROM), BEFORE)
+        return rows.filter(pc.or_(starts, pc.not_equal(rows.column(ROW_TO), FOREVER)))
 
     def _find_versions(self, undo: bool) -> pa.Table:
         if self.net.num_rows == 0:
             return self._valid(self.net.slice(0, 0), [], [])
-        versions, weights = _numbers(self.net, VERSION), _numbers(self.net, WEIGHT)
+        versions, weights = _numbers(self.net, ROW_VERSION), _numbers(self.net, ROW_WEIGHT)
         order = np.lexsort((weights, versions, self.net_numbers))
         keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
         new_key = group_starts(keys)
@@ -112,12 +115,17 @@ class UncompactedLog:
 
     def _valid(self, rows: pa.Table, starts: object, ends: object) -> pa.Table:
         rows = rows.select([c.name for c in self.table.physical_columns])
-        rows = rows.append_column(FROM, pa.array(starts, pa.int64()))
-        return rows.append_column(TO, pa.array(ends, pa.int64()))
+        rows = rows.append_column(ROW_FROM, pa.array(starts, pa.int64()))
+        return rows.append_column(ROW_TO, pa.array(ends, pa.int64()))
+
+    def image(self, base: pa.Table) -> pa.Table:
+        """The rows at `a` == b; `base` are those of the image from which the change rows go on, or some of them."""
+        changed = self.versions().select([c.name for c in self.table.physical_columns])
+        return pa.concat_tables([self.untouched(base).select(changed.column_names), changed])
 
     def before_images(self, base: pa.Table) -> pa.Table:
-        """The rows of `base` that the interval changes first, with `_from` and `_to`: the other way to what `undo` gives."""
-        versions = _numbers(self.net, VERSION)
+        """The rows of `base` that the interval changes first, with `ROW_FROM` and `ROW_TO`: the other way to what `undo` gives."""
+        versions = _numbers(self.net, ROW_VERSION)
         order = np.lexsort((versions, self.net_numbers))
         order = order[group_starts(self.net_numbers[order])]
         order = order[versions[order] > self.a]
@@ -162,7 +170,7 @@ def _next_versions(keys: Numbers, versions: Numbers) -> Numbers:
 
 def _net_places(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
     """Which rows remain, and at which version: up to `a` all, of (a, b] the first before- and last after-image."""
-    versions, weights = _numbers(signed, VERSION), _numbers(signed, WEIGHT)
+    versions, weights = _numbers(signed, ROW_VERSION), _numbers(signed, ROW_WEIGHT)
     early = versions <= a
     recent = np.flatnonzero(~early)
     order = recent[np.lexsort((versions[recent], keys[recent]))]

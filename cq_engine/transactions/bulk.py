@@ -24,7 +24,7 @@ from cq_engine.context.staging import SIGN
 from cq_engine.core.columns import Column
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.sql import quote
-from cq_engine.storage.reader import Reader
+from cq_engine.storage.reader import Reader, join_identities
 from cq_engine.transactions.write_set import BulkPending, SmallPending
 
 __all__ = ["change_rows", "hide", "net", "overlay", "signed", "signed_pairs"]
@@ -37,7 +37,7 @@ def _columns(table: Table) -> list[SparkColumn]:
 
 
 def signed(reader: Reader, pending: SmallPending | BulkPending) -> DataFrame:
-    """What is pending as physical columns and `_sign`."""
+    """What is pending as physical columns and `_cq_sign`."""
     columns = pending.table.storage.physical_columns
     if isinstance(pending, SmallPending):
         gone = reader.frame(pending.hidden_rows(), columns).withColumn(SIGN, f.lit(-1))
@@ -66,24 +66,22 @@ def signed_pairs(table: Table, pairs: DataFrame) -> DataFrame:
 
 def net(table: Table, parts: Sequence[DataFrame]) -> DataFrame:
     """The sum of signed rows: a row that went and came again is gone from it."""
-    total = f.sum(SIGN).alias("_total")
+    total = f.sum(SIGN).alias("_cq_total")
     columns = table.storage.physical_columns
     forms = {c.name: comparable(quote(c.name), c.type) for c in columns}
     grouped = reduce(DataFrame.unionAll, parts).groupBy(
-        *(f.expr(form).alias(f"_g{n}") for n, form in enumerate(forms.values()))
+        *(f.expr(form).alias(f"_cq_g{n}") for n, form in enumerate(forms.values()))
     )
     firsts = [f.first(quote(c.name)).alias(c.name) for c in columns]
-    summed = grouped.agg(*firsts, total).where(f.col("_total") != 0)
-    sign = f.when(f.col("_total") > 0, f.lit(1)).otherwise(f.lit(-1))
-    copies = f.explode(f.array_repeat(sign, f.abs("_total").cast("int")))
+    summed = grouped.agg(*firsts, total).where(f.col("_cq_total") != 0)
+    sign = f.when(f.col("_cq_total") > 0, f.lit(1)).otherwise(f.lit(-1))
+    copies = f.explode(f.array_repeat(sign, f.abs("_cq_total").cast("int")))
     return summed.select(*_columns(table), copies.alias(SIGN))
 
 
 def hide(table: Table, image: DataFrame, gone: DataFrame) -> DataFrame:
     """`image` without the rows whose identity stands in `gone`."""
-    keys = gone.select(*(f.col(quote(name)).alias(f"_k{n}") for n, name in enumerate(table.storage.identity)))
-    on = [f.col(quote(name)).eqNullSafe(f.col(f"_k{n}")) for n, name in enumerate(table.storage.identity)]
-    return image.join(keys, on, "left_anti")
+    return join_identities(image, gone, table.storage.identity, "left_anti")
 
 
 def overlay(reader: Reader, image: DataFrame, pending: SmallPending | BulkPending) -> DataFrame:

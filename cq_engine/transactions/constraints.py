@@ -28,6 +28,7 @@ __all__ = ["Change", "check", "check_not_null"]
 
 SHOWN = 3
 """Offending rows that a message names."""
+_COUNT = "_cq_count"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def _check_unique(services: Services, table: Table, change: Change) -> None:
 def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
     keys = [quote(name) for name in table.storage.identity]
     added = change.added(services.reader).select(*keys)
-    twice = to_arrow(added.groupBy(*keys).count().where("count > 1").limit(SHOWN).drop("count"))
+    twice = to_arrow(
+        added.groupBy(*keys).agg(f.count("*").alias(_COUNT)).where(f"{_COUNT} > 1").limit(SHOWN).drop(_COUNT)
+    )
     if twice.num_rows:
         raise _duplicate(table, twice, "the rows hold this key several times")
     newest = services.catalog.newest_version
@@ -249,7 +252,7 @@ def _after(
     if pending is not None:
         image = bulk.overlay(reader, image, pending)
     kept = [c for c in physical if c.name in columns]
-    renamed = {c.name: f"_w{n}" for n, c in enumerate(kept)}
+    renamed = {c.name: f"_cq_w{n}" for n, c in enumerate(kept)}
     keys = reader.frame(wanted, kept).withColumnsRenamed(renamed)
     on = [f.col(quote(name)) == f.col(other) for name, other in renamed.items()]
     found = to_arrow(image.join(keys, on, "left_semi").select(*(quote(name) for name in columns)).distinct())

@@ -172,7 +172,7 @@ class SmallPending:
 
 @dataclass(frozen=True)
 class BulkPending:
-    """Staged by executors. `plain` files hold new rows only; `signed` files hold physical columns and `_sign`.
+    """Staged by executors. `plain` files hold new rows only; `signed` files hold physical columns and `_cq_sign`.
 
     Exactly one of the two is not empty (both are where nothing is pending).
     """

@@ -31,7 +31,7 @@ from cq_engine.algebra.nodes import (
     StateRows,
 )
 from cq_engine.catalog.model import ROW_ID, Table, VersionedTable
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import Compiled, StoredAggregate, compile_query
@@ -317,7 +317,7 @@ class _Leaves:
         net = self._net(storage)
         if isinstance(leaf, Changes):
             rows = changes_sql(net, [c.name for c in storage.columns], self.a)
-            return f"(SELECT {fields}, {VERSION}, {WEIGHT} FROM ({rows}))"
+            return f"(SELECT {fields}, {ROW_VERSION} AS {VERSION}, {ROW_WEIGHT} AS {WEIGHT} FROM ({rows}))"
         columns = [c.name for c in storage.physical_columns]
         kinds = {
             k for _, _, k, v in self.query.plans.recorded.changes[storage.name] if self.base < v <= self.b
@@ -325,7 +325,7 @@ class _Leaves:
         image = self._restricted(leaf, storage)
         only_inserts = kinds == {"insert"}
         rows = history_sql(image, net if kinds else None, columns, storage.identity, self.a, only_inserts)
-        return f"(SELECT {fields}, {FROM}, {TO} FROM ({rows}))"
+        return f"(SELECT {fields}, {ROW_FROM} AS {FROM}, {ROW_TO} AS {TO} FROM ({rows}))"
 
     def _net(self, storage: VersionedTable) -> str:
         assert self.emitter is not None
