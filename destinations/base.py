@@ -115,7 +115,7 @@ class Destination(ABC):
 
     def _count_failure(self, message: str) -> None:
         """Writes a failure into the cursor, which stays where it is."""
-        with suppress(CQError):  # the failure itself matters more than its record
+        with suppress(Exception):  # the failure itself matters more than its record
             cursor = self.cursor
             with self.services.catalog.write() as unit:
                 unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))

@@ -16,6 +16,7 @@ from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import DestinationError
+from cq_engine.core.interrupts import is_interrupt
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.log import read_pairs
@@ -53,9 +54,10 @@ class Retry:
 class CallbackDestination(Destination):
     """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of `Limits.batch_deltas`.
 
-    The cursor is durable after each batch. A function that raises is called again with the same batch, after a pause;
-    when `retry` is exhausted the delivery fails, and the next one starts with that batch. The function runs in the
-    thread of the delivery, and no lock of the engine is held meanwhile.
+    The cursor is durable after each batch. A function that raises, be it SystemExit, is called again with the same
+    batch, after a pause; when `retry` is exhausted the delivery fails, and the next one starts with that batch. Only
+    Ctrl-C passes through. The function runs in the thread of the delivery, and no lock of the engine is held meanwhile.
+    Once `stopped` says so, no further batch begins.
     """
 
     kind: ClassVar[str] = "CALLBACK"
@@ -70,16 +72,20 @@ class CallbackDestination(Destination):
         *,
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(services, query, name)
         self.function = function
         self.retry = retry or Retry()
         self._sleep = sleep
+        self._stopped = stopped
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
         count = 0
         for wide, last in in_batches(blocks, self.services.limits.batch_deltas):
+            if self._stopped():
+                return Delivered(cursor, count)
             version = wide.column("version")[0].as_py()
             batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
             faults.point("deliver.begin")
@@ -103,7 +109,9 @@ class CallbackDestination(Destination):
             try:
                 self.function(batch)
                 return
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 failure = self._refused(batch, error)
                 if attempt == self.retry.attempts:
                     raise failure from error
@@ -111,7 +119,7 @@ class CallbackDestination(Destination):
                 self._count_failure(failure.message)
                 self._sleep(self.retry.pause(attempt))
 
-    def _refused(self, batch: DeltaBatch, error: Exception) -> DestinationError:
+    def _refused(self, batch: DeltaBatch, error: BaseException) -> DestinationError:
         return DestinationError(
             f"callback {self.name} failed on commit {batch.commit_version} of continuous query {self.query.name}: "
             f"{type(error).__name__}: {error}",

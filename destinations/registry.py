@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
@@ -75,6 +75,7 @@ def resolve(
     declared: Mapping[str, DestinationRef] | None = None,
     state: CatalogState | None = None,
     retry: Retry | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Destination:
     """The destination that `reference` means (see `kind_of`).
 
@@ -86,6 +87,7 @@ def resolve(
         declared: destinations that were declared by themselves, by lower-case name.
         state: where tables are looked up; the catalog's state by default.
         retry: how often a callback is tried within one delivery.
+        stopped: whether a callback gets no further batch in this delivery.
 
     Raises:
         DestinationError: there is no such table or callback, or its kind is not available yet.
@@ -95,7 +97,7 @@ def resolve(
         function = callbacks.get(typed.name)
         if function is None:
             raise _unknown_callback(typed.name, query, callbacks)
-        return CallbackDestination(services, query, typed.name, function, retry=retry)
+        return CallbackDestination(services, query, typed.name, function, retry=retry, stopped=stopped)
     tables = (state or services.catalog.state).tables
     table = tables.get(typed.name.lower())
     if table is None:

@@ -78,7 +78,7 @@ class Scheduling:
         else:
             self.delivery.deliver(self.queries.find(name))
 
-    def _report(self, name: str, error: Exception) -> None:
+    def _report(self, name: str, error: BaseException) -> None:
         text = error.message if isinstance(error, CQError) else repr(error)
         _log.warning("continuous query %s: %s", name, text)
 

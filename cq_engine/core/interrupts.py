@@ -8,7 +8,7 @@ import time
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
-__all__ = ["deferred"]
+__all__ = ["deferred", "is_interrupt"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -63,6 +63,11 @@ class _Deferral(AbstractContextManager[None]):
 
 
 _deferral = _Deferral()
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C: KeyboardInterrupt in the main thread, the only one that signals interrupt."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def deferred() -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
@@ -85,7 +85,10 @@ class Delivery:
         self._owners: dict[str, int] = {}
         self._jobs: dict[str, tuple[str, DestinationRef]] = {}
         self._timers: dict[str, threading.Timer] = {}
+        self._tries: dict[str, int] = {}
+        """Failures in a row, as the cursor counts them where the catalog can be written."""
         self._background = False
+        self._stopped = threading.Event()
         # Its clock stands still: deliveries are due when they are woken, never by the time.
         clock = ManualClock(services.now())
         self._runs = Scheduler(
@@ -97,10 +100,12 @@ class Delivery:
     def start(self) -> None:
         """From now on callbacks are served in the background."""
         self._background = True
+        self._stopped.clear()
         self._runs.start()
 
     def stop(self) -> None:
-        """Starts no more deliveries and waits for those under way; what is left comes after a restart."""
+        """Begins no more batches and waits for those under way; what is left comes after a restart."""
+        self._stopped.set()
         with self._guard:
             self._background = False
             timers = list(self._timers.values())
@@ -228,16 +233,24 @@ class Delivery:
             self._serve(query, ref)
         except LeaseError:
             raise
-        except CQError as error:
-            _log.warning("%s", error.message)
-            self._pause(query, ref)
+        except Exception as error:  # noqa: BLE001 - the refresh before it has succeeded
+            self._note(query, ref, error)
         else:
             self._clear_pause(_job(query, ref))
+            self._tries.pop(_job(query, ref), None)
+
+    def _note(self, query: ContinuousQuery, ref: DestinationRef, error: BaseException) -> None:
+        if isinstance(error, CQError):
+            _log.warning("%s", error.message)
+        else:
+            _log.error("destination %s: %r", _job(query, ref), error)
+            self._record(query, ref, repr(error))
+        self._pause(query, ref)
 
     def _serve(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Delivers until the destination stands at the query's position. Raises DestinationError."""
         with self._alone(_job(query, ref)) as alone:
-            while alone:
+            while alone and not self._stopped.is_set():
                 destination = self._resolve(query, ref)
                 delivered = destination.deliver(self.services.catalog.status(query.name).position)
                 if delivered is None:
@@ -264,17 +277,19 @@ class Delivery:
 
     def _resolve(self, query: ContinuousQuery, ref: DestinationRef) -> Destination:
         try:
-            return resolve(self.services, query, ref, self.callbacks, retry=ONCE)
+            return resolve(
+                self.services, query, ref, self.callbacks, retry=ONCE, stopped=self._stopped.is_set
+            )
         except DestinationError as error:
             self._record(query, ref, error.message)
             raise
 
     def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
-        """Writes into the cursor why the destination could not be served, once."""
+        """Writes into the cursor why the destination could not be served, once; not where the catalog cannot be written."""
         name = _cursor_name(ref)
         cursor = self.services.catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
         if cursor.error != message:
-            with self.services.catalog.write() as unit:
+            with suppress(Exception), self.services.catalog.write() as unit:
                 unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
 
     # ------------------------------------------------------------ in the background
@@ -291,18 +306,20 @@ class Delivery:
         if query is not None and ref in self._refs(query):
             self._try(query, ref)
 
-    def _note_failure(self, job: str, error: Exception) -> None:
-        _log.error("destination %s: %s", job, error.message if isinstance(error, CQError) else repr(error))
+    def _note_failure(self, job: str, error: BaseException) -> None:
+        """What `_try` lets through: a lost lease, after which nothing is tried, and what is no Exception."""
         name, ref = self._jobs[job]
         query = self.services.catalog.state.queries.get(name.lower())
-        if query is not None and not isinstance(error, CQError):
-            self._record(query, ref, repr(error))
-            self._pause(query, ref)
+        if query is None or isinstance(error, LeaseError):
+            _log.error("destination %s: %s", job, error)
+        else:
+            self._note(query, ref, error)
 
     def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Tries again later; a callback that is not there is tried when it is registered."""
         cursor = self.services.catalog.cursor(query.name, _cursor_name(ref))
-        seconds = self.retry.pause(max(1, cursor.failures if cursor is not None else 1))
+        tries = self._tries[_job(query, ref)] = self._tries.get(_job(query, ref), 0) + 1
+        seconds = self.retry.pause(max(tries, cursor.failures if cursor is not None else 1))
         timer = threading.Timer(seconds, self._resume, [query, ref])
         timer.daemon = True
         with self._guard:

@@ -51,7 +51,8 @@ class Scheduler:
     Args:
         clock: gives the time that periods are measured by.
         run: refreshes one query; called in a thread of the scheduler's, or in the caller's of `tick` and `drain`.
-        on_error: told of every exception of `run`; logged where it is not given.
+        on_error: told of every exception of `run`, SystemExit included where that does not end the main thread; logged
+            where it is not given.
         zone: the time zone of CRON, of START without one, and of days, weeks and months. Default UTC.
         workers: how many queries may run at the same time.
     """
@@ -61,7 +62,7 @@ class Scheduler:
         clock: Clock,
         run: Callable[[str], None],
         *,
-        on_error: Callable[[str, Exception], None] | None = None,
+        on_error: Callable[[str, BaseException], None] | None = None,
         zone: tzinfo = timezone.utc,
         workers: int = 4,
     ) -> None:
@@ -286,10 +287,12 @@ class Scheduler:
     def _run_once(self, name: str) -> None:
         try:
             self._run(name)
-        except Exception as error:  # noqa: BLE001 - a query that fails must not stop the others
-            self._report(name, error)
+        except BaseException as error:
+            if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                raise
+            self._report(name, error)  # a query that fails must not stop the others
 
-    def _report(self, name: str, error: Exception) -> None:
+    def _report(self, name: str, error: BaseException) -> None:
         if self._on_error is None:
             _log.error("continuous query %s: %s", name, error)
             return
