@@ -91,7 +91,7 @@ def create_table(
         raise CatalogError(f"table {statement.name} has no columns")
     key = None if statement.primary_key is None else statement.primary_key.columns
     columns = _columns(statement.name, statement.columns, key or ())
-    key = None if key is None else _named(statement.name, columns, key, "PRIMARY KEY")
+    key = None if key is None else _resolve_names(statement.name, columns, key, "PRIMARY KEY")
     spec = statement.primary_key
     if spec is not None and not spec.enforced and not spec.rely:
         raise CatalogError(
@@ -99,7 +99,7 @@ def create_table(
             detail="the deltas of continuous queries rest on keys",
             hint="write PRIMARY KEY (...), or PRIMARY KEY (...) NOT ENFORCED RELY at your own risk",
         )
-    cluster_by = _named(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
+    cluster_by = _resolve_names(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
     state, number = allocate_id(state)
     storage = VersionedTable(number, "base", statement.name, columns, key or (ROW_ID,), cluster_by)
     table = Table(
@@ -143,10 +143,10 @@ def alter_table(state: CatalogState, statement: AlterTable, version: int = 0) ->
     if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
         return _put(state, _with_foreign_key(state, table, statement.foreign_key, version))
     if statement.action == "CLUSTER BY":
-        cluster_by = _named(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
+        cluster_by = _resolve_names(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
         return _put(state, replace(table, storage=replace(table.storage, cluster_by=cluster_by)))
     if statement.action == "RENAME" and statement.new_name is not None:
-        return _renamed(state, table, statement.new_name)
+        return _rename(state, table, statement.new_name)
     raise CatalogError(f"ALTER TABLE {table.name}: {statement.action} is not known")
 
 
@@ -243,7 +243,7 @@ def _columns(table: str, specs: Sequence[ColumnSpec], key: Iterable[str]) -> tup
     return tuple(columns)
 
 
-def _named(table: str, columns: Sequence[Column], names: Sequence[str], what: str) -> tuple[str, ...]:
+def _resolve_names(table: str, columns: Sequence[Column], names: Sequence[str], what: str) -> tuple[str, ...]:
     """`names` as the table writes them, checked to be columns that can be ordered and stand once."""
     by_name = {c.name.lower(): c for c in columns}
     found: list[str] = []
@@ -280,7 +280,7 @@ def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
 
 
 def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, version: int) -> Table:
-    columns = _named(table.name, table.columns, spec.columns, "FOREIGN KEY")
+    columns = _resolve_names(table.name, table.columns, spec.columns, "FOREIGN KEY")
     target = table if _same(spec.references, table.name) else find_table(state, spec.references)
     if target.primary_key is None:
         raise CatalogError(
@@ -288,7 +288,7 @@ def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, v
             hint="a foreign key refers to a primary key",
         )
     wanted = spec.ref_columns or target.primary_key
-    ref_columns = _named(target.name, target.columns, wanted, "REFERENCES")
+    ref_columns = _resolve_names(target.name, target.columns, wanted, "REFERENCES")
     if set(ref_columns) != set(target.primary_key) or len(columns) != len(ref_columns):
         raise CatalogError(
             f"FOREIGN KEY ({', '.join(columns)}) of {table.name} does not match the primary key of {target.name}",
@@ -312,7 +312,7 @@ def _types(table: Table) -> dict[str, str]:
     return {c.name: c.type for c in table.columns}
 
 
-def _renamed(state: CatalogState, table: Table, name: str) -> CatalogState:
+def _rename(state: CatalogState, table: Table, name: str) -> CatalogState:
     users = dependents(state, table.name)
     if users:
         raise _in_use(f"table {table.name}", users, [])

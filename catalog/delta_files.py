@@ -125,12 +125,12 @@ def _copy(
     with pq.ParquetFile(source) as reader, staged.open("wb") as sink:
         with pq.ParquetWriter(sink, schema, compression=CODEC) as writer:
             for batch in reader.iter_batches(batch_size=batch_rows):
-                writer.write_batch(_completed(batch, schema, extra))
+                writer.write_batch(_complete(batch, schema, extra))
         make_durable(sink.fileno())
     staged.replace(target)
 
 
-def _completed(batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, object]) -> pa.RecordBatch:
+def _complete(batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, object]) -> pa.RecordBatch:
     rows = batch.num_rows
     columns = []
     for field in schema:

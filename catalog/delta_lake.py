@@ -96,7 +96,7 @@ class Publisher:
     def _publish_log(self, table: VersionedTable) -> int:
         catalog = self.catalog
         storage = catalog.storage_of(table)
-        pending = self._flushed(table.id, storage.published_log)
+        pending = self._flushed_change_sets(table.id, storage.published_log)
         if not pending and (storage.published_log or (table.id, "log") in self._handles):
             return 0
         catalog.check_lease()
@@ -107,7 +107,7 @@ class Publisher:
             return 0
         handle, is_new = found
         if is_new and storage.published_log:  # somebody removed the Delta table: build it again
-            pending = self._flushed(table.id, 0)
+            pending = self._flushed_change_sets(table.id, 0)
         pending = [c for c in pending if c.high > (handle.transaction_version(APPLICATION) or 0)]
         actions: list[AddAction | RemoveAction] = [
             add_action(catalog.warehouse, root, file, columns)
@@ -123,7 +123,7 @@ class Publisher:
             catalog.write_set(WriteSet(published=[Published(table.id, "log", done)]))
         return 1 if actions else 0
 
-    def _flushed(self, table_id: int, after: int) -> list[ChangeSet]:
+    def _flushed_change_sets(self, table_id: int, after: int) -> list[ChangeSet]:
         """The change sets above the version `after` whose versions have no inline rows any more."""
         view = self.catalog.view
         with view.lock:

@@ -60,7 +60,7 @@ def table_from_text(text: str) -> Table:
 def _table(table: Table) -> Document:
     return {
         "name": table.name,
-        "storage": _versioned(table.storage),
+        "storage": _versioned_table(table.storage),
         "primary_key": None if table.primary_key is None else list(table.primary_key),
         "primary_key_enforced": table.primary_key_enforced,
         "foreign_keys": [_foreign_key(key) for key in table.foreign_keys],
@@ -98,7 +98,7 @@ def _query(query: ContinuousQuery) -> Document:
         "id": query.id,
         "statement": query.statement,
         "query": query.query,
-        "result": _versioned(query.result),
+        "result": _versioned_table(query.result),
         "key": None if query.key is None else list(query.key),
         "mode": query.mode,
         "markers": list(query.markers),
@@ -106,7 +106,7 @@ def _query(query: ContinuousQuery) -> Document:
         "destinations": [{"name": d.name, "kind": d.kind} for d in query.destinations],
         "options": _pairs(query.options),
         "sources": list(query.sources),
-        "states": [[label, _versioned(state)] for label, state in query.states],
+        "states": [[label, _versioned_table(state)] for label, state in query.states],
         "session": _pairs(query.session),
         "verdict": query.verdict,
         "reasons": list(query.reasons),
@@ -224,7 +224,7 @@ def files_from_text(text: str) -> tuple[DataFile, ...]:
 # ---------------------------------------------------------------- parts
 
 
-def _versioned(table: VersionedTable) -> Document:
+def _versioned_table(table: VersionedTable) -> Document:
     return {
         "id": table.id,
         "kind": table.kind,

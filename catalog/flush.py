@@ -84,7 +84,7 @@ def _written(
     """One run of change sets, in one file, which is not there where this fails."""
     path = Path(attempt.directory(table, "log"), f"part-{number:05d}.parquet")
     inline = pa.concat_tables(
-        [conformed(rows, table) for rows in catalog.read_changes(list(run))], promote_options="default"
+        [conform_log(rows, table) for rows in catalog.read_changes(list(run))], promote_options="default"
     )
     rows = with_timestamps(catalog, inline, run[0].low, run[-1].high)
     stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
@@ -105,7 +105,7 @@ def _written(
     return Replaced(table.id, tuple(run), merged, inline)
 
 
-def conformed(rows: pa.Table, table: VersionedTable) -> pa.Table:
+def conform_log(rows: pa.Table, table: VersionedTable) -> pa.Table:
     """Change rows with the columns and types of the log's files, without `_commit_timestamp`; columns that were added
     to the table later are NULL."""
     schema = arrow_schema(c for c in log_columns(table) if c.name != COMMIT_TIMESTAMP)

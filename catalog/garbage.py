@@ -16,10 +16,10 @@ from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import remove_tree
 from cq_engine.core.errors import StorageError
 
-__all__ = ["doomed", "forget", "remove"]
+__all__ = ["doomed_paths", "forget", "remove"]
 
 
-def doomed(connection: Connection, latest: int) -> list[str]:
+def doomed_paths(connection: Connection, latest: int) -> list[str]:
     """What was listed at `latest` (database clock, microseconds) or before, relative to the warehouse."""
     listed = schema.doomed.c
     return list(connection.execute(sa.select(listed.path).where(listed.since <= latest)).scalars())

@@ -235,7 +235,7 @@ class Catalog(Reading):
 
         def choose(connection: sa.Connection) -> None:
             latest = self._database.now(connection) - int(seconds * 1_000_000)
-            found.extend(garbage.doomed(connection, latest))
+            found.extend(garbage.doomed_paths(connection, latest))
 
         with self.lock:
             gone = [s for s in self.view.storage.values() if s.dropped or s in left]

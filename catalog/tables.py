@@ -180,7 +180,7 @@ def prune(files: Sequence[DataFile], column: str, values: pa.Array) -> list[Data
     Conservative: a file stays where its statistics do not say; all stay where `values` holds a NULL or has a type
     without statistics.
     """
-    wanted = _wanted(values)
+    wanted = _distinct_values(values)
     if wanted is None:
         return list(files)
     if not wanted:
@@ -190,7 +190,7 @@ def prune(files: Sequence[DataFile], column: str, values: pa.Array) -> list[Data
     ]
 
 
-def _wanted(values: pa.Array) -> list[Any] | None:
+def _distinct_values(values: pa.Array) -> list[Any] | None:
     """The distinct values in ascending order, as comparable as the statistics; None where they cannot be."""
     if values.null_count:
         return None

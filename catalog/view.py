@@ -245,14 +245,14 @@ class View:
         return StateDiff(
             tuple(now for _, _, now in tables if now is not None),
             tuple(now for _, _, now in queries if now is not None),
-            _removed(tables),
-            _removed(queries),
-            (*replaced, *_removed(groups)),
+            _removed_names(tables),
+            _removed_names(queries),
+            (*replaced, *_removed_names(groups)),
             frozenset(t.id for t in before) - frozenset(t.id for t in after),
             tuple(now for _, _, now in functions if now is not None),
-            _removed(functions),
+            _removed_names(functions),
             tuple(now for _, _, now in groups if now is not None),
-            _removed(groups),
+            _removed_names(groups),
             tuple(after),
         )
 
@@ -344,7 +344,7 @@ def changed(
     return pairs
 
 
-def _removed(pairs: list[tuple[str, _Definition | None, _Definition | None]]) -> tuple[str, ...]:
+def _removed_names(pairs: list[tuple[str, _Definition | None, _Definition | None]]) -> tuple[str, ...]:
     return tuple(name for name, _, now in pairs if now is None)
 
 

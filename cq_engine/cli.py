@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in {*_COMMANDS, "-h", "--help", "--version"}:
         arguments.insert(0, "prompt")
     try:
-        options = _parsed(build_parser(), arguments)
+        options = _parse_arguments(build_parser(), arguments)
     except SystemExit as leaving:  # argparse has written its message
         return leaving.code if isinstance(leaving.code, int) else 2
     if not sys.warnoptions:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Namespace:
+def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Namespace:
     """The command line, whose warehouse is the last argument, also behind options (where argparse expects none)."""
     options, rest = parser.parse_known_args(arguments)
     if "warehouse" not in options or options.warehouse is not None:
@@ -225,12 +225,14 @@ def _run(options: Namespace) -> int:
         raise CQError(f"there is no script {options.script}")
     shell = _shell(options, start_spark=True)
     shell.settings.echo = options.echo
-    return _finished(shell, options, lambda: shell.run_file(options.script, keep_going=options.keep_going))
+    return _run_unattended(
+        shell, options, lambda: shell.run_file(options.script, keep_going=options.keep_going)
+    )
 
 
 def _execute(options: Namespace) -> int:
     shell = _shell(options, start_spark=any(map(ahead.needs_spark, options.c)))
-    return _finished(shell, options, lambda: all(shell.run_text(sql, "<command>") for sql in options.c))
+    return _run_unattended(shell, options, lambda: all(shell.run_text(sql, "<command>") for sql in options.c))
 
 
 def _example(options: Namespace) -> int:
@@ -238,7 +240,7 @@ def _example(options: Namespace) -> int:
     if options.name is None:
         width = max(len(path.name) for path in files)
         for path in files:
-            _say(_fitted(f"  {path.name:<{width}}  {_first_line(path)}".rstrip()))
+            _say(_fit(f"  {path.name:<{width}}  {_first_line(path)}".rstrip()))
         return 0
     path = _find_example(files, options.name)
     if path.suffix == ".py":
@@ -304,7 +306,7 @@ def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shel
     return Shell(opening, options.warehouse, settings)
 
 
-def _finished(shell: Shell, options: Namespace, run: Callable[[], bool]) -> int:
+def _run_unattended(shell: Shell, options: Namespace, run: Callable[[], bool]) -> int:
     """Runs statements without a person, waits for the queries that they moved, and gives the exit code."""
     from cq_engine.repl.app import finish_script
     from cq_engine.repl.shell import Leave
@@ -389,7 +391,7 @@ def _first_line(path: Path) -> str:
     return ""
 
 
-def _fitted(line: str) -> str:
+def _fit(line: str) -> str:
     """The line as far as the terminal is wide."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -112,14 +112,14 @@ class CallbackDestination(Destination):
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                failure = self._refused(batch, error)
+                failure = self._refusal(batch, error)
                 if attempt == self.retry.attempts:
                     raise failure from error
                 _log.warning("%s; trying again", failure.message)
                 self._count_failure(failure.message)
                 self._sleep(self.retry.pause(attempt))
 
-    def _refused(self, batch: DeltaBatch, error: BaseException) -> DestinationError:
+    def _refusal(self, batch: DeltaBatch, error: BaseException) -> DestinationError:
         return DestinationError(
             f"callback {self.name} failed on commit {batch.commit_version} of continuous query {self.query.name}: "
             f"{type(error).__name__}: {error}",

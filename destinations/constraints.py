@@ -25,7 +25,7 @@ def check_rows(
 ) -> None:
     """Raises DestinationError where `rows`, appended to the image of `table` at `version`, would violate its
     constraints. Call it with the commit lock held."""
-    for column in _required(table):
+    for column in _required_columns(table):
         if rows.column(column.name).null_count:
             raise _null(query, table, column)
     key = _enforced_key(table)
@@ -47,7 +47,7 @@ def check_files(
 ) -> None:
     """As `check_rows`, for rows in files that are not yet part of the table."""
     key = _enforced_key(table)
-    required = _required(table)
+    required = _required_columns(table)
     if key is None and not required:
         return
     rows = services.reader.files(files, table.columns)
@@ -71,7 +71,7 @@ def check_files(
             raise _duplicate(query, table, tuple(c.name for c in columns), _values(found))
 
 
-def _required(table: Table) -> list[Column]:
+def _required_columns(table: Table) -> list[Column]:
     key = _enforced_key(table) or ()
     return [column for column in table.columns if not column.nullable or column.name in key]
 

@@ -56,7 +56,7 @@ def pair(changes: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
     Raises StorageError where an update lacks one of its two rows.
     """
-    changes = _sorted(changes)
+    changes = _sort(changes)
     kinds = changes.column(CHANGE_TYPE)
     before, after, deleted = (_is(kinds, kind) for kind in (UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE))
     version, sequence = _numbers(changes, COMMIT_VERSION), _numbers(changes, SEQUENCE)
@@ -85,7 +85,7 @@ def select_markers(wide: pa.Table, markers: Sequence[str]) -> pa.Table:
     return wide.filter(pc.is_in(wide.column("marker"), pa.array(sorted(markers), pa.string())))
 
 
-def _sorted(changes: pa.Table) -> pa.Table:
+def _sort(changes: pa.Table) -> pa.Table:
     """By version and sequence, a pre-image before its post-image."""
     order = changes.select([COMMIT_VERSION, SEQUENCE]).append_column(
         "rank", pc.not_equal(changes.column(CHANGE_TYPE), UPDATE_PREIMAGE).cast(pa.int8())

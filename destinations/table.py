@@ -86,7 +86,7 @@ class TableDestination(Destination):
             return _Staged(rows.num_rows, rows=rows)
         attempt = self.services.catalog.attempt("deliver")
         try:
-            rows = self._clustered(rows)
+            rows = self._cluster(rows)
             files = stage_arrow(self.services, attempt, self.table, self._with_row_ids(rows), "snapshot")
         except BaseException:
             attempt.abandon()
@@ -122,7 +122,7 @@ class TableDestination(Destination):
             [column.cast(field.type) for column, field in zip(rows.columns, schema)], schema=schema
         )
 
-    def _clustered(self, rows: pa.Table) -> pa.Table:
+    def _cluster(self, rows: pa.Table) -> pa.Table:
         keys = [name for name in clustering(self.table) if name in rows.column_names]
         sortable = [name for name in keys if not pa.types.is_nested(rows.column(name).type)]
         return rows.sort_by([(name, "ascending") for name in sortable]) if sortable else rows

@@ -76,7 +76,7 @@ def explain(source: SourceText, code: str) -> CQSyntaxError:
     for message in MESSAGES:
         if message.fits(failure.context, failure.expected, failure.last):
             return _render(message, source, failure.offset, fields)
-    return error("unexpected", source, failure.offset, expected=_expected(failure), **fields)
+    return error("unexpected", source, failure.offset, expected=_expectations(failure), **fields)
 
 
 def _render(message: Message, source: SourceText, offset: int, fields: dict[str, str]) -> CQSyntaxError:
@@ -134,7 +134,7 @@ def _did_you_mean(failure: _Failure) -> str | None:
     return close[0] if close and close[0] != word else None
 
 
-def _expected(failure: _Failure) -> str:
+def _expectations(failure: _Failure) -> str:
     """What could stand there instead, for a hint: `A, B or C`."""
     shown = set()
     for terminal in failure.expected:

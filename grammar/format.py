@@ -112,7 +112,7 @@ def _refresh_query(statement: RefreshContinuousQuery) -> str:
 
 @format_statement.register
 def _drop_query(statement: DropContinuousQuery) -> str:
-    return f"DROP CONTINUOUS QUERY {_dropped(statement)}"
+    return f"DROP CONTINUOUS QUERY {_format_drop(statement)}"
 
 
 @format_when.register
@@ -181,7 +181,7 @@ def _alter_table(statement: AlterTable) -> str:
 
 @format_statement.register
 def _drop_table(statement: DropTable) -> str:
-    return f"DROP TABLE {_dropped(statement)}"
+    return f"DROP TABLE {_format_drop(statement)}"
 
 
 @format_statement.register
@@ -309,7 +309,7 @@ def _options(options: Options) -> str:
     return f"({', '.join(parts)})"
 
 
-def _dropped(statement: DropTable | DropContinuousQuery) -> str:
+def _format_drop(statement: DropTable | DropContinuousQuery) -> str:
     exists = "IF EXISTS " if statement.if_exists else ""
     return f"{exists}{quote_name(statement.name)}{' CASCADE' if statement.cascade else ''}"
 

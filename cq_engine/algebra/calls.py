@@ -27,7 +27,7 @@ def _plain(arguments: Sequence[exp.Expr]) -> bool:
     )
 
 
-def _known(name: str, kind: type[exp.Expr], *keys: str, least: int = 1) -> Build:
+def _build_call(name: str, kind: type[exp.Expr], *keys: str, least: int = 1) -> Build:
     """A call as `kind` with its arguments under `keys`; what does not fit stays as it is written."""
 
     def build(arguments: list[exp.Expr]) -> exp.Expr:
@@ -40,7 +40,7 @@ def _known(name: str, kind: type[exp.Expr], *keys: str, least: int = 1) -> Build
 
 def _passing_nulls(name: str, kind: type[exp.Expr], *keys: str, least: int = 1) -> Build:
     """Likewise; a further literal argument says whether NULLs are ignored."""
-    build = _known(name, kind, *keys, least=least)
+    build = _build_call(name, kind, *keys, least=least)
 
     def checked(arguments: list[exp.Expr]) -> exp.Expr:
         if len(arguments) == len(keys) + 1 and isinstance(arguments[-1], exp.Boolean):
@@ -165,16 +165,16 @@ SPARK_NAMES: dict[type[exp.Expr], str] = {
 """Spark's names of functions whose classes have another."""
 _UNITS = ("date_add", "dateadd", "timestampadd", "date_diff", "datediff", "timestampdiff", "timediff")
 FUNCTIONS: dict[str, Build] = {
-    **{name: _known(name, kind, "this") for name, kind in _ONE.items()},
+    **{name: _build_call(name, kind, "this") for name, kind in _ONE.items()},
     **{name: _passing_nulls(name, kind, "this") for name, kind in _NULLS.items()},
-    **{name: _known(name, kind, least=0) for name, kind in _RANKING.items()},
+    **{name: _build_call(name, kind, least=0) for name, kind in _RANKING.items()},
     **{name: _with_unit(name) for name in _UNITS},
-    "ntile": _known("ntile", exp.Ntile, "this", least=0),
+    "ntile": _build_call("ntile", exp.Ntile, "this", least=0),
     "lag": _passing_nulls("lag", exp.Lag, "this", "offset", "default"),
     "lead": _passing_nulls("lead", exp.Lead, "this", "offset", "default"),
     "nth_value": _passing_nulls("nth_value", exp.NthValue, "this", "offset", least=2),
-    "max_by": _known("max_by", exp.ArgMax, "this", "expression", "count", least=2),
-    "min_by": _known("min_by", exp.ArgMin, "this", "expression", "count", least=2),
+    "max_by": _build_call("max_by", exp.ArgMax, "this", "expression", "count", least=2),
+    "min_by": _build_call("min_by", exp.ArgMin, "this", "expression", "count", least=2),
     "mode": _mode,
     "count": _count,
     "coalesce": _many("coalesce", exp.Coalesce),

@@ -110,7 +110,7 @@ def _cast_sides(node: _Joined, types: Types, known: Mapping[str, str]) -> _Joine
     conditions = list(node.conditions)
     for (i, pair), kind in zip(pairs.items(), common_types(over, list(pairs.values()), types, known)):
         if kind is not None:
-            conditions[i] = _substituted(conditions[i], {write(side): cast(side, kind) for side in pair})
+            conditions[i] = _substitute(conditions[i], {write(side): cast(side, kind) for side in pair})
     return replace(node, conditions=tuple(conditions))
 
 
@@ -125,7 +125,7 @@ def _sides(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
     return (left, right) if references(left) and references(right) else None
 
 
-def _substituted(condition: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
+def _substitute(condition: exp.Expr, values: Mapping[str, exp.Expr]) -> exp.Expr:
     def replaced(part: exp.Expr) -> exp.Expr:
         found = values.get(write(part))
         return part if found is None else found.copy()

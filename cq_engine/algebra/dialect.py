@@ -296,7 +296,7 @@ def _wrap(generator: CQGenerator, node: exp.Expr) -> str:
     return f"{generator.sql(core)}{within}{where}{nulls}"
 
 
-def _named(name: str, *keys: str) -> Callable[[CQGenerator, exp.Expr], str]:
+def _call_by_name(name: str, *keys: str) -> Callable[[CQGenerator, exp.Expr], str]:
     """A call by its Spark name, with the arguments under `keys`."""
 
     def generate(generator: CQGenerator, node: exp.Expr) -> str:
@@ -343,22 +343,22 @@ class CQGenerator(SparkGenerator):
         exp.RespectNulls: _wrap,
         exp.WithinGroup: _wrap,
         exp.GroupConcat: _listagg,
-        exp.ArgMax: _named("max_by", "this", "expression", "count"),
-        exp.ArgMin: _named("min_by", "this", "expression", "count"),
-        exp.ArrayAgg: _named("collect_list", "this"),
-        exp.ArrayUniqueAgg: _named("collect_set", "this"),
-        exp.LogicalAnd: _named("bool_and", "this"),
-        exp.LogicalOr: _named("bool_or", "this"),
-        exp.Mode: _named("mode", "this", "deterministic"),
-        exp.NthValue: _named("nth_value", "this", "offset"),
-        exp.Lag: _named("lag", "this", "offset", "default"),
-        exp.Lead: _named("lead", "this", "offset", "default"),
-        exp.Min: _named("min", "this"),
-        exp.Max: _named("max", "this"),
-        exp.Greatest: _named("greatest", "this", "expressions"),
-        exp.Least: _named("least", "this", "expressions"),
-        exp.Coalesce: _named("coalesce", "this", "expressions"),
-        exp.AnyValue: _named("any_value", "this"),
+        exp.ArgMax: _call_by_name("max_by", "this", "expression", "count"),
+        exp.ArgMin: _call_by_name("min_by", "this", "expression", "count"),
+        exp.ArrayAgg: _call_by_name("collect_list", "this"),
+        exp.ArrayUniqueAgg: _call_by_name("collect_set", "this"),
+        exp.LogicalAnd: _call_by_name("bool_and", "this"),
+        exp.LogicalOr: _call_by_name("bool_or", "this"),
+        exp.Mode: _call_by_name("mode", "this", "deterministic"),
+        exp.NthValue: _call_by_name("nth_value", "this", "offset"),
+        exp.Lag: _call_by_name("lag", "this", "offset", "default"),
+        exp.Lead: _call_by_name("lead", "this", "offset", "default"),
+        exp.Min: _call_by_name("min", "this"),
+        exp.Max: _call_by_name("max", "this"),
+        exp.Greatest: _call_by_name("greatest", "this", "expressions"),
+        exp.Least: _call_by_name("least", "this", "expressions"),
+        exp.Coalesce: _call_by_name("coalesce", "this", "expressions"),
+        exp.AnyValue: _call_by_name("any_value", "this"),
         exp.NullSafeEQ: _null_safe,
         exp.IntDiv: _operator("DIV"),
         exp.Div: _operator("/"),

@@ -105,7 +105,7 @@ line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_filters
 line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
 line.register(Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})")
 line.register(Filter, lambda n: f"Filter {sql_of(n.condition)}")
-line.register(Project, lambda n: f"Project {_named(n.items)}")
+line.register(Project, lambda n: f"Project {_show_items(n.items)}")
 line.register(UnionAll, lambda n: f"UnionAll ({_list(n.names)})")
 line.register(
     Generate, lambda n: f"Generate {'OUTER ' if n.outer else ''}{sql_of(n.call)} AS ({_list(n.names)})"
@@ -115,13 +115,13 @@ line.register(OuterJoin, lambda n: f"OuterJoin {n.kind}{_on(n.conditions)}")
 line.register(SemiJoin, lambda n: f"{'AntiJoin' if n.anti else 'SemiJoin'}{_on(n.conditions)}")
 line.register(Mark, lambda n: f"Mark {n.name}{_on(n.conditions)}")
 line.register(SetOperation, lambda n: f"{n.kind}{' ALL' if n.all else ''} ({_list(n.names)})")
-line.register(Window, lambda n: f"Window {_named(n.functions)}")
+line.register(Window, lambda n: f"Window {_show_items(n.functions)}")
 
 
 @line.register
 def _aggregate(node: Aggregate) -> str:
-    functions = _named(node.functions)
-    return f"Aggregate BY ({_named(node.keys)})" + (f" {functions}" if functions else "")
+    functions = _show_items(node.functions)
+    return f"Aggregate BY ({_show_items(node.keys)})" + (f" {functions}" if functions else "")
 
 
 @line.register
@@ -142,7 +142,7 @@ def _as(source: str, name: str) -> str:
     return name if source == name else f"{source} AS {name}"
 
 
-def _named(items: Named) -> str:
+def _show_items(items: Named) -> str:
     return _list(_as(sql_of(expression), name) for name, expression in items)
 
 

@@ -48,7 +48,7 @@ class Explanation:
     def json(self) -> str:
         """One JSON object."""
         head = {"query": self.query, "verdict": self.verdict, "mode": self.mode}
-        document = {**head, **_keyed(self.facts), **({"sql": self.sql} if self.sql else {})}
+        document = {**head, **_name_facts(self.facts), **({"sql": self.sql} if self.sql else {})}
         return json.dumps(document, ensure_ascii=False, indent=2)
 
     def mermaid(self) -> str:
@@ -65,18 +65,18 @@ class Explanation:
             return numbers[id(node)]
 
         roots = [drawn(self.plan)] if self.plan is not None else list(self.sources)
-        lines.append(f'  result(["{_escaped(f"{self.query}: {self.verdict}")}"])')
+        lines.append(f'  result(["{_escape(f"{self.query}: {self.verdict}")}"])')
         return "\n".join([*lines, *(f"  {root} --> result" for root in roots)])
 
 
 def _box(node: Node) -> str:
     if isinstance(node, Scan):
-        return f'[("{_escaped(node.table)}")]'
+        return f'[("{_escape(node.table)}")]'
     line = _NUMBER.sub(r"\1", explain(node).partition("\n")[0])
-    return f'["{_escaped(line)}"]'
+    return f'["{_escape(line)}"]'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
 
 
@@ -97,9 +97,9 @@ def _branches(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{corner}{name}: {value}"
 
 
-def _keyed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _name_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts with names as programs like them."""
     return {
-        name.replace(" ", "_").replace("-", "_"): _keyed(value) if isinstance(value, Mapping) else value
+        name.replace(" ", "_").replace("-", "_"): _name_facts(value) if isinstance(value, Mapping) else value
         for name, value in facts.items()
     }

@@ -101,7 +101,7 @@ class Functions:
 
     def _sql_function(self, statement: CreateFunction, state: CatalogState) -> SqlFunction:
         tree, says_not = _body(statement)
-        uses = closure(state, (n for n in _called(tree) if n in state.functions or n in self._python))
+        uses = closure(state, (n for n in _calls_in(tree) if n in state.functions or n in self._python))
         fixed = not says_not and nondeterministic_call(tree) is None and not self._odd(uses, state)
         return SqlFunction(statement.name, statement.definition, fixed, uses)
 
@@ -116,7 +116,7 @@ class Functions:
             tree = parse(text)
         except SqlglotError:
             return ()
-        names = [n for n in _called(tree) if n in state.functions or n in self._python]
+        names = [n for n in _calls_in(tree) if n in state.functions or n in self._python]
         for name in names:
             if self._odd(closure(state, [name]), state):
                 raise AnalysisError(
@@ -268,5 +268,5 @@ def _body(statement: CreateFunction) -> tuple[exp.Expr, bool]:
     return tree, "NOT DETERMINISTIC" in " ".join(words[:at])
 
 
-def _called(tree: exp.Expr) -> list[str]:
+def _calls_in(tree: exp.Expr) -> list[str]:
     return list(dict.fromkeys(str(node.name).lower() for node in tree.find_all(exp.Anonymous)))

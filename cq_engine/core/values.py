@@ -30,15 +30,14 @@ def python_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     if not _has_variant(column.type):
         return values
     return [
-        _mapped(value, column.type, lambda parts: None if parts is None else variant(parts))
-        for value in values
+        _map(value, column.type, lambda parts: None if parts is None else variant(parts)) for value in values
     ]
 
 
 def with_variants(column: pa.ChunkedArray, change: Callable[[Parts | None], Parts | None]) -> pa.ChunkedArray:
     """The column with `change` applied to the parts of every variant in it, None standing for NULL."""
     kind = nullable(column.type)
-    return pa.chunked_array([pa.array([_mapped(v, kind, change) for v in column.to_pylist()], kind)])
+    return pa.chunked_array([pa.array([_map(v, kind, change) for v in column.to_pylist()], kind)])
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
@@ -57,17 +56,17 @@ def _has_variant(kind: pa.DataType) -> bool:
     return is_variant(kind) or any(_has_variant(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _mapped(value: Any, kind: pa.DataType, change: Callable[[Parts | None], Any]) -> Any:
+def _map(value: Any, kind: pa.DataType, change: Callable[[Parts | None], Any]) -> Any:
     if is_variant(kind):
         return change(value)
     if value is None:
         return None
     if pa.types.is_list(kind):
-        return [_mapped(item, kind.value_type, change) for item in value]
+        return [_map(item, kind.value_type, change) for item in value]
     if pa.types.is_map(kind):
-        return [(key, _mapped(item, kind.item_type, change)) for key, item in value]
+        return [(key, _map(item, kind.item_type, change)) for key, item in value]
     if pa.types.is_struct(kind):
-        return {field.name: _mapped(value[field.name], field.type, change) for field in kind}
+        return {field.name: _map(value[field.name], field.type, change) for field in kind}
     return value
 
 
@@ -81,20 +80,20 @@ def encoded(values: Sequence[Any], kind: t.DataType) -> list[Any]:
 
     A variant is given as PySpark's VariantVal, or as a value that JSON has. Raises TypeError for another one.
     """
-    return [_encoded(value, kind) for value in values] if contains(kind, t.VariantType) else list(values)
+    return [_encode(value, kind) for value in values] if contains(kind, t.VariantType) else list(values)
 
 
-def _encoded(value: Any, kind: t.DataType) -> Any:
+def _encode(value: Any, kind: t.DataType) -> Any:
     if value is None:
         return None
     if isinstance(kind, t.VariantType):
         parts = value if isinstance(value, t.VariantVal) else t.VariantVal.parseJson(json.dumps(value))
         return {"value": bytes(parts.value), "metadata": bytes(parts.metadata)}
     if isinstance(kind, t.ArrayType):
-        return [_encoded(item, kind.elementType) for item in value]
+        return [_encode(item, kind.elementType) for item in value]
     if isinstance(kind, t.MapType):
         pairs = value.items() if isinstance(value, dict) else value
-        return [(key, _encoded(item, kind.valueType)) for key, item in pairs]
+        return [(key, _encode(item, kind.valueType)) for key, item in pairs]
     if isinstance(kind, t.StructType):
-        return {field.name: _encoded(value.get(field.name), field.dataType) for field in kind.fields}
+        return {field.name: _encode(value.get(field.name), field.dataType) for field in kind.fields}
     return value

@@ -71,7 +71,7 @@ def _term(node: Join, i: int, context: Context) -> Node:
     columns = (*node.columns, VERSION, WEIGHT)
     if isinstance(own, Empty):
         return own if own.columns == columns else Empty(columns)
-    order, filters = _looked_up(node, i, own)
+    order, filters = _order_inputs(node, i, own)
     parts: dict[int, Node] = {}
     conditions = list(node.conditions)
     for j, each in enumerate(node.inputs):
@@ -89,7 +89,7 @@ def _term(node: Join, i: int, context: Context) -> Node:
     return Project(joined, tuple((name, column(name)) for name in columns))
 
 
-def _looked_up(node: Join, i: int, own: Node) -> tuple[list[int], dict[int, RuntimeFilters]]:
+def _order_inputs(node: Join, i: int, own: Node) -> tuple[list[int], dict[int, RuntimeFilters]]:
     """The inputs in the order in which the delta `own` of input `i` leads to them, and what of them it needs."""
     order = _join_order(i, node)
     known = {name: Reducer(own, name) for name in node.inputs[i].columns}
@@ -106,7 +106,7 @@ def _at_once(node: Join, context: Context) -> Node | None:
         own = delta(node.inputs[i], context)
         if isinstance(own, Empty):
             return None
-        for found in _looked_up(node, i, own)[1].values():
+        for found in _order_inputs(node, i, own)[1].values():
             for scan, filters in found.items():
                 if not filters:
                     return None

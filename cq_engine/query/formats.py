@@ -28,7 +28,7 @@ def render_csv(table: pa.Table) -> str:
         [_field(value, field.type) for value in values_of(column)]
         for field, column in zip(table.schema, table.columns)
     ]
-    header = ",".join(_quoted(name) for name in table.column_names)
+    header = ",".join(_quote(name) for name in table.column_names)
     return "\n".join([header, *map(",".join, zip(*columns))])
 
 
@@ -55,12 +55,12 @@ def _field(value: Any, kind: pa.DataType) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     text = _json(value, kind)
-    return _quoted(str(json.loads(text)) if text.startswith('"') else text)
+    return _quote(str(json.loads(text)) if text.startswith('"') else text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     plain = text and not any(mark in text for mark in ',"\r\n') and text == text.strip()
     return text if plain else '"' + text.replace('"', '""') + '"'
 

@@ -103,18 +103,18 @@ class Resolver:
 
     def frame(self, query: str | Composed) -> DataFrame:
         """The query over the relations that it names, analysed. Raises CQSyntaxError, AnalysisError, CQError."""
-        return self._given(query, run_sql)
+        return self._run_over_relations(query, run_sql)
 
     def plan(self, query: str) -> str:
         """Spark's analysed plan of the query as text."""
-        return self._given(query, analysed_plan)
+        return self._run_over_relations(query, analysed_plan)
 
     def explained(self, query: str) -> str:
         """Spark's physical plan of the query. Raises what `frame` does."""
         self.frame(query)  # an EXPLAIN of Spark gives errors as its text
-        return self._given(query, explained_sql).strip()
+        return self._run_over_relations(query, explained_sql).strip()
 
-    def _given(
+    def _run_over_relations(
         self, query: str | Composed, run: Callable[[SparkSession, str, Mapping[str, DataFrame]], _T]
     ) -> _T:
         """What `run` makes of the query with relations for the names in it."""

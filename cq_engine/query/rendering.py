@@ -250,16 +250,16 @@ def _printable(text: str) -> str:
     """The text with control characters escaped, so that no value moves the cursor or breaks a row."""
     if text.isprintable():
         return text
-    return "".join(_escaped(char) for char in text)
+    return "".join(_escape(char) for char in text)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     # Format characters join emoji and Arabic letters; those that turn the direction of writing garble a table.
     joins = char in "\u200c\u200d"
     return char if char.isprintable() or joins else char.encode("unicode_escape").decode("ascii")
 
 
-def _nested(value: Any) -> str:
+def _render_nested(value: Any) -> str:
     """A value inside an array, a map or a struct: strings are quoted there."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else render_value(value)
 
@@ -267,12 +267,14 @@ def _nested(value: Any) -> str:
 def _show_list(value: Sequence[Any]) -> str:
     # Arrow gives a map as a list of pairs.
     if value and all(isinstance(item, tuple) for item in value):
-        return "{" + ", ".join(f"{_nested(key)}: {_nested(item)}" for key, item in value) + "}"
-    return "[" + ", ".join(_nested(item) for item in value) + "]"
+        return "{" + ", ".join(f"{_render_nested(key)}: {_render_nested(item)}" for key, item in value) + "}"
+    return "[" + ", ".join(_render_nested(item) for item in value) + "]"
 
 
 def _show_struct(value: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{_printable(name)}: {_nested(item)}" for name, item in value.items()) + "}"
+    return (
+        "{" + ", ".join(f"{_printable(name)}: {_render_nested(item)}" for name, item in value.items()) + "}"
+    )
 
 
 def render_float(value: Any) -> str:

@@ -77,7 +77,7 @@ def _possible(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
     if isinstance(condition, exp.In):
         return _in(condition, columns)
     if type(condition) in _COMPARISONS:
-        return _compared(condition, columns)
+        return _compare(condition, columns)
     return None
 
 
@@ -85,7 +85,7 @@ def _sides(condition: exp.And | exp.Or, columns: Columns) -> list[pa.ChunkedArra
     return [possible(condition.left, columns), possible(condition.right, columns)]
 
 
-def _compared(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
+def _compare(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
     kind, left, right = type(condition), condition.this.unnest(), condition.expression.unnest()
     if isinstance(right, exp.Column):
         kind, left, right = _MIRRORED.get(kind, kind), right, left

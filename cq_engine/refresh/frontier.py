@@ -28,7 +28,7 @@ def frontier(catalog: Catalog, sources: Iterable[str], upto: int | None = None) 
     names = list(sources)
     state = catalog.state
     newest = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
-    end = min([newest, *(_known_version(catalog, q, newest) for q in upstreams(state, names))])
+    end = min([newest, *(_version_known(catalog, q, newest) for q in upstreams(state, names))])
     above = ancestors(state, names)
     while True:
         lower = min(
@@ -39,7 +39,7 @@ def frontier(catalog: Catalog, sources: Iterable[str], upto: int | None = None) 
         end = lower
 
 
-def _known_version(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
+def _version_known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
     """The version up to which the query's result is known: its position, or later where nothing that it reads has
     changed since."""
     position = catalog.status(query.name).position
@@ -49,7 +49,7 @@ def _known_version(catalog: Catalog, query: ContinuousQuery, newest: int) -> int
             return position
         above = source_query(state, name)
         if above is not None:
-            end = min(end, _known_version(catalog, above, newest))
+            end = min(end, _version_known(catalog, above, newest))
         table = state.tables[name] if above is None else above.relation
         if table is not None:
             sets = catalog.changes(table.storage.id, position + 1, end)
@@ -81,6 +81,6 @@ def waiting_for(catalog: Catalog, query: ContinuousQuery) -> str:
     held = []
     for each in ancestors(catalog.state, query.sources):
         status = catalog.status(each.name)
-        if status.state != "ACTIVE" and _known_version(catalog, each, newest) < newest:
+        if status.state != "ACTIVE" and _version_known(catalog, each, newest) < newest:
             held.append(f"{each.name}, which is {status.state} at version {status.position}")
     return f"waits for {'; '.join(held)}" if held else ""

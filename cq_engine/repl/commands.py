@@ -87,7 +87,7 @@ def _timing(shell: Shell, argument: str) -> bool:
     return True
 
 
-def _expanded(shell: Shell, argument: str) -> bool:
+def _set_expanded(shell: Shell, argument: str) -> bool:
     if argument.lower() == "auto":
         shell.settings.expanded = "auto"
     else:
@@ -139,7 +139,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(("\\i",), "FILE", "run the statements of a file", _include),
     Command(("\\drain",), "", "wait until every ON COMMIT query and destination is up to date", _drain),
     Command(("\\timing",), "[on|off]", "show how long statements take", _timing),
-    Command(("\\x",), "[on|off|auto]", "show one line per value; auto: where a table is too wide", _expanded),
+    Command(
+        ("\\x",), "[on|off|auto]", "show one line per value; auto: where a table is too wide", _set_expanded
+    ),
     Command(("\\format",), f"[{'|'.join(FORMATS)}]", "how rows are written", _format),
     Command(("\\limit",), "[N]", "how many rows a result shows; 0: all", _limit),
     Command(("\\q",), "", "leave (so does Ctrl-D)", _quit),

@@ -128,7 +128,7 @@ def _describe_query(query: ContinuousQuery, overview: Overview) -> str:
         columns,
         _facts(facts),
         delivered,
-        f"Defining query\n{_indented(query.query)}",
+        f"Defining query\n{_indent(query.query)}",
     )
     return "\n\n".join(part for part in parts if part)
 
@@ -228,7 +228,7 @@ def _options(options: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in options)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.strip().splitlines())
 
 

@@ -130,7 +130,7 @@ class Shell:
         try:
             items = split(text, source)
         except CQError as error:
-            return self._failed(_moved(error, first_line - 1))
+            return self._count_failure(_move_place(error, first_line - 1))
         good = True
         for item in items:
             if not self._run_statement(item.text, source, item.line + first_line - 1, item.column):
@@ -144,9 +144,9 @@ class Shell:
         try:
             text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text(encoding="utf-8")
         except OSError as error:
-            return self._failed(CQError(f"cannot read {path}", detail=error.strerror or str(error)))
+            return self._count_failure(CQError(f"cannot read {path}", detail=error.strerror or str(error)))
         except UnicodeDecodeError as error:
-            return self._failed(
+            return self._count_failure(
                 CQError(f"cannot read {path}", detail=f"it is not UTF-8 text: {error.reason}")
             )
         return self.run_text(text, "<stdin>" if path == "-" else path, keep_going=keep_going)
@@ -154,7 +154,7 @@ class Shell:
     def call(self, work: Callable[[EngineLike], str]) -> bool:
         """Runs `work` on the engine as a statement is run, and writes the text it returns."""
 
-        return self._guarded(lambda attempt: self._waited(lambda engine: _Shown(work(engine)), attempt))
+        return self._guard(lambda attempt: self._wait(lambda engine: _Shown(work(engine)), attempt))
 
     def drain(self) -> bool:
         """Waits until every ON COMMIT query and every destination has the newest commit."""
@@ -179,7 +179,7 @@ class Shell:
             if self.opening.error is None:
                 self.opening.close()
 
-        self._guarded(lambda attempt: self._finish(self._worker.submit(closed), attempt))
+        self._guard(lambda attempt: self._finish(self._worker.submit(closed), attempt))
 
     # ------------------------------------------------------------ writing
 
@@ -190,7 +190,7 @@ class Shell:
 
     def complain(self, error: CQError) -> None:
         """Writes an error and counts it."""
-        self._failed(error)
+        self._count_failure(error)
 
     def note(self, text: str) -> None:
         """Writes a remark that is no result."""
@@ -207,7 +207,7 @@ class Shell:
             self.write(sql.rstrip().rstrip(";") + ";")
         first = " " * (column - 1) + sql.split("\n", 1)[0]
         place = None if source == "<input>" or silent else Location(source, line, column, first)
-        return self._guarded(lambda attempt: self._waited(executed, attempt), sql, place)
+        return self._guard(lambda attempt: self._wait(executed, attempt), sql, place)
 
     @property
     def limit(self) -> int:
@@ -240,7 +240,7 @@ class Shell:
         note = row_count(table.num_rows, more) if more else ""
         return _Shown(WRITERS[settings.format](table), note="\n".join(filter(None, (note, result.message))))
 
-    def _waited(self, work: Callable[[EngineLike], _Shown], attempt: _Attempt) -> None:
+    def _wait(self, work: Callable[[EngineLike], _Shown], attempt: _Attempt) -> None:
         def opened() -> _Shown:
             engine = self.opening.engine(attempt.cancelled)
             if engine is None:
@@ -260,9 +260,9 @@ class Shell:
             (self.write if self.settings.format == "table" else self.note)(render_duration(shown.seconds))
 
     def _finish(self, done: Future[T], attempt: _Attempt) -> T:
-        return wait(done, lambda: self._interrupted(attempt), lambda: self._tick(attempt))
+        return wait(done, lambda: self._interrupt_once(attempt), lambda: self._tick(attempt))
 
-    def _guarded(self, run: Callable[[_Attempt], None], sql: str = "", place: Location | None = None) -> bool:
+    def _guard(self, run: Callable[[_Attempt], None], sql: str = "", place: Location | None = None) -> bool:
         """Runs one thing; shows and counts whatever goes wrong with it, at `place` unless the error knows better."""
         attempt = _Attempt()
         try:
@@ -272,18 +272,18 @@ class Shell:
         except BaseException as error:  # noqa: BLE001 - the prompt outlives every statement
             if attempt.interrupts or isinstance(error, KeyboardInterrupt | _Cancelled):
                 self.cancelled = True
-                return self._failed(CQError("cancelled"))
-            found = _known(error) or self._logged(error, sql)
+                return self._count_failure(CQError("cancelled"))
+            found = _own_error(error) or self._log_unexpected(error, sql)
             found.location = found.location or place
-            return self._failed(found)
+            return self._count_failure(found)
         return True
 
-    def _failed(self, error: CQError) -> bool:
+    def _count_failure(self, error: CQError) -> bool:
         self.failures += 1
         self.note(error.render())
         return False
 
-    def _interrupted(self, attempt: _Attempt) -> None:
+    def _interrupt_once(self, attempt: _Attempt) -> None:
         """One Ctrl-C while a statement runs."""
         attempt.interrupts += 1
         attempt.cancelled.set()
@@ -305,7 +305,7 @@ class Shell:
         if (self._err or sys.stderr).isatty():
             self.note(f"({under_way})")
 
-    def _logged(self, error: BaseException, sql: str) -> CQError:
+    def _log_unexpected(self, error: BaseException, sql: str) -> CQError:
         """Writes the traceback of an error that nobody expected to a log, and gives the line to show instead."""
         report = "".join(traceback.format_exception(error))
         stamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -345,7 +345,7 @@ def _logs_of(warehouse: str) -> Path | None:
     return Path(warehouse) / "logs" if "://" not in warehouse and Path(warehouse).is_dir() else None
 
 
-def _known(error: BaseException) -> CQError | None:
+def _own_error(error: BaseException) -> CQError | None:
     """The error as one that a person can act on: ours, or Spark's about their statement."""
     if isinstance(error, CQError):
         return error
@@ -373,7 +373,7 @@ def _page(text: str) -> None:
     pydoc.pager(text)
 
 
-def _moved(error: CQError, lines: int) -> CQError:
+def _move_place(error: CQError, lines: int) -> CQError:
     """The error with its place `lines` further down."""
     if error.location is not None:
         error.location = replace(error.location, line=error.location.line + lines)

@@ -41,7 +41,7 @@ def to_arrow(frame: DataFrame) -> pa.Table:
     kinds = [field.dataType for field in frame.schema.fields]
     names = frame.columns
     plain = frame.toDF(*(f"_c{n}" for n in range(len(names))))  # names may be empty, or stand twice
-    shown = [f.expr(_each(f"_c{n}", kind, _sent)).alias(f"_c{n}") for n, kind in enumerate(kinds)]
+    shown = [f.expr(_each(f"_c{n}", kind, _send_sql)).alias(f"_c{n}") for n, kind in enumerate(kinds)]
     rows = plain.select(*shown).toArrow().rename_columns(names)
     for n, kind in enumerate(kinds):
         if contains(kind, t.VariantType):
@@ -62,7 +62,7 @@ def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -
             rows = rows.set_column(n, field.name, _with_marks(rows.column(n)))
     given = t.StructType([t.StructField(each.name, rebuilt(each.dataType, _number)) for each in schema])
     frame = spark.createDataFrame(rows, schema=given).toDF(*(f"_c{n}" for n in range(len(schema))))
-    shown = [f.expr(_each(f"_c{n}", each.dataType, _received)) for n, each in enumerate(schema)]
+    shown = [f.expr(_each(f"_c{n}", each.dataType, _receive_sql)) for n, each in enumerate(schema)]
     return frame.select(*(e.cast(each.dataType).alias(each.name) for e, each in zip(shown, schema)))
 
 
@@ -73,13 +73,13 @@ def _number(kind: t.DataType) -> t.DataType:
 # ------------------------------------------------------------------------------------------------ in Spark
 
 
-def _sent(value: str, kind: t.DataType) -> str:
+def _send_sql(value: str, kind: t.DataType) -> str:
     if isinstance(kind, t.VariantType):
         return f"coalesce({value}, parse_json('\"{_TEXT}\"'))"
     return f"CAST(CAST({value} AS INTERVAL MONTH) AS INT)"  # only an interval of one unit becomes a number
 
 
-def _received(value: str, kind: t.DataType) -> str:
+def _receive_sql(value: str, kind: t.DataType) -> str:
     if isinstance(kind, t.VariantType):
         return f"CASE WHEN to_json({value}) <> '\"{_TEXT}\"' THEN {value} END"
     return f"CAST(CAST({value} AS INTERVAL MONTH) AS {kind.simpleString()})"

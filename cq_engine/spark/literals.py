@@ -182,7 +182,7 @@ def _parse(text: str, target: t.DataType, time_zone: Callable[[], str]) -> Any:
     if isinstance(target, t.DoubleType) and re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text):
         return float(text)
     if type(target) in _RANGES and re.fullmatch(r"-?\d+", text):
-        return _ranged(int(text), target)
+        return _check_range(int(text), target)
     raise _Unsure
 
 
@@ -232,7 +232,7 @@ def _store(found: _Value, target: t.DataType) -> Any:
         return value
     integral = isinstance(kind, t.IntegralType)
     if type(target) in _RANGES and (integral or (isinstance(kind, t.DecimalType) and value == int(value))):
-        return _ranged(int(value), target)
+        return _check_range(int(value), target)
     if isinstance(target, t.DecimalType) and (integral or isinstance(kind, t.DecimalType)):
         return _quantize(Decimal(value), target)
     if isinstance(target, t.DoubleType) and (
@@ -246,7 +246,7 @@ def _store(found: _Value, target: t.DataType) -> Any:
     raise _Unsure
 
 
-def _ranged(value: int, target: t.DataType) -> int:
+def _check_range(value: int, target: t.DataType) -> int:
     limit = 1 << _RANGES[type(target)]
     if not -limit <= value < limit:
         raise _Unsure  # Spark words the overflow

@@ -37,13 +37,13 @@ def can_store(source: t.DataType, target: t.DataType) -> bool:
     return any(rule(source, target) for rule in _RULES)
 
 
-def _nested(kind: t.DataType) -> bool:
+def _is_nested(kind: t.DataType) -> bool:
     return isinstance(kind, (t.ArrayType, t.MapType, t.StructType, t.VariantType))
 
 
 _RULES: tuple[Callable[[t.DataType, t.DataType], bool], ...] = (
     lambda a, b: isinstance(a, t.NumericType) and isinstance(b, t.NumericType),
-    lambda a, b: not _nested(a) and isinstance(b, t.StringType),
+    lambda a, b: not _is_nested(a) and isinstance(b, t.StringType),
     lambda a, b: isinstance(a, _DATETIME) and isinstance(b, _DATETIME),
     lambda a, b: isinstance(a, t.DayTimeIntervalType) and isinstance(b, t.DayTimeIntervalType),
     lambda a, b: isinstance(a, t.YearMonthIntervalType) and isinstance(b, t.YearMonthIntervalType),

@@ -171,7 +171,8 @@ class ChangeReader:
             return None
         columns = change_columns(table)
         parts = [
-            self._stored(table, s, a, b) if s.id in stored else self._inline(table, s, a, b) for s in sets
+            self._read_change_set(table, s, a, b) if s.id in stored else self._inline(table, s, a, b)
+            for s in sets
         ]
         return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
 
@@ -180,7 +181,7 @@ class ChangeReader:
         rows = conform(self.catalog.inline(change_set) if kept is None else kept, change_columns(table))
         return _rows_between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
 
-    def _stored(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
+    def _read_change_set(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
         columns = change_columns(table)
         if not change_set.files:
             return empty(columns)

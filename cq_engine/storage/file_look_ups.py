@@ -55,11 +55,11 @@ class FileLookUps:
             else:
                 parts.append(part)
         if others:
-            parts.append(self._decoded(table, others, columns, restrict, limit))
+            parts.append(self._decode(table, others, columns, restrict, limit))
         rows = pa.concat_tables(parts) if parts else empty(columns)
         return None if rows.num_rows > limit else rows
 
-    def _decoded(
+    def _decode(
         self,
         table: int,
         files: Sequence[tuple[str, int]],

@@ -176,7 +176,7 @@ class Reader(ChangeReader):
             if resident is not None:
                 return resident.find(wanted)
         restrict = restriction(keys, identity_columns(table))
-        found = self._restricted(table, version, restrict)
+        found = self._read_restricted(table, version, restrict)
         if found is None:
             found = self._semi_join(table, version, keys, restrict)
         hits = [n for n, key in enumerate(identity_keys(found, identity_columns(table))) if key in wanted]
@@ -186,7 +186,7 @@ class Reader(ChangeReader):
     def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         """At least the rows after commit `version` with wanted values, as Arrow; None where they are many."""
         small = self.small_image(table, version)
-        return small if small is not None else self._restricted(table, version, restrict)
+        return small if small is not None else self._read_restricted(table, version, restrict)
 
     def is_small(self, table: VersionedTable, version: int) -> bool:
         """True where `small_image` gives rows."""
@@ -201,7 +201,7 @@ class Reader(ChangeReader):
             for frame in [frame for frame in self._frames if frame[0] == table.id]:
                 del self._frames[frame]
 
-    def _restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
+    def _read_restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
         changes = self.rows_of(table, sets, layout.base, version)

@@ -25,7 +25,7 @@ from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.transactions.batch_references import check_within
-from cq_engine.transactions.change_batches import Batch, Form, Rows, prepare, ranked, timestamps
+from cq_engine.transactions.change_batches import Batch, Form, Rows, prepare, rank_transactions, timestamps
 from cq_engine.transactions.constraints import Change, check, check_not_null
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import SmallPending
@@ -87,7 +87,7 @@ def apply_all(
     words = {**OPERATIONS, **(operations or {})}
     form = Form(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
     prepared = [prepare(services, name, rows, form) for name, rows in batches.items()]
-    ranks, times = ranked(prepared, order is not None)
+    ranks, times = rank_transactions(prepared, order is not None)
     if not ranks:
         return Applied([], {})
     with services.catalog.lock:
@@ -161,7 +161,7 @@ def _write(
                 unit.add_changes(table.storage, low, high, rows)
         faults.point("commit.before_catalog")
     faults.point("commit.after_catalog")
-    return Applied([first + n for n in range(len(stamps))], _changed(parts))
+    return Applied([first + n for n in range(len(stamps))], _kinds_by_version(parts))
 
 
 def _change_rows(table: Table, log: Log) -> pa.Table:
@@ -202,7 +202,7 @@ def _kinds(rows: pa.Table) -> frozenset[str]:
     return frozenset(_WORDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
 
 
-def _changed(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict[str, frozenset[str]]]:
+def _kinds_by_version(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict[str, frozenset[str]]]:
     found: dict[int, dict[str, set[str]]] = {}
     for table, rows in parts:
         for version, kind in set(_pairs(rows)):

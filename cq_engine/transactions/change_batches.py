@@ -25,7 +25,7 @@ from cq_engine.storage.rows import conform, identity_columns, identity_keys
 from cq_engine.transactions.commit import next_timestamp
 from cq_engine.transactions.copy_into import format_of
 
-__all__ = ["Batch", "Form", "Rows", "prepare", "ranked", "timestamps"]
+__all__ = ["Batch", "Form", "Rows", "prepare", "rank_transactions", "timestamps"]
 
 _ALLOWED = ("insert", "update", "delete", "upsert")
 Rows: TypeAlias = "pa.Table | DataFrame | str"
@@ -163,7 +163,7 @@ def _operation(table: Table, value: object, words: Mapping[str, str]) -> str:
 # ---------------------------------------------------------------- the order of transactions
 
 
-def ranked(batches: Sequence[Batch], ordered: bool) -> tuple[dict[Any, int], list[Any]]:
+def rank_transactions(batches: Sequence[Batch], ordered: bool) -> tuple[dict[Any, int], list[Any]]:
     """Transaction → its place, and the greatest commit time of each in that order."""
     least: dict[Any, Any] = {}
     greatest: dict[Any, Any] = {}

@@ -68,14 +68,14 @@ def check(services: Services, state: CatalogState, changes: Mapping[str, Change]
 
 def check_not_null(table: Table, rows: pa.Table) -> None:
     """Raises ConstraintError where a NOT NULL or key column of `rows` is NULL."""
-    for name in _required(table):
+    for name in _required_columns(table):
         column = rows.column(name)
         if column.null_count:
             at = pc.index(column.is_null(), pa.scalar(True)).as_py()
             raise _null_error(table, name, rows.slice(at, 1).to_pylist()[0])
 
 
-def _required(table: Table) -> list[str]:
+def _required_columns(table: Table) -> list[str]:
     keys = table.primary_key if table.primary_key is not None and table.primary_key_enforced else ()
     lower = {name.lower() for name in keys or ()}
     return [c.name for c in table.columns if not c.nullable or c.name.lower() in lower]
@@ -95,7 +95,7 @@ def _check_nulls(services: Services, table: Table, change: Change) -> None:
     if change.net is not None:
         check_not_null(table, change.net.added())
         return
-    required = _required(table)
+    required = _required_columns(table)
     if not required:
         return
     missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
@@ -145,7 +145,7 @@ def _check_unique_bulk(services: Services, table: Table, change: Change) -> None
 
 def _duplicate(table: Table, rows: pa.Table, why: str) -> ConstraintError:
     keys = list(table.storage.identity)
-    values = "; ".join(_shown(row, keys) for row in rows.select(keys).slice(0, SHOWN).to_pylist())
+    values = "; ".join(_show_row(row, keys) for row in rows.select(keys).slice(0, SHOWN).to_pylist())
     return ConstraintError(
         f"PRIMARY KEY of table {table.name} would be violated by {values}",
         detail=why,
@@ -153,7 +153,7 @@ def _duplicate(table: Table, rows: pa.Table, why: str) -> ConstraintError:
     )
 
 
-def _shown(row: Mapping[str, object], names: Sequence[str]) -> str:
+def _show_row(row: Mapping[str, object], names: Sequence[str]) -> str:
     return "(" + ", ".join(f"{name} = {row[name]!r}" for name in names) + ")"
 
 
@@ -171,7 +171,7 @@ def _check_foreign_key(
         if missing is not None:
             raise ConstraintError(
                 f"FOREIGN KEY {key.name} of table {child.name} has no row in {parent.name}"
-                f" for {_shown(dict(zip(key.columns, missing)), key.columns)}",
+                f" for {_show_row(dict(zip(key.columns, missing)), key.columns)}",
                 hint=f"insert the row into {parent.name} in the same transaction or before",
             )
     if parent.name in changes:
@@ -181,7 +181,7 @@ def _check_foreign_key(
         if used:
             row = dict(zip(theirs, used[0]))
             raise ConstraintError(
-                f"rows of {child.name} still refer to the row {_shown(row, theirs)} of {parent.name}"
+                f"rows of {child.name} still refer to the row {_show_row(row, theirs)} of {parent.name}"
                 f" (FOREIGN KEY {key.name})",
                 hint=f"delete or change the rows of {child.name} first",
             )

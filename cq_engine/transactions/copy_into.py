@@ -54,7 +54,7 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
         frame = _read(
             services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
         )
-        return _assigned(table, frame), _estimate(statement.path, kind)
+        return _assign_columns(table, frame), _estimate(statement.path, kind)
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
 
@@ -92,7 +92,7 @@ def _read(
     if kind == "json":
         return reader.schema(spark_schema(columns)).json(path)
     if kind == "parquet":
-        return _named(table, reader.parquet(path), columns)
+        return _name_columns(table, reader.parquet(path), columns)
     if options.get("header", "true").lower() != "true":
         return reader.schema(spark_schema(columns)).csv(path)
     names = services.spark().read.options(**{**options, "inferSchema": "false"}).csv(path).columns
@@ -106,7 +106,7 @@ def _read(
     return reader.schema(spark_schema(fields)).csv(path)
 
 
-def _named(table: Table, frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
+def _name_columns(table: Table, frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
     allowed = {c.name.lower() for c in columns}
     unknown = [name for name in frame.columns if name.lower() not in allowed]
     if unknown:
@@ -123,7 +123,7 @@ def _unknown(table: Table, name: str, path: str, columns: Sequence[Column]) -> A
     )
 
 
-def _assigned(table: Table, frame: DataFrame) -> DataFrame:
+def _assign_columns(table: Table, frame: DataFrame) -> DataFrame:
     positions = {name.lower(): n for n, name in enumerate(frame.columns)}
     plain = frame.toDF(*(f"_s{n}" for n in range(len(frame.columns))))
     sources = [

@@ -200,7 +200,7 @@ def _restriction(clauses: Clauses, where: int, table: Table, alias: str) -> dict
     found: dict[str, pa.Array] = {}
     whole = condition.this if condition is not None else None
     for part in whole.flatten() if isinstance(whole, exp.And) else [whole]:
-        column, values = _wanted(part)
+        column, values = _wanted_column(part)
         if (
             column is None
             or (column.table and column.table.lower() != alias.lower())
@@ -214,7 +214,7 @@ def _restriction(clauses: Clauses, where: int, table: Table, alias: str) -> dict
     return found or None
 
 
-def _wanted(part: object) -> tuple[exp.Column | None, list[exp.Expression]]:
+def _wanted_column(part: object) -> tuple[exp.Column | None, list[exp.Expression]]:
     if isinstance(part, exp.EQ):
         for column, value in ((part.left, part.right), (part.right, part.left)):
             if isinstance(column, exp.Column) and isinstance(value, exp.Literal):

@@ -51,7 +51,7 @@ class Workspace:
             rows = reader.restricted_image(table.storage, self.snapshot, restrict)
             if rows is not None:
                 rows = rows if pending is None else pending.overlay(rows)
-                return reader.frame(_kept(rows, restrict), table.storage.physical_columns)
+                return reader.frame(_restrict_rows(rows, restrict), table.storage.physical_columns)
         if pending is None:
             return reader.image(table.storage, self.snapshot)
         small = self.small_view(table)
@@ -264,7 +264,7 @@ class Workspace:
         return -1
 
 
-def _kept(rows: pa.Table, restrict: Restrict) -> pa.Table:
+def _restrict_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
     for name, values in restrict.items():
         rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
     return rows

@@ -56,7 +56,7 @@ def always_after(patch: pytest.MonkeyPatch) -> None:
 
 def first_partners_only(patch: pytest.MonkeyPatch) -> None:
     """What the changes of inputs but the first look up is forgotten."""
-    right = join._looked_up
+    right = join._order_inputs
 
     def nothing(wanted: tuple[RuntimeFilter, ...]) -> tuple[RuntimeFilter, ...]:
         return tuple(RuntimeFilter(h.column, Filter(h.leaf, exp.false()), h.of_column) for h in wanted)
@@ -67,7 +67,7 @@ def first_partners_only(patch: pytest.MonkeyPatch) -> None:
             found = {j: {scan: nothing(wanted) for scan, wanted in each.items()} for j, each in found.items()}
         return order, found
 
-    patch.setattr(join, "_looked_up", wrong)
+    patch.setattr(join, "_order_inputs", wrong)
 
 
 def versions_that_never_met(patch: pytest.MonkeyPatch) -> None:

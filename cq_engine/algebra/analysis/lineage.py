@@ -202,12 +202,12 @@ def _edges(node: Edges) -> Lineages:
 
 @lineages.register
 def _project(node: Project) -> Lineages:
-    return _named(node.input, node.items)
+    return _item_lineages(node.input, node.items)
 
 
 @lineages.register
 def _aggregate(node: Aggregate) -> Lineages:
-    return _named(node.input, node.keys)
+    return _item_lineages(node.input, node.keys)
 
 
 @lineages.register
@@ -241,6 +241,6 @@ def _columns(node: Node, padded: bool = False) -> dict[str, Lineage]:
     return {name: Lineage((ColumnOf(node, name),), (), padded) for name in node.columns}
 
 
-def _named(below: Node, items: Named) -> Lineages:
+def _item_lineages(below: Node, items: Named) -> Lineages:
     bare = ((name, expression.unnest()) for name, expression in items)
     return {name: Lineage((ColumnOf(below, e.name),)) for name, e in bare if isinstance(e, exp.Column)}

@@ -228,7 +228,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
             if limited:
                 added = [(name, o.this) for name, o in extra if name not in output]
                 shown = (*shown, *added)
-                order = [_ordered(o, column(name)) for name, o in extra]
+                order = [_order_item(o, column(name)) for name, o in extra]
             node = Project(node, shown)
         return Lowered(cut(node, keys, order, select, self.names), output, visible, keys, one_row)
 
@@ -246,7 +246,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
         key = ordered.this.copy().transform(substitute)
         if not references(key) <= set(output):
             raise NotLowered("DISTINCT with LIMIT, ordered by what is not selected")
-        return _ordered(ordered, key)
+        return _order_item(ordered, key)
 
     # ---------------------------------------------------------------- expressions
 
@@ -350,7 +350,7 @@ def _narrow(lowered: Lowered) -> Node:
     return Project(lowered.node, tuple((name, column(name)) for name in wanted))
 
 
-def _ordered(ordered: exp.Expr, key: exp.Expr) -> exp.Expr:
+def _order_item(ordered: exp.Expr, key: exp.Expr) -> exp.Expr:
     result = ordered.copy()
     result.set("this", key)
     return result

@@ -266,7 +266,7 @@ class Unnesting:
             if found is None:
                 return None
             lowered = self.query(found.query, pending.environment)
-            compared = self._compared(node, lowered, found)
+            compared = self._comparison_types(node, lowered, found)
             if any(compared):
                 found = keyed_query(query, pending.kind, inner, pending.scope, resolved, compared)
                 assert found is not None
@@ -275,7 +275,7 @@ class Unnesting:
         except NotLowered:
             return None
 
-    def _compared(self, node: Node, lowered: Lowered, found: Keyed) -> list[str | None]:
+    def _comparison_types(self, node: Node, lowered: Lowered, found: Keyed) -> list[str | None]:
         """For each of the subquery's keys the type in which it is compared, where that is not the key's own."""
         there = all(references(v) <= set(node.columns) for v in found.values)
         if self.types is None or not there or stands_in(node) or stands_in(lowered.node):
