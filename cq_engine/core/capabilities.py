@@ -2,7 +2,7 @@
 
 The driver compares, looks up and carries values in Spark's place only where the table says so; everything else is left
 to Spark. An allow list: of a type that is not in the table nothing is said. Every line is tested against Spark, type by
-type with all special values (tests/engine/test_capabilities.py).
+type with all special values (tests/core/test_capabilities.py).
 """
 
 from __future__ import annotations

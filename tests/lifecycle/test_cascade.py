@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine, RefreshError
 from cq_engine.core.limits import Limits
-from tests.cascade.chains import Chain, Step, check_chain
+from tests.lifecycle.chains import Chain, Step, check_chain
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.warehouse import forced
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from pyspark.sql import SparkSession
 
 from cq_engine.core.limits import Limits
-from tests.cascade.chains import Chain, chains, check_chain
+from tests.lifecycle.chains import Chain, chains, check_chain
 from tests.oracle.budget import budget
 from tests.oracle.warehouse import forced
 
