@@ -13,7 +13,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.coercion import Types
-from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
 from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.apply import allocate_id
@@ -30,26 +29,18 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
+from cq_engine.definition.outputs import output_columns
 from cq_engine.definition.volatile import check_constant
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
-from cq_engine.planner.select_list import Item, SelectList, parse, safe_name, select_list
+from cq_engine.planner.select_list import parse, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
 from cq_engine.refresh.binding import ImageBinder
-from cq_engine.spark.sql import analysed_plan, fresh_name, run_sql, translate_spark_error
+from cq_engine.spark.sql import analysed_plan, run_sql, translate_spark_error
 from cq_engine.storage.rows import empty
 
-__all__ = [
-    "Shape",
-    "compile_definition",
-    "define",
-    "not_comparable",
-    "session_settings",
-    "shape_of",
-    "types_over",
-    "with_old_values",
-]
+__all__ = ["Shape", "compile_definition", "define", "session_settings", "shape_of", "types_over"]
 
 SESSION_SETTINGS = (
     "spark.sql.session.timeZone",
@@ -60,12 +51,6 @@ SESSION_SETTINGS = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
 )
 """Spark settings that change what a query means; refreshes run with their values at CREATE."""
-_FUNCTION_TYPES = {
-    "marker": "string",
-    "time": "timestamp",
-    "commit_time": "timestamp",
-    "commit_version": "bigint",
-}
 
 
 @dataclass(frozen=True)
@@ -105,7 +90,7 @@ def shape_of(
         _check_constant(services, state, sources, listed.stripped)
     columns = _result_columns(schema)
     width = len(columns)
-    outputs, hidden = _outputs(listed, columns)
+    outputs, hidden = output_columns(listed, columns)
     planned = listed.stripped
     if hidden:
         names = ", ".join(quote(c.name) for c in columns)
@@ -191,140 +176,6 @@ def _result_columns(frame: DataFrame) -> tuple[Column, ...]:
                 f"result column {column.name} begins with _", hint="names with _ are the engine's"
             )
     return columns
-
-
-def _outputs(listed: SelectList, columns: Sequence[Column]) -> tuple[list[OutputColumn], list[str]]:
-    """The SELECT list as output columns, and the expressions that cq_old_value needs beside the result columns."""
-    if not listed.items:
-        return [OutputColumn(c.name, c.type, "result", i) for i, c in enumerate(columns)], []
-    results = [item for item in listed.items if item.kind == "result"]
-    stars = [item for item in results if item.text.rstrip().endswith("*")]
-    if len(stars) > 1:
-        raise AnalysisError(
-            "several stars and delta functions in one SELECT list", hint="list the columns by name"
-        )
-    starred = len(columns) - len(results) + 1
-    outputs: list[OutputColumn] = []
-    hidden: list[str] = []
-    position = 0
-    spans: list[tuple[Item, int]] = []
-    for item in results:
-        spans.append((item, position))
-        position += starred if item in stars else 1
-    starts = {id(item): start for item, start in spans}
-    for item in listed.items:
-        if item.kind == "result":
-            start = starts[id(item)]
-            places = range(start, start + (starred if item in stars else 1))
-            outputs += [OutputColumn(columns[i].name, columns[i].type, "result", i) for i in places]
-        elif item.kind == "old":
-            index = _old_index(item, spans, stars, columns)
-            if index is None:
-                index = len(columns) + len(hidden)
-                hidden.append(_over_results(item, spans, stars, columns))
-            outputs.append(OutputColumn(safe_name(item.name), "", "old", index))
-        else:
-            outputs.append(OutputColumn(safe_name(item.name), _FUNCTION_TYPES[item.kind], item.kind))
-    _distinct_names(outputs)
-    return outputs, hidden
-
-
-def _distinct_names(outputs: Sequence[OutputColumn]) -> None:
-    seen: set[str] = set()
-    for output in outputs:
-        if output.name.lower() in seen:
-            raise AnalysisError(
-                f"two columns of the SELECT list are called {output.name}",
-                hint="give one of them another name with AS",
-            )
-        seen.add(output.name.lower())
-
-
-def _tree(text: str) -> exp.Expr:
-    parsed = parse_expression(f"SELECT {text}")
-    assert isinstance(parsed, exp.Select)
-    found: exp.Expr = parsed.selects[0].unalias()
-    return found
-
-
-def _old_index(
-    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
-) -> int | None:
-    """The result column that cq_old_value names, by name or by the expression it repeats."""
-    wanted = _tree(item.argument)
-    for known, start in spans:
-        if known not in stars and _tree(known.text) == wanted:
-            return start
-    if isinstance(wanted, exp.Column):
-        for i, column in enumerate(columns):
-            if column.name.lower() == wanted.name.lower():
-                return i
-    return None
-
-
-def _over_results(
-    item: Item, spans: Sequence[tuple[Item, int]], stars: Sequence[Item], columns: Sequence[Column]
-) -> str:
-    """The argument of cq_old_value as an expression over the result columns."""
-    known = [(_tree(each.text), columns[start].name) for each, start in spans if each not in stars]
-    names = {c.name.lower(): c.name for c in columns}
-
-    def over_result(node: exp.Expr) -> exp.Expr:
-        for expression, name in known:
-            if node == expression:
-                return exp.column(name, quoted=True)
-        return node
-
-    tree = _tree(item.argument).transform(over_result)
-    for column in tree.find_all(exp.Column):
-        if column.name.lower() not in names or column.table:
-            raise AnalysisError(
-                f"cq_old_value({item.argument}) is not an expression over the result's columns",
-                detail=f"{column.sql(dialect='spark')} is not one of {', '.join(c.name for c in columns)}",
-                hint="select the column too, or build the expression from selected ones",
-            )
-    return sql_of(tree)
-
-
-# ------------------------------------------------------------------------------------------------ two definitions
-
-
-def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
-    """Why the results of two definitions of a query have no difference that is a delta; empty where they have one."""
-    before, after = (
-        [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
-    )
-    if before != after:
-        return f"the result's columns were {_listing(before)} and would be {_listing(after)}"
-    keys = [None if q.key is None else {k.lower() for k in q.key} for q in (old, new)]
-    if keys[0] != keys[1]:
-        return f"the result key was {_key(old)} and would be {_key(new)}"
-    if dict(old.session) != dict(new.session):
-        changed = sorted({name for name, _ in {*old.session} ^ {*new.session}})
-        return f"{', '.join(changed)} is not as it was when the query was created"
-    hidden = [[c.type for c in q.result.columns[q.width :]] for q in (old, new)]
-    if any(a != b for a, b in zip(*hidden)):
-        return "the types of cq_old_value expressions differ"
-    return ""
-
-
-def _listing(columns: Sequence[tuple[str, str]]) -> str:
-    return f"({', '.join(f'{name} {kind}' for name, kind in columns)})"
-
-
-def _key(query: ContinuousQuery) -> str:
-    return "none" if query.key is None else f"({', '.join(query.key)})"
-
-
-def with_old_values(services: Services, query: ContinuousQuery, result: DataFrame) -> DataFrame:
-    """A result with the columns of the query's delta log: the expressions over it that cq_old_value asks for."""
-    columns = query.result.columns[: query.width]
-    _, hidden = _outputs(select_list(query.query), columns)
-    shown = result.select(*(quote(name) for name in result.columns[: query.width]))
-    named = shown.toDF(*(c.name for c in columns))
-    relation = fresh_name("result")
-    more = "".join(f", ({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
-    return run_sql(services.spark(), f"SELECT r.*{more} FROM {relation} AS r", {relation: named})
 
 
 # ------------------------------------------------------------------------------------------------ compiling

@@ -12,7 +12,8 @@ from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, 
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, RefreshError
-from cq_engine.definition.analysis import define, not_comparable, with_old_values
+from cq_engine.definition.analysis import define
+from cq_engine.definition.comparison import not_comparable, with_old_values
 from cq_engine.definition.rules import (
     check_current,
     check_options,

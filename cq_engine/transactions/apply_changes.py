@@ -25,7 +25,7 @@ from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
 from cq_engine.transactions.batch_references import check_within
-from cq_engine.transactions.change_batches import Batch, Form, Rows, prepare, rank_transactions, timestamps
+from cq_engine.transactions.change_batches import Batch, Roles, Rows, prepare, rank_transactions, timestamps
 from cq_engine.transactions.constraints import Change, check, check_not_null
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import SmallPending
@@ -85,8 +85,8 @@ def apply_all(
         TransactionError: a commit time goes back.
     """
     words = {**OPERATIONS, **(operations or {})}
-    form = Form(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
-    prepared = [prepare(services, name, rows, form) for name, rows in batches.items()]
+    roles = Roles(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
+    prepared = [prepare(services, name, rows, roles) for name, rows in batches.items()]
     ranks, times = rank_transactions(prepared, order is not None)
     if not ranks:
         return Applied([], {})

@@ -25,7 +25,7 @@ from cq_engine.storage.rows import conform, identity_columns, identity_keys
 from cq_engine.transactions.commit import next_timestamp
 from cq_engine.transactions.copy_into import format_of
 
-__all__ = ["Batch", "Form", "Rows", "prepare", "rank_transactions", "timestamps"]
+__all__ = ["Batch", "Roles", "Rows", "prepare", "rank_transactions", "timestamps"]
 
 _ALLOWED = ("insert", "update", "delete", "upsert")
 Rows: TypeAlias = "pa.Table | DataFrame | str"
@@ -33,7 +33,7 @@ Rows: TypeAlias = "pa.Table | DataFrame | str"
 
 
 @dataclass(frozen=True)
-class Form:
+class Roles:
     """Which columns say what, and what the operations' words mean."""
 
     op: str
@@ -63,7 +63,7 @@ def prepare(
     services: Services,
     name: str,
     given: Rows,
-    form: Form,
+    roles: Roles,
 ) -> Batch:
     """The changes of table `name`. Raises AnalysisError where the table, a column or an operation is unknown."""
     table = services.catalog.state.tables.get(name.lower())
@@ -71,7 +71,7 @@ def prepare(
         raise unknown_table(services.catalog.state, name)
     if isinstance(given, str):
         given = _read(services, table, given)
-    extra = [c for c in (form.op, form.transaction, form.order, form.time) if c]
+    extra = [c for c in (roles.op, roles.transaction, roles.order, roles.time) if c]
     names = given.columns if isinstance(given, DataFrame) else given.column_names
     present = {c.lower(): c for c in names}
     for wanted in extra:
@@ -88,16 +88,16 @@ def prepare(
     old = [f"old_{c}" for c in key]
     has_old = bool(old) and all(c.lower() in present for c in old)
     rows, others = _columns(table, given, present, [*extra, *(old if has_old else [])])
-    ops = [_operation(table, value, form.words) for value in others[form.op].to_pylist()]
+    ops = [_operation(table, value, roles.words) for value in others[roles.op].to_pylist()]
     count = rows.num_rows
     return Batch(
         table,
         rows,
         _old_keys(table, others, old) if has_old else None,
         ops,
-        others[form.transaction].to_pylist() if form.transaction else [None] * count,
-        others[form.order].to_pylist() if form.order else list(range(count)),
-        others[form.time].to_pylist() if form.time else [None] * count,
+        others[roles.transaction].to_pylist() if roles.transaction else [None] * count,
+        others[roles.order].to_pylist() if roles.order else list(range(count)),
+        others[roles.time].to_pylist() if roles.time else [None] * count,
     )
 
 
