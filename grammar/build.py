@@ -8,11 +8,11 @@ from typing import Any
 from lark import Token, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
-from cq_engine.core.errors import CQSyntaxError
 from cq_engine.grammar import diagnostics
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules
 from cq_engine.grammar.names import string_value
+from cq_engine.grammar.nesting import too_deep
 from cq_engine.grammar.parser import parser
 from cq_engine.grammar.rules import Clause
 from cq_engine.grammar.scan import scan
@@ -70,6 +70,9 @@ def _parse(source: SourceText) -> Statement:
         raise diagnostics.error("empty_statement", source, 0)
     if found.unbalanced is not None:
         raise diagnostics.error(found.unbalanced.key, source, found.unbalanced.offset)
+    deep = too_deep(found.skeleton[: len(code)])
+    if deep is not None:
+        raise diagnostics.error("too_deep", source, deep)
     try:
         tree = parser().parse(code)
     except UnexpectedInput:
@@ -78,9 +81,10 @@ def _parse(source: SourceText) -> Statement:
         statement: Statement = _Builder(source, found.skeleton).transform(tree)
     except VisitError as wrapped:
         # lark wraps what a rule raises.
-        if isinstance(wrapped.orig_exc, CQSyntaxError):
-            raise wrapped.orig_exc from None
-        raise
+        cause: BaseException = wrapped
+        while isinstance(cause, VisitError):
+            cause = cause.orig_exc
+        raise cause from None
     return statement
 
 

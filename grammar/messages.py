@@ -10,6 +10,7 @@ from __future__ import annotations
 from cq_engine.grammar.message import Message
 from cq_engine.grammar.messages_query import ALTER_MESSAGES, CREATE_MESSAGES
 from cq_engine.grammar.messages_table import TABLE_MESSAGES
+from cq_engine.grammar.nesting import MAX_LEVELS
 
 _TEXT: tuple[Message, ...] = (
     Message(
@@ -41,6 +42,15 @@ _TEXT: tuple[Message, ...] = (
         "this ')' closes nothing",
         "take it away, or add the '(' that it belongs to",
         ("CREATE TABLE t (a INT)‸)", "SELECT a‸) FROM t"),
+    ),
+    Message(
+        "too_deep",
+        "the statement is nested too deeply here",
+        f"at most {MAX_LEVELS} levels of brackets, CASE and types, and as many NOT and signs in a row, can be read",
+        (
+            f"SELECT {'(' * MAX_LEVELS}‸(1){')' * MAX_LEVELS}",
+            f"SELECT ‸{'NOT ' * (MAX_LEVELS + 1)}true",
+        ),
     ),
     Message(
         "empty_statement",

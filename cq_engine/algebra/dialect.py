@@ -9,6 +9,7 @@ calls are `exp.Anonymous` and are written as they were read.
 # ruff: noqa: RUF012 - sqlglot declares its tables as class attributes
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -23,6 +24,7 @@ from sqlglot.tokenizer_core import TokenType
 from cq_engine.algebra.calls import FUNCTIONS, call, field_name
 from cq_engine.algebra.pipes import read_pipe
 from cq_engine.algebra.variant_paths import variant_path
+from cq_engine.grammar.nesting import MAX_LEVELS
 
 __all__ = ["CQSpark", "parse_expression", "write"]
 
@@ -30,6 +32,9 @@ _E = TypeVar("_E", bound=exp.Expr)
 _SUFFIX, _TYPED = "cq_suffix", "cq_typed"
 """Meta keys of a Cast: the suffix of a number (`10L`), and that it is a typed literal (`DATE '2020-01-01'`)."""
 _SUFFIXES = ("L", "S", "Y", "D", "F", "BD")
+
+# sqlglot and the passes over its trees make up to 40 calls for one level of a statement.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 50 * MAX_LEVELS))
 
 
 def parse_expression(text: str) -> exp.Expr:

@@ -39,6 +39,12 @@ __all__ = [
 ]
 
 
+_LINE = 160
+"""So many characters of a line are quoted."""
+_MOST = 2000
+"""So many characters of a message, detail or hint are shown."""
+
+
 @dataclass(frozen=True)
 class Location:
     """A place in a text: `source` is a file name or `<input>`, `line` and `column` count from 1."""
@@ -50,11 +56,16 @@ class Location:
     """The whole line that `line` names, for the caret; empty where it is not known."""
 
     def caret(self) -> str:
-        """The line with a caret under `column`, or an empty string."""
+        """The line, or what is around `column` of a long one, with a caret under it; or an empty string."""
         if not self.text:
             return ""
-        shown = self.text.expandtabs(1)
-        return f"  {shown}\n  {' ' * (self.column - 1)}^"
+        shown, column = self.text.expandtabs(1), self.column - 1
+        if len(shown) > _LINE:
+            start = max(0, min(column - _LINE // 2, len(shown) - _LINE))
+            end = start + _LINE
+            shown = ("…" if start else "") + shown[start:end] + ("…" if end < len(shown) else "")
+            column -= start - (start > 0)
+        return f"  {shown}\n  {' ' * column}^"
 
 
 def location_at(text: str, offset: int, source: str = "<input>") -> Location:
@@ -83,20 +94,24 @@ class CQError(Exception):
         lines = []
         if self.location is not None:
             where = f"{self.location.source}:{self.location.line}:{self.location.column}"
-            lines.append(f"{where}: error: {self.message}")
+            lines.append(f"{where}: error: {_cut(self.message)}")
             caret = self.location.caret()
             if caret:
                 lines.append(caret)
         else:
-            lines.append(f"error: {self.message}")
+            lines.append(f"error: {_cut(self.message)}")
         if self.detail:
-            lines.append(f"detail: {self.detail}")
+            lines.append(f"detail: {_cut(self.detail)}")
         if self.hint:
-            lines.append(f"hint: {self.hint}")
+            lines.append(f"hint: {_cut(self.hint)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.render()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[:_MOST]}… ({len(text)} characters)"
 
 
 class CQSyntaxError(CQError):
