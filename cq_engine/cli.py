@@ -73,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:  # noqa: BLE001 - nobody is to read a traceback
+        from cq_engine.repl.shell import log_unexpected
+
+        _complain(log_unexpected(error, getattr(options, "warehouse", None) or DEFAULT_WAREHOUSE))
+        return 1
 
 
 def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Namespace:

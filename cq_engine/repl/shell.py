@@ -27,12 +27,15 @@ from cq_engine.repl.ports import EngineLike
 if TYPE_CHECKING:  # imports Spark
     from cq_engine.query.result import Result
 
-__all__ = ["Leave", "Settings", "Shell", "render_duration", "state_directory"]
+__all__ = ["Leave", "Settings", "Shell", "log_unexpected", "render_duration", "state_directory"]
 
 T = TypeVar("T")
 
 _IMPATIENT_INTERRUPTS = 3
 _SAY_AFTER_SECONDS = 1.0
+_LINE = 500
+"""So much of the text of an error that nobody expected is shown."""
+_REPORT = "this is a fault of cq-engine: report it with the traceback; other statements go on"
 
 
 class Leave(Exception):
@@ -273,7 +276,7 @@ class Shell:
             if attempt.interrupts or isinstance(error, KeyboardInterrupt | _Cancelled):
                 self.cancelled = True
                 return self._count_failure(CQError("cancelled"))
-            found = _own_error(error) or self._log_unexpected(error, sql)
+            found = _own_error(error) or log_unexpected(error, self.warehouse, sql)
             found.location = found.location or place
             return self._count_failure(found)
         return True
@@ -305,32 +308,34 @@ class Shell:
         if (self._err or sys.stderr).isatty():
             self.note(f"({under_way})")
 
-    def _log_unexpected(self, error: BaseException, sql: str) -> CQError:
-        """Writes the traceback of an error that nobody expected to a log, and gives the line to show instead."""
-        report = "".join(traceback.format_exception(error))
-        stamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        lines = str(error).strip().splitlines()
-        what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        for directory in (_logs_of(self.warehouse), state_directory()):
-            if directory is None:
-                continue
-            try:
-                private.make_directory(directory)
-                private.touch(directory / "cq.log")
-                with (directory / "cq.log").open("a", encoding="utf-8") as log:
-                    log.write(f"{stamp} {what}\n{sql and sql.rstrip() + chr(10)}{report}\n")
-            except OSError:
-                continue
-            return _InternalError(f"{what} (traceback in {directory / 'cq.log'})")
-        return _InternalError(what)
+
+def log_unexpected(error: BaseException, warehouse: str, sql: str = "") -> CQError:
+    """Writes the traceback of an error that nobody expected to a log, and gives the line to show instead."""
+    report = "".join(traceback.format_exception(error))
+    stamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    lines = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {lines[0][:_LINE]}" if lines else type(error).__name__
+    for directory in (_logs_of(warehouse), state_directory()):
+        if directory is None:
+            continue
+        try:
+            private.make_directory(directory)
+            private.touch(directory / "cq.log")
+            with (directory / "cq.log").open("a", encoding="utf-8") as log:
+                log.write(f"{stamp} {what}\n{sql and sql.rstrip() + chr(10)}{report}\n")
+        except OSError:
+            continue
+        return _InternalError(f"{what} (traceback in {directory / 'cq.log'})", hint=_REPORT)
+    return _InternalError(what, hint=_REPORT)
 
 
 class _InternalError(CQError):
-    """An error that nobody expected, on one line."""
+    """An error that nobody expected, on one line, and what to do about it."""
 
     def render(self) -> str:
         at = self.location
-        return f"{f'{at.source}:{at.line}:{at.column}: ' if at else ''}internal error: {self.message}"
+        place = f"{at.source}:{at.line}:{at.column}: " if at else ""
+        return f"{place}internal error: {self.message}\nhint: {self.hint}"
 
 
 def state_directory() -> Path:

@@ -72,7 +72,9 @@ def test_errors_have_three_parts(shell: Any) -> None:
 def test_unexpected_errors_are_one_line_and_logged(shell: Any, tmp_path: Path) -> None:
     assert not shell.run_text("BOOM now;", "<input>")
     log = tmp_path / "logs" / "cq.log"
-    assert shell.errors == f"internal error: ZeroDivisionError: a bug (traceback in {log})\n"
+    line, hint = shell.errors.splitlines()
+    assert line == f"internal error: ZeroDivisionError: a bug (traceback in {log})"
+    assert hint.startswith("hint: this is a fault of cq-engine: report it")
     text = log.read_text(encoding="utf-8")
     assert "BOOM now" in text
     assert "Traceback" in text
