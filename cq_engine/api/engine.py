@@ -20,7 +20,6 @@ from cq_engine.api.scheduling import Scheduling
 from cq_engine.api.scripts import read_script
 from cq_engine.api.upkeep import Upkeep
 from cq_engine.catalog.delta_lake import Publisher
-from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import PythonFunction
 from cq_engine.context.services import Services
@@ -29,7 +28,7 @@ from cq_engine.core.errors import CatalogError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.core.options import check_option
 from cq_engine.delivery.delivery import Changed, Delivery
-from cq_engine.destinations import Callback, Callbacks, Delta, read_deltas
+from cq_engine.destinations import Callback, Callbacks, Delta, Retry, read_deltas
 from cq_engine.grammar import parse
 from cq_engine.groups.constants import Constants
 from cq_engine.groups.progress import Progress
@@ -94,7 +93,9 @@ class Engine(Upkeep, Scheduling):
         )
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
-        self.scheduler = Scheduler(clock, self._run_query, on_error=self._report)
+        limits = catalog.limits
+        retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
+        self.scheduler = Scheduler(clock, self._run_query, on_error=self._report, retry=retry)
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
@@ -213,6 +214,7 @@ class Engine(Upkeep, Scheduling):
         return self.queries.refreshes.bring_up_to_date(query)
 
     def _note_refresh(self, result: Refresh) -> None:
+        self.scheduler.recovered(result.query)
         if result.to_version > result.from_version:
             self.cascade(result.query)
         if self._scheduled and time.monotonic() - self._published > self.services.limits.publish_seconds:
@@ -240,7 +242,7 @@ class Engine(Upkeep, Scheduling):
     def describe(self, query: str) -> QueryDescription:
         """What is known of a continuous query."""
         found = self.queries.find(query)
-        return QueryDescription.of(found, self.catalog.status(found.name), self.catalog.cursors(found.name))
+        return QueryDescription.of(found, self.status(found), self.catalog.cursors(found.name))
 
     def callback(self, name: str) -> Callable[[Callback], Callback]:
         """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
@@ -303,10 +305,6 @@ class Engine(Upkeep, Scheduling):
         return register if function is None else register(function)
 
     # ------------------------------------------------------------ the warehouse
-
-    def overview(self) -> Overview:
-        """The catalog at one moment, as `\\d` shows it."""
-        return Overview.of(self.catalog)
 
     def interrupt(self) -> None:
         """Cancels the Spark work that other threads of this engine wait for."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from cq_engine.catalog.graph import readers
+from cq_engine.catalog.model import ContinuousQuery, QueryStatus
+from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
-from cq_engine.core.errors import CQError
+from cq_engine.core.errors import CQError, said
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.lifecycle.draining import has_news
 from cq_engine.lifecycle.queries import Queries
+from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler
 
 __all__ = ["Scheduling"]
@@ -79,8 +83,20 @@ class Scheduling:
             self.delivery.deliver(self.queries.find(name))
 
     def _report(self, name: str, error: BaseException) -> None:
-        text = error.message if isinstance(error, CQError) else repr(error)
-        _log.warning("continuous query %s: %s", name, text)
+        waiting = self.scheduler.retry(name, said(error)) if is_transient(error) else None
+        _log.warning("continuous query %s: %s", name, waiting or said(error))
+
+    def status(self, query: ContinuousQuery) -> QueryStatus:
+        """Where a query stands; the error of an active one is that after which it is tried again, and says when."""
+        status = self.catalog.status(query.name)
+        waiting = self.scheduler.waiting(query.group or query.name)
+        shown = waiting is not None and status.state == "ACTIVE"
+        return replace(status, error=str(waiting)) if shown else status
+
+    def overview(self) -> Overview:
+        """The catalog at one moment, as `\\d` shows it."""
+        overview = Overview.of(self.catalog)
+        return replace(overview, status={q.name: self.status(q) for q in overview.state.queries.values()})
 
     def _wake_behind(self) -> None:
         """After a restart: queries that commits should have moved, and destinations that have not had everything."""

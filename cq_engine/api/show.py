@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import readers
-from cq_engine.catalog.model import ContinuousQuery, QueryStatus, Table
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord, Table
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.grammar import Describe, Show
 from cq_engine.grammar.format import format_when
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
+from cq_engine.schedule.entries import Waiting
 
 __all__ = ["describe", "functions", "show"]
 
@@ -25,8 +26,10 @@ def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
     return Result(arrow=pa.table(arrays))
 
 
-def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
-    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]."""
+def show(
+    overview: Overview, catalog: Catalog, statement: Show, waiting: Callable[[str], Waiting | None]
+) -> Result:
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]; `waiting` is the scheduler's."""
     state = overview.state
     if statement.what == "TABLES":
         tables = sorted(state.tables.values(), key=lambda t: t.name)
@@ -43,33 +46,32 @@ def show(overview: Overview, catalog: Catalog, statement: Show) -> Result:
         rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
         return _rows(("query", "destination", "delivered", "failures", "error"), rows)
     name = None if statement.name is None else apply.find_query(state, statement.name).name
-    return _rows(
-        (
-            "query",
-            "from_version",
-            "to_version",
-            "inserted",
-            "deleted",
-            "updated",
-            "plan",
-            "seconds",
-            "finished",
-        ),
-        [
-            (
-                r.query,
-                r.from_version,
-                r.to_version,
-                r.inserted,
-                r.deleted,
-                r.updated,
-                r.plan,
-                round(r.seconds, 3),
-                r.finished,
-            )
-            for r in catalog.refreshes(name)
-        ],
-    )
+    done = [(*_refresh(record), "") for record in catalog.refreshes(name)]
+    return _rows(_REFRESH, [*_failed(state, catalog, name, waiting), *done])
+
+
+_REFRESH = (
+    "query", "from_version", "to_version", "inserted", "deleted", "updated", "plan", "seconds", "finished", "error",
+)  # fmt: skip
+
+
+def _refresh(record: RefreshRecord) -> tuple[object, ...]:
+    return (
+        record.query, record.from_version, record.to_version, record.inserted, record.deleted, record.updated,
+        record.plan, record.seconds, record.finished,
+    )  # fmt: skip
+
+
+def _failed(
+    state: CatalogState, catalog: Catalog, name: str | None, waiting: Callable[[str], Waiting | None]
+) -> Iterator[tuple[object, ...]]:
+    """The refreshes that have failed and are tried again: they have moved nothing."""
+    chosen = state.queries.values() if name is None else [state.queries[name.lower()]]
+    for owner in dict.fromkeys(query.group or query.name for query in chosen):
+        failure, status = waiting(owner), catalog.status(owner)
+        if failure is not None and status.state == "ACTIVE":
+            at = status.position
+            yield (owner, at, at, 0, 0, 0, "", 0.0, failure.failed, str(failure))
 
 
 def functions(rows: Sequence[Sequence[object]]) -> Result:

@@ -303,7 +303,7 @@ def _refresh(statement: RefreshContinuousQuery, engine: Warehouse, sql: str) -> 
 def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
     if statement.what == "FUNCTIONS":
         return show.functions(engine.services.functions.rows(engine.catalog.state))
-    return show.show(engine.overview(), engine.catalog, statement)
+    return show.show(engine.overview(), engine.catalog, statement, engine.scheduler.waiting)
 
 
 @execute.register(Describe)

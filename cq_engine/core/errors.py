@@ -36,6 +36,7 @@ __all__ = [
     "StorageError",
     "TransactionError",
     "location_at",
+    "said",
 ]
 
 
@@ -156,3 +157,10 @@ class StorageError(CQError):
 
 class LeaseError(CQError):
     """Another process holds the warehouse."""
+
+
+def said(error: BaseException) -> str:
+    """An error in one line: what it says and why; of one that is not ours its type, too."""
+    if isinstance(error, CQError):
+        return f"{error.message} ({error.detail})" if error.detail else error.message
+    return f"{type(error).__name__}: {error}"

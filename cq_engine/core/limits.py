@@ -107,6 +107,11 @@ class Limits:
     input_spare: int = 8
     """A plan input has room for so many times what it gets first, up to `input_most_bytes`."""
 
+    retry_seconds: float = 1.0
+    """Pause after a background refresh that failed because of the machine; it doubles with every failure in a row."""
+    retry_most_seconds: float = 60.0
+    """The longest such pause: a query is that late at most when the machine is well again, and a try costs a refresh."""
+
     # ------------------------------------------------------------ writing
 
     inline_bytes: int = 1_000_000

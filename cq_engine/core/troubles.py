@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cq_engine.core.errors import CQError, LeaseError, StorageError
+from cq_engine.core.errors import CQError, LeaseError, StorageError, said
 
 __all__ = ["Troubles"]
 
@@ -40,12 +40,6 @@ class Troubles:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise StorageError(
             f"{what} failed for {', '.join(names[:_SHOWN])}{more}",
-            detail="; ".join(f"{name}: {_said(error)}" for name, error in list(self.found.items())[:_SHOWN]),
+            detail="; ".join(f"{name}: {said(error)}" for name, error in list(self.found.items())[:_SHOWN]),
             hint="all others are done; nothing is lost, and it is tried again next time",
         ) from first
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, CQError):
-        return f"{error.message} ({error.detail})" if error.detail else error.message
-    return f"{type(error).__name__}: {error}"

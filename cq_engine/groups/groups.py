@@ -15,7 +15,7 @@ from dataclasses import replace
 from cq_engine.algebra.rewrite.pruning import scans
 from cq_engine.catalog.groups import with_group
 from cq_engine.catalog.model import ContinuousQuery, QueryGroup
-from cq_engine.core.errors import CatalogError, CQError, RefreshError
+from cq_engine.core.errors import CatalogError, CQError, RefreshError, said
 from cq_engine.definition.registry import Registry
 from cq_engine.definition.start import Start, prepare_start
 from cq_engine.delivery.delivery import Delivery
@@ -26,6 +26,7 @@ from cq_engine.groups.signature import compile_group
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import Refresh, Refresher
+from cq_engine.refresh.transient import is_transient
 from cq_engine.spark.settings import meaning
 
 __all__ = ["Groups"]
@@ -144,11 +145,12 @@ class Groups:
                 compiled = self.compiled(group)
                 self._initialise(group, compiled, end)
                 return self.refresher.refresh(query, compiled, end)
-            except RefreshError as error:
-                guilty = self._guilty(group, end)
+            except Exception as error:
+                if is_transient(error):
+                    raise
+                guilty = self._guilty(group, end) if isinstance(error, RefreshError) else []
                 if not guilty:
-                    text = error.message if not error.detail else f"{error.message} ({error.detail})"
-                    self.registry.set_status(query, replace(status, state="FAILED", error=text))
+                    self.registry.set_status(query, replace(status, state="FAILED", error=said(error)))
                     raise
                 return guilty
 
@@ -236,7 +238,9 @@ class Groups:
             with self.constants.only(group, part):
                 refresher.dry_run(query, compiled, refresher.interval(group.query, compiled, end))
         except CQError as error:
-            return error.message if not error.detail else f"{error.message} ({error.detail})"
+            if is_transient(error):
+                raise
+            return said(error)
         return ""
 
     def resume(self, group: QueryGroup) -> None:

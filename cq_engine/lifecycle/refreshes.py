@@ -8,12 +8,13 @@ from dataclasses import replace
 from cq_engine.catalog.graph import ancestors
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
-from cq_engine.core.errors import RefreshError
+from cq_engine.core.errors import RefreshError, said
 from cq_engine.definition.registry import Registry
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.groups.groups import Groups
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import Refresh, Refresher
+from cq_engine.refresh.transient import is_transient
 from cq_engine.spark.settings import meaning
 
 __all__ = ["Refreshes"]
@@ -108,10 +109,10 @@ class Refreshes:
         try:
             with meaning(self.services.spark(), dict(query.session)):
                 return self.refresher.refresh(query, self.registry.compiled(query), end)
-        except RefreshError as error:
-            text = error.message if not error.detail else f"{error.message} ({error.detail})"
-            failed = QueryStatus(status.position, "FAILED", text, status.last_refresh)
-            self.registry.set_status(query, failed)
+        except Exception as error:
+            if not is_transient(error):
+                failed = QueryStatus(status.position, "FAILED", said(error), status.last_refresh)
+                self.registry.set_status(query, failed)
             raise
 
 

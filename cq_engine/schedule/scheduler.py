@@ -5,7 +5,8 @@ The scheduler knows queries only by name and calls `run(name)` for them. It keep
 - two runs of one query never overlap;
 - who has waited longest runs first: a query that is due again while it runs goes to the end of the line;
 - whatever arrives while a query waits or runs, commits or periods, causes one more run, not more;
-- an error of a run is handed to `on_error` and stops nothing.
+- an error of a run is handed to `on_error` and stops nothing. Where that calls `retry`, the query runs again after a
+  pause, which grows with every failure in a row, and not before, whatever arrives.
 
 Runs have a pool of threads. Time comes from the clock: with the system's clock, APScheduler wakes periodic queries;
 with any other, `tick` does, so that tests and replays of history decide what time it is.
@@ -18,31 +19,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor as FiringThreads
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CQError
-from cq_engine.grammar.statements import OnCommit, OnDml, When
-from cq_engine.schedule.periods import Trigger, first_due, trigger_for
+from cq_engine.destinations import Retry
+from cq_engine.grammar.statements import When
+from cq_engine.schedule.entries import Schedule, Waiting, concerns
+from cq_engine.schedule.periods import first_due, trigger_for
 
 __all__ = ["Scheduler"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Schedule:
-    """What moves one query."""
-
-    when: When
-    sources: frozenset[str]
-    trigger: Trigger | None
-    due: datetime | None
-    """The next moment that the clock makes it due; None where no clock does."""
 
 
 class Scheduler:
@@ -55,6 +47,7 @@ class Scheduler:
             where it is not given.
         zone: the time zone of CRON, of START without one, and of days, weeks and months. Default UTC.
         workers: how many queries may run at the same time.
+        retry: the pauses after failures.
     """
 
     def __init__(
@@ -65,15 +58,17 @@ class Scheduler:
         on_error: Callable[[str, BaseException], None] | None = None,
         zone: tzinfo = timezone.utc,
         workers: int = 4,
+        retry: Retry | None = None,
     ) -> None:
         self._clock = clock
         self._run = run
         self._on_error = on_error
         self._zone = zone
         self._workers = workers
+        self._retry = retry or Retry()
         self._pool: ThreadPoolExecutor | None = None
         self._alarm: BackgroundScheduler | None = None
-        self._schedules: dict[str, _Schedule] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._pending: dict[str, None] = {}  # a set in the order in which queries became due
         self._running: dict[str, int] = {}  # query: the thread it runs in
         self._changed = threading.Condition(threading.RLock())
@@ -138,7 +133,7 @@ class Scheduler:
         folded = frozenset(source.casefold() for source in sources)
         with self._changed:
             self._unwatch(name)
-            self._schedules[name] = _Schedule(when, folded, trigger, due)
+            self._schedules[name] = Schedule(when, folded, trigger, due, self.waiting(name))
             self._watch(name, self._schedules[name])
 
     def knows(self, name: str) -> bool:
@@ -168,7 +163,7 @@ class Scheduler:
         """
         kinds = {table.casefold(): frozenset(found) for table, found in changed.items()}
         with self._changed:
-            woken = tuple(name for name, one in self._schedules.items() if _concerns(one, kinds))
+            woken = tuple(name for name, one in self._schedules.items() if concerns(one, kinds))
             for name in woken:
                 self._mark(name)
         _log.debug("commit %d wakes %s", version, woken)
@@ -201,8 +196,50 @@ class Scheduler:
             for name in due:
                 self._advance(self._schedules[name], moment)
                 self._mark(name)
+            for name, one in self._schedules.items():
+                if one.waiting is not None and one.waiting.next <= moment:
+                    self._queue(name)
         self._run_pending(deadline=None)
         return due
+
+    # ------------------------------------------------------------ failures
+
+    def retry(self, name: str, error: str) -> Waiting | None:
+        """Has a query that failed run again after a pause; what this is, None where the query is not known."""
+        with self._changed:
+            schedule = self._schedules.get(name)
+            if schedule is None:
+                return None
+            failures = 1 if schedule.waiting is None else schedule.waiting.failures + 1
+            now = self._clock.now()
+            pause = timedelta(seconds=self._retry.pause(failures))
+            schedule.waiting = Waiting(error, failures, now, now + pause)
+            self._pending.pop(name, None)  # the next run processes that, too
+            self._unwatch(name)
+            self._watch(name, schedule)
+            self._changed.notify_all()
+            return schedule.waiting
+
+    def waiting(self, name: str) -> Waiting | None:
+        """The failure after which a query is tried again; None where its last run did not fail."""
+        with self._changed:
+            schedule = self._schedules.get(name)
+            return None if schedule is None else schedule.waiting
+
+    def recovered(self, name: str) -> None:
+        """Ends a query's pause: it was run by others, and what came meanwhile makes it pending now."""
+        with self._changed:
+            if self._forget_failure(name) and name not in self._running:
+                self._mark(name)
+
+    def _forget_failure(self, name: str) -> bool:
+        schedule = self._schedules.get(name)
+        if schedule is None or schedule.waiting is None:
+            return False
+        schedule.waiting = None
+        self._unwatch(name)
+        self._watch(name, schedule)
+        return True
 
     # ------------------------------------------------------------ waiting
 
@@ -243,6 +280,12 @@ class Scheduler:
     # ------------------------------------------------------------ runs
 
     def _mark(self, name: str) -> None:
+        """Puts a query at the end of the line, unless it pauses: the run after the pause processes what came meanwhile."""
+        waiting = self._schedules[name].waiting
+        if waiting is None or waiting.next <= self._clock.now():
+            self._queue(name)
+
+    def _queue(self, name: str) -> None:
         """Puts a query at the end of the line, where it does not stand in it, and sees to it that a thread looks."""
         if name not in self._pending:
             self._pending[name] = None
@@ -262,6 +305,12 @@ class Scheduler:
                 return
             self._advance(schedule, self._clock.now())
             self._mark(name)
+
+    def _fire_again(self, name: str) -> None:
+        """What APScheduler calls when a pause is over."""
+        with self._changed:
+            if self.waiting(name) is not None:
+                self._queue(name)
 
     def _work(self, *, in_pool: bool) -> bool:
         """Runs, once and in this thread, the query that has waited longest; False where there is none.
@@ -285,12 +334,16 @@ class Scheduler:
         return True
 
     def _run_once(self, name: str) -> None:
+        before = self.waiting(name)
         try:
             self._run(name)
         except BaseException as error:
             if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
                 raise
             self._report(name, error)  # a query that fails must not stop the others
+        with self._changed:
+            if self.waiting(name) is before:  # it has not failed, or not in a way that passes
+                self._forget_failure(name)
 
     def _report(self, name: str, error: BaseException) -> None:
         if self._on_error is None:
@@ -314,24 +367,24 @@ class Scheduler:
 
     # ------------------------------------------------------------ the clock
 
-    def _watch(self, name: str, schedule: _Schedule) -> None:
+    def _watch(self, name: str, schedule: Schedule) -> None:
         """Has APScheduler fire a periodic query, where its time is ours."""
-        if self._alarm is not None and schedule.due is not None:
+        if self._alarm is None:
+            return
+        always: dict[str, Any] = {"args": [name], "coalesce": True, "misfire_grace_time": None}
+        if schedule.due is not None:
+            self._alarm.add_job(self._fire, schedule.trigger, id=name, next_run_time=schedule.due, **always)
+        if schedule.waiting is not None:
             self._alarm.add_job(
-                self._fire,
-                schedule.trigger,
-                args=[name],
-                id=name,
-                next_run_time=schedule.due,
-                coalesce=True,
-                misfire_grace_time=None,
+                self._fire_again, "date", run_date=schedule.waiting.next, id=_again(name), **always
             )
 
     def _unwatch(self, name: str) -> None:
-        if self._alarm is not None and self._alarm.get_job(name) is not None:
-            self._alarm.remove_job(name)
+        for job in (name, _again(name)):
+            if self._alarm is not None and self._alarm.get_job(job) is not None:
+                self._alarm.remove_job(job)
 
-    def _advance(self, schedule: _Schedule, now: datetime) -> None:
+    def _advance(self, schedule: Schedule, now: datetime) -> None:
         if schedule.trigger is not None:
             schedule.due = schedule.trigger.get_next_fire_time(now, now)
 
@@ -345,11 +398,6 @@ class Scheduler:
             )
 
 
-def _concerns(schedule: _Schedule, changed: Mapping[str, frozenset[str]]) -> bool:
-    when = schedule.when
-    if isinstance(when, OnCommit):
-        return not schedule.sources.isdisjoint(changed)
-    if isinstance(when, OnDml):
-        events = frozenset(when.events)
-        return any(events & changed.get(table.casefold(), frozenset()) for table in when.tables)
-    return False
+def _again(name: str) -> str:
+    """The alarm of a pause, under a name that no query has."""
+    return f"{name}\0again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -12,6 +13,7 @@ import pytest
 
 from cq_engine.core.clock import ManualClock, SystemClock
 from cq_engine.core.errors import AnalysisError, CQError
+from cq_engine.destinations import Retry
 from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
 from cq_engine.schedule.scheduler import Scheduler
 
@@ -309,6 +311,111 @@ def test_queries_that_are_always_due_take_turns_with_those_of_commits(
         clock.set(START + timedelta(seconds=moment))
         scheduler.tick()
     assert runs.names == [*NAMES, "periodic"] * 10
+
+
+# ---------------------------------------------------------------- trying again
+
+
+class Flaky:
+    """A run that fails while `broken`, and is tried again."""
+
+    def __init__(self, clock: ManualClock | SystemClock, retry: Retry) -> None:
+        self.broken = True
+        self.ran: list[datetime] = []
+        self.clock = clock
+        self.scheduler = Scheduler(clock, self.run, on_error=self.on_error, retry=retry)
+        self.scheduler.add("q", OnCommit(), sources={"t"})
+
+    def run(self, _: str) -> None:
+        self.ran.append(self.clock.now())
+        if self.broken:
+            raise OSError(28, "No space left on device")
+
+    def on_error(self, name: str, error: BaseException) -> None:
+        self.scheduler.retry(name, str(error))
+
+    def seconds(self) -> list[float]:
+        return [(moment - START).total_seconds() for moment in self.ran]
+
+
+def test_a_failed_run_is_tried_again_after_growing_pauses(clock: ManualClock) -> None:
+    flaky = Flaky(clock, Retry(base=1, cap=5))
+    flaky.scheduler.note_commit(1, insert("t"))
+    for second in range(20):
+        clock.set(START + timedelta(seconds=second))
+        if second == 15:
+            flaky.broken = False
+        flaky.scheduler.tick()
+    assert flaky.seconds() == [0, 1, 3, 7, 12, 17]
+    assert flaky.scheduler.waiting("q") is None
+    flaky.broken = True
+    flaky.scheduler.note_commit(2, insert("t"))
+    flaky.scheduler.tick()
+    waiting = flaky.scheduler.waiting("q")
+    assert waiting is not None
+    assert (waiting.failures, waiting.failed, waiting.next - waiting.failed) == (
+        1, clock.now(), timedelta(seconds=1)
+    )  # fmt: skip
+    assert "No space left" in str(waiting)
+    assert "next try at 2024-01-01 00:00:20Z" in str(waiting)
+
+
+def test_commits_and_periods_do_not_shorten_a_pause(clock: ManualClock) -> None:
+    flaky = Flaky(clock, Retry(base=10, cap=10))
+    flaky.scheduler.add("q", EveryInterval(2, "SECOND"), sources={"t"})
+    flaky.scheduler.wake("q")
+    for second in range(22):
+        clock.set(START + timedelta(seconds=second))
+        flaky.scheduler.note_commit(second, insert("t"))
+        flaky.scheduler.wake("q")
+        flaky.scheduler.add("q", EveryInterval(2, "SECOND"), sources={"t"})
+        flaky.scheduler.tick()
+    assert flaky.seconds() == [0, 10, 20]
+
+
+def test_what_came_during_a_pause_is_not_lost_when_others_end_it(clock: ManualClock) -> None:
+    flaky = Flaky(clock, Retry(base=10, cap=10))
+    flaky.scheduler.note_commit(1, insert("t"))
+    flaky.scheduler.tick()
+    flaky.scheduler.note_commit(2, insert("t"))
+    assert flaky.scheduler.idle()
+    flaky.broken = False
+    flaky.scheduler.recovered("q")
+    assert flaky.scheduler.busy() == ("q",)
+    flaky.scheduler.recovered("unknown")
+    assert flaky.scheduler.retry("unknown", "") is None
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_an_error_that_is_not_tried_again_ends_the_pauses(clock: ManualClock, passing: bool) -> None:
+    flaky = Flaky(clock, Retry(base=1, cap=1))
+    flaky.scheduler.note_commit(1, insert("t"))
+    flaky.scheduler.tick()
+    if not passing:
+        flaky.on_error = lambda *_: None  # type: ignore[method-assign]
+        flaky.scheduler._on_error = flaky.on_error
+    clock.set(START + timedelta(seconds=1))
+    flaky.scheduler.tick()
+    clock.set(START + timedelta(seconds=30))
+    flaky.scheduler.tick()
+    assert len(flaky.ran) == (3 if passing else 2)
+    assert (flaky.scheduler.waiting("q") is not None) is passing
+
+
+def test_with_the_systems_clock_the_threads_try_again() -> None:
+    flaky = Flaky(SystemClock(), Retry(base=0.01, cap=0.05))
+    flaky.scheduler.start()
+    flaky.scheduler.note_commit(1, insert("t"))
+    deadline = time.monotonic() + LONG
+    while len(flaky.ran) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    flaky.broken = False
+    while flaky.scheduler.waiting("q") is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    count = len(flaky.ran)
+    time.sleep(0.1)
+    flaky.scheduler.shutdown()
+    assert 4 <= count == len(flaky.ran)
 
 
 # ---------------------------------------------------------------- errors, removal, life
