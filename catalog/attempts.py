@@ -24,6 +24,7 @@ from pathlib import Path
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.view import Storage
+from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
 __all__ = ["TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
@@ -107,4 +108,4 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError(f"cannot remove {path}", detail=str(error)) from error
+        raise disk_error(f"remove {path}", error) from error

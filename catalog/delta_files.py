@@ -28,8 +28,9 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
-from cq_engine.catalog.tables import CODEC, data_file, make_durable
+from cq_engine.catalog.tables import CODEC, data_file, make_durable, reading
 from cq_engine.core.columns import Column
+from cq_engine.core.disk import RESTORE, disk_error
 from cq_engine.core.errors import AnalysisError, StorageError
 from cq_engine.core.types import arrow_schema
 
@@ -69,7 +70,7 @@ def add_action(warehouse: str, root: str, file: DataFile, columns: Iterable[Colu
     try:
         found = Path(warehouse, file.path).stat()
     except OSError as error:
-        raise StorageError(f"{file.path} cannot be published", detail=str(error)) from error
+        raise disk_error(f"publish {file.path}", error, warehouse, hint=RESTORE) from error
     if found.st_size != file.bytes:
         raise StorageError(
             f"{file.path} cannot be published",
@@ -112,8 +113,10 @@ def copy_inserts(catalog: Catalog, table: VersionedTable, changes: ChangeSet, ro
         target = Path(
             catalog.warehouse, root, f"inserts-{changes.low}-{changes.id}", f"part-{number:05d}.parquet"
         )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _copy(Path(catalog.warehouse, file.path), target, schema, extra, catalog.limits.publish_batch_rows)
+        source = Path(catalog.warehouse, file.path)
+        with reading(f"copy {file.path} for the change log of {table.name}", catalog.warehouse, [file]):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy(source, target, schema, extra, catalog.limits.publish_batch_rows)
         copies.append(data_file(target, catalog.warehouse, stats))
     return copies
 

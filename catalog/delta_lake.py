@@ -32,7 +32,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.view import Published, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import StorageError
+from cq_engine.core.disk import disk_error
 from cq_engine.core.troubles import Troubles
 
 __all__ = ["APPLICATION", "Publisher"]
@@ -91,7 +91,7 @@ class Publisher:
             commits = self._publish_log(table)
             return commits + (self._publish_table(table) if table.kind == "base" else 0)
         except (DeltaError, OSError) as error:
-            raise StorageError(f"publishing {table.name} to Delta Lake failed", detail=str(error)) from error
+            raise disk_error(f"publish {table.name} to Delta Lake", error, self.catalog.warehouse) from error
 
     def _publish_log(self, table: VersionedTable) -> int:
         catalog = self.catalog

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import remove_tree
+from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
 __all__ = ["doomed_paths", "forget", "remove"]
@@ -37,9 +38,9 @@ def remove(warehouse: str, paths: Iterable[str]) -> tuple[list[str], list[str]]:
                 Path(warehouse, path).unlink(missing_ok=True)
             gone.append(path)
         except OSError as error:
-            problems.append(f"{path}: {error}")
+            problems.append(disk_error(f"remove {path}", error, warehouse).message)
         except StorageError as error:
-            problems.append(f"{path}: {error.detail}")
+            problems.append(error.message)
     return gone, problems
 
 

@@ -161,7 +161,7 @@ class Reading:
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._database.failing_as("cannot read the catalog"), self._database.reading() as connection:
+        with self._database.failing_as("read the catalog"), self._database.reading() as connection:
             yield connection
 
     def _load(self) -> View:

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog.urls import Address
+from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import CatalogError, ConflictError, StorageError
 
 __all__ = ["Database", "local_path", "metadata", "stale"]
@@ -190,14 +191,14 @@ class Database:
             _set_up_sqlite(self.engine, read_only)
 
     @contextmanager
-    def failing_as(self, message: str) -> Iterator[None]:
-        """What the database fails with in the block is a StorageError with `message`, and without secrets."""
+    def failing_as(self, doing: str) -> Iterator[None]:
+        """What the database fails with in the block, which is for `doing`, is a StorageError without secrets."""
         try:
             yield
         except SQLAlchemyError as error:
             said = " ".join(str(getattr(error, "orig", None) or error).split())
             clean = self._address.clean(said)
-            failure = StorageError(message, detail=clean)
+            failure = disk_error(doing, OSError(clean))
             raise failure from (error if clean == said else None)
 
     @contextmanager

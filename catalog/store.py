@@ -27,6 +27,7 @@ from cq_engine.catalog.urls import Address, parse
 from cq_engine.catalog.view import Storage, View, WriteSet, versioned_tables
 from cq_engine.core import faults, interrupts, private
 from cq_engine.core.clock import Clock
+from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import CatalogError, CQError, StorageError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
@@ -82,7 +83,7 @@ class Catalog(Reading):
         if not read_only:
             _make(path, file if url is None else None)
         lease: Lease | None = None
-        with database.failing_as(f"cannot open the catalog {address.shown}"):
+        with database.failing_as(f"open the catalog {address.shown}"):
             try:
                 if read_only:
                     with database.reading() as connection:
@@ -266,7 +267,7 @@ class Catalog(Reading):
             raise CatalogError("the warehouse was closed")
         database = self._database
         with (
-            database.failing_as("cannot write to the catalog"),
+            database.failing_as("write to the catalog"),
             interrupts.deferred(),
             database.writing() as connection,
         ):
@@ -323,8 +324,5 @@ def _make(warehouse: Path, file: Path | None) -> None:
         if file is not None:
             private.touch(file)
     except OSError as error:
-        raise StorageError(
-            f"cannot make the warehouse {warehouse}",
-            detail=error.strerror or str(error),
-            hint="give a directory in which this account may write, on a disk that has room",
-        ) from error
+        hint = "give a directory in which this account may write, on a disk that has room"
+        raise disk_error(f"make the warehouse {warehouse}", error, hint=hint) from error

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -26,10 +27,46 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import DataFile
+from cq_engine.core.disk import RESTORE, disk_error
 
-__all__ = ["data_file", "data_files", "prune", "write_parquet"]
+__all__ = ["damage", "data_file", "data_files", "prune", "reading", "write_parquet", "writing"]
 
 _LONGEST_TEXT = 64
+
+
+@contextmanager
+def reading(doing: str, warehouse: str, files: Iterable[DataFile]) -> Iterator[None]:
+    """A block that reads `files`, for `doing`. What it fails with is a StorageError that says so, and what is wrong with
+    which of the files."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        wrong = next((text for file in files if (text := damage(warehouse, file))), "")
+        raise disk_error(doing, error, warehouse, damage=wrong, hint=RESTORE) from error
+
+
+@contextmanager
+def writing(path: Path, warehouse: str) -> Iterator[None]:
+    """A block that writes the file at `path`. What the system refuses is a StorageError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(f"write {path.relative_to(warehouse).as_posix()}", error, warehouse) from error
+
+
+def damage(warehouse: str, file: DataFile) -> str:
+    """What is wrong with a data file; empty where it is as the catalog says."""
+    path = Path(warehouse, file.path)
+    try:
+        size = path.stat().st_size
+        if size != file.bytes:
+            return f"{file.path} has {size} bytes, the catalog says {file.bytes}"
+        pq.read_metadata(path)
+    except FileNotFoundError:
+        return f"{file.path} is not there"
+    except (OSError, pa.ArrowException) as error:
+        return f"{file.path} is damaged: {str(error).splitlines()[0]}"
+    return ""
 
 
 def data_files(directory: str, warehouse: str, stats_columns: Iterable[str]) -> list[DataFile]:
@@ -47,10 +84,11 @@ def data_files(directory: str, warehouse: str, stats_columns: Iterable[str]) -> 
 
 def data_file(path: Path, warehouse: str, stats_columns: Iterable[str]) -> DataFile:
     """One Parquet file, by its footer."""
-    metadata = pq.read_metadata(path)
+    with writing(path, warehouse):
+        metadata = pq.read_metadata(path)
+        size = path.stat().st_size
     relative = path.relative_to(warehouse).as_posix()
-    stats = _stats(metadata, stats_columns)
-    return DataFile(relative, metadata.num_rows, path.stat().st_size, stats)
+    return DataFile(relative, metadata.num_rows, size, _stats(metadata, stats_columns))
 
 
 def write_parquet(
@@ -62,10 +100,11 @@ def write_parquet(
 ) -> DataFile:
     """Writes `rows` to the absolute `path`, durably, making its directory; in groups of `row_group` rows."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as sink:
-        pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
-        make_durable(sink.fileno())
+    with writing(target, warehouse):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as sink:
+            pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
+            make_durable(sink.fileno())
     return data_file(target, warehouse, stats_columns)
 
 

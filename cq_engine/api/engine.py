@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -41,6 +41,7 @@ from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.query.result import Result, placed
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
+from cq_engine.spark.failures import plain_errors
 from cq_engine.storage.reader import Reader
 from cq_engine.transactions.apply_changes import apply_all
 from cq_engine.transactions.transaction import Transaction
@@ -140,13 +141,13 @@ class Engine(Upkeep, Scheduling):
         """
         self._check_open()
         statement = parse(sql, source, line, column)
-        with locate_errors(sql, statement, source, line, column) as place:
+        with locate_errors(sql, statement, source, line, column) as place, self._plain("run the statement"):
             return placed(statements.execute(statement, self, sql), place)
 
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
         """Runs one statement inside `transaction`."""
         statement = parse(sql)
-        with locate_errors(sql, statement, "<input>", 1, 1) as place:
+        with locate_errors(sql, statement, "<input>", 1, 1) as place, self._plain("run the statement"):
             return placed(transaction.execute(statement, sql), place)
 
     def run_script(self, path_or_text: str | Path) -> list[Result]:
@@ -172,7 +173,8 @@ class Engine(Upkeep, Scheduling):
     def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
         """Commits and wakes the queries that the commit concerns."""
         try:
-            return transaction.commit(commit_time)
+            with self._plain("commit"):
+                return transaction.commit(commit_time)
         finally:  # also where Ctrl-C came when it was durable
             if transaction.commit_version is not None:
                 self.note_commit(transaction.commit_version, transaction.changed)
@@ -189,10 +191,11 @@ class Engine(Upkeep, Scheduling):
     ) -> list[int]:
         """Applies a stream of changes over one or several tables: see `cq_engine.transactions.apply_changes`."""
         self.check_writable()
-        applied = apply_all(
-            self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
-            commit_time=commit_time,
-        )  # fmt: skip
+        with self._plain("apply the changes"):
+            applied = apply_all(
+                self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
+                commit_time=commit_time,
+            )  # fmt: skip
         if applied.versions:
             self.note_commit(applied.versions[-1], applied.tables)
         return applied.versions
@@ -345,6 +348,9 @@ class Engine(Upkeep, Scheduling):
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
+
+    def _plain(self, doing: str) -> AbstractContextManager[None]:
+        return plain_errors(doing, self.catalog.warehouse)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,6 +11,7 @@
      │    └── ResultKeyError  two result rows with one result key
      ├── DestinationError     a delivery failed or a destination does not fit
      ├── StorageError         data files, Delta publishing, retention
+     │    └── DiskError       the system refuses to read or write: no room, no permission, a device that fails
      └── LeaseError           another process holds the warehouse
 
 Each has three parts, as Materialize's style guide asks: `message` (what is wrong, with which object), `detail`
@@ -29,6 +30,7 @@ __all__ = [
     "ConflictError",
     "ConstraintError",
     "DestinationError",
+    "DiskError",
     "LeaseError",
     "Location",
     "RefreshError",
@@ -153,6 +155,10 @@ class DestinationError(CQError):
 
 class StorageError(CQError):
     """Data files, Delta publishing or retention."""
+
+
+class DiskError(StorageError):
+    """The system refuses to read or write: no room, no permission, a device that fails. It can be repeated."""
 
 
 class LeaseError(CQError):

@@ -36,7 +36,7 @@ from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.reader import Reader
-from cq_engine.storage.rows import conform, identity_columns, identity_keys, open_dataset
+from cq_engine.storage.rows import conform, identity_columns, identity_keys
 
 __all__ = ["Merge", "plan_merge", "stats_columns", "write_merge"]
 
@@ -203,7 +203,7 @@ def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]
 def _rows_without_changes(reader: Reader, merge: Merge, file: DataFile, version: int) -> pa.Table:
     """The rows of a file that no change after `version` names."""
     columns = merge.table.physical_columns
-    rows = conform(open_dataset(reader.paths([file]), columns).to_table(), columns)
+    rows = conform(reader.read_files(merge.table, [file], columns), columns)
     places = _suspects(rows, merge.restrict)
     keys = identity_keys(rows.take(places), identity_columns(merge.table))
     obsolete = [p for p, key in zip(places.to_pylist(), keys) if merge.changed.get(key, -1) > version]

@@ -18,6 +18,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
+from cq_engine.spark.failures import plain_errors
 
 __all__ = ["Maintenance"]
 
@@ -113,8 +114,9 @@ class Maintenance:
             if self._stopping:
                 break
             try:
-                if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
-                    done.append(table.name)
+                with plain_errors(f"merge the changes of {table.name}", self.services.catalog.warehouse):
+                    if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
+                        done.append(table.name)
                 reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
                 continue

@@ -17,7 +17,7 @@ from enum import Enum
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.core.errors import CQError, RefreshError
+from cq_engine.core.errors import CQError, DiskError, RefreshError
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import Decision
 from cq_engine.refresh.binding import IntervalBinder
@@ -29,9 +29,11 @@ from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.failures import plain_errors
 
 __all__ = ["Refresh", "Refresher"]
+
+_UNFORESEEN = "this is a fault of cq-engine: report it; ALTER CONTINUOUS QUERY … RESUME tries again"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Refresher:
         return pending_interval(self.services.catalog, query, compiled, upto)
 
     def refresh(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Refresh:
-        """Processes everything committed. Raises RefreshError; the query's position is then where it was."""
+        """Processes everything committed. Raises RefreshError, DiskError where it can be tried again as it is; the
+        query's position is then where it was."""
         started = time.monotonic()
         interval = self.interval(query, compiled, upto)
         if interval.b <= interval.a:
@@ -117,17 +120,24 @@ class Refresher:
 
     def _compute(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | NoChange:
         try:
-            choice = self._choose(query, compiled, interval)
-            while isinstance(choice, Choice):
-                outcome = self._run(query, compiled, interval, choice)
-                if isinstance(outcome, Outcome):
-                    return outcome
-                choice = self._fall_back(query, compiled, interval, choice, outcome)
-            return choice
-        except SPARK_ERRORS as error:
-            raise _refresh_error(query, interval, translate_spark_error(error)) from error
+            with plain_errors(f"refresh {query.name}", self.services.catalog.warehouse):
+                return self._computed(query, compiled, interval)
+        except DiskError:
+            raise  # of the machine, not of the query: it can be tried again
         except CQError as error:
             raise _refresh_error(query, interval, error) from error
+        except Exception as error:
+            unforeseen = CQError(f"internal error: {type(error).__name__}: {error}", hint=_UNFORESEEN)
+            raise _refresh_error(query, interval, unforeseen) from error
+
+    def _computed(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | NoChange:
+        choice = self._choose(query, compiled, interval)
+        while isinstance(choice, Choice):
+            outcome = self._run(query, compiled, interval, choice)
+            if isinstance(outcome, Outcome):
+                return outcome
+            choice = self._fall_back(query, compiled, interval, choice, outcome)
+        return choice
 
     # ------------------------------------------------------------ plan
 

@@ -13,7 +13,17 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.emit import quote
-from cq_engine.core.errors import AnalysisError, CQError, CQSyntaxError, Location, location_at
+from cq_engine.catalog.attempts import TOPS
+from cq_engine.core.disk import RESTORE, disk_error, system_reason
+from cq_engine.core.errors import (
+    AnalysisError,
+    CQError,
+    CQSyntaxError,
+    Location,
+    StorageError,
+    location_at,
+)
+from cq_engine.grammar.nesting import MAX_LEVELS
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -28,6 +38,7 @@ SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 
 __all__ = [
     "SPARK_ERRORS",
+    "TOO_COMPLEX",
     "Composed",
     "analysed_plan",
     "explained_sql",
@@ -39,6 +50,12 @@ __all__ = [
     "trace",
     "translate_spark_error",
 ]
+
+TOO_COMPLEX = (
+    f"at most {MAX_LEVELS} levels of brackets and CASE, and some hundreds of operators in a row, can be read: write lists "
+    "with IN, and parts of the query as common table expressions"
+)
+"""What to do about a statement that a stack does not hold."""
 
 _counter = itertools.count(1)
 _token = secrets.token_hex(3)
@@ -127,21 +144,46 @@ def translate_spark_error(
         positions: steps back from the text that Spark saw to `text`: piece starts there → here (negative: nowhere).
 
     Returns:
-        CQSyntaxError for text that does not parse, AnalysisError for names and types, else CQError. The message is
+        CQSyntaxError for text that does not parse, AnalysisError for names and types, StorageError for files that
+        cannot be read or written, else CQError. The message is
         Spark's first paragraph without error class, SQL state, query context and plan; `detail` is the error class.
     """
     if isinstance(error, CQError):
         return error
     condition = _condition(error)
+    unread = _storage_error(error, condition)
+    if unread is not None:
+        return unread
     message = _message(error, names or {})
     detail = f"Spark error class {condition}" if condition else ""
     location = _location(error, text, source, positions) if text is not None else None
     kind: type[CQError] = CQError
+    if condition == "FAILED_TO_PARSE_TOO_COMPLEX" or "java.lang.StackOverflowError" in str(error):
+        return AnalysisError(
+            "the statement is nested too deeply for Spark", hint=TOO_COMPLEX, location=location
+        )
     if isinstance(error, ParseException):
         kind = CQSyntaxError
     elif isinstance(error, AnalysisException):
         kind = AnalysisError
     return kind(message, detail=detail, hint=_hint(condition), location=location)
+
+
+_OURS = re.compile(rf"/((?:{'|'.join(TOPS)})/[^/\s]+/[^\s:]+\.parquet)")
+_CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_IO = re.compile(r"(?:IO|FileNotFound|FileSystem|AccessDenied|FS)(?:Exception|Error)\b")
+
+
+def _storage_error(error: BaseException, condition: str) -> StorageError | None:
+    """The error where a file of the warehouse, or the disk, is what Spark has trouble with."""
+    text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}"
+    ours = _OURS.search(text)
+    unread = condition.startswith("FAILED_READ_FILE") or (condition == "PATH_NOT_FOUND" and ours is not None)
+    if not unread and not (_IO.search(text) and system_reason(OSError(text)) is not None):
+        return None
+    what = f"read {ours[1]}" if ours is not None and unread else "read or write what the statement needs"
+    causes = ["it is not there"] if "NOT_" in condition else _CAUSE.findall(text)
+    return disk_error(what, OSError(causes[-1] if causes else _message(error, {})), hint=RESTORE)
 
 
 class Composed:

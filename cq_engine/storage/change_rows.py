@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce, wraps
 from typing import Any, TypeVar, cast
@@ -13,6 +14,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cq_engine.catalog import tables
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -28,7 +30,7 @@ from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import spark_schema
 from cq_engine.spark.arrow_io import from_arrow
-from cq_engine.spark.sql import quote
+from cq_engine.spark.sql import SPARK_ERRORS, quote, translate_spark_error
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
 __all__ = ["ChangeReader", "retry_reading"]
@@ -75,7 +77,21 @@ class ChangeReader:
         """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
         if not files:
             return self.frame(empty(columns), columns)
-        return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
+        try:
+            return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
+        except SPARK_ERRORS as error:  # Spark looks for them at once
+            raise translate_spark_error(error) from error
+
+    def read_files(
+        self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
+    ) -> pa.Table:
+        """Parquet files of `table` as Arrow. Raises StorageError."""
+        with self.reading(table, files):
+            return open_dataset(self.paths(files), columns).to_table()
+
+    def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
+        """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""
+        return tables.reading(f"read the rows of {table.name}", self.catalog.warehouse, files)
 
     def paths(self, files: Sequence[DataFile]) -> list[str]:
         """The absolute paths of data files."""
@@ -189,9 +205,8 @@ class ChangeReader:
         constant = {COMMIT_VERSION} if one else set()
         if change_set.insert_only:
             constant.add(CHANGE_TYPE)
-        rows = open_dataset(
-            self.paths(change_set.files), [c for c in columns if c.name not in constant]
-        ).to_table()
+        stored = [c for c in columns if c.name not in constant]
+        rows = self.read_files(table, change_set.files, stored)
         if one:
             rows = rows.append_column(COMMIT_VERSION, pa.array([change_set.low] * rows.num_rows, pa.int64()))
         if change_set.insert_only:

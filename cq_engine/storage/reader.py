@@ -41,7 +41,6 @@ from cq_engine.storage.rows import (
     empty,
     identity_columns,
     identity_keys,
-    open_dataset,
 )
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
@@ -111,7 +110,8 @@ class Reader(ChangeReader):
         names = {*table.identity, *restrict, *(c.name for c in columns if wanted is None or c.name in wanted)}
         read = [c for c in columns if c.name in names]
         opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
-        rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows)
+        with self.reading(table, files):
+            rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows)
         return None if rows is None else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
@@ -260,9 +260,7 @@ class Reader(ChangeReader):
             return None
         resident = ResidentImage(table.physical_columns, table.identity)
         if layout.snapshot:
-            resident.load(
-                open_dataset(self.paths(layout.snapshot), table.physical_columns).to_table(), layout.base
-            )
+            resident.load(self.read_files(table, layout.snapshot, table.physical_columns), layout.base)
         resident.advance(changes, version)
         return (
             resident

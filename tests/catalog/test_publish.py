@@ -282,7 +282,7 @@ class TestFaults:
     ) -> None:
         bulk(catalog, sample, [1])
         next(Path(catalog.warehouse).rglob("*.parquet")).unlink()
-        with pytest.raises(StorageError, match="publishing"):
+        with pytest.raises(StorageError, match="is not there"):
             publisher.publish()
 
     def test_a_removed_delta_table_is_built_again(
@@ -378,7 +378,7 @@ class TestTroubles:
         (changes,) = catalog.changes(sample.orders.id, 0, 9)
         path = Path(catalog.warehouse, changes.files[0].path)
         path.rename(path.with_suffix(".away"))
-        with pytest.raises(StorageError, match=f"{changes.files[0].path} cannot be published"):
+        with pytest.raises(StorageError, match=f"cannot publish {changes.files[0].path}"):
             Publisher(catalog).publish()
         assert self.published(catalog) == {1: 0, 6: 1, 7: 1}
         path.with_suffix(".away").rename(path)
