@@ -79,4 +79,6 @@ def _spark(error: BaseException) -> bool | None:
         return False
     if "Py4JError" in kinds and "Py4JJavaError" not in kinds and "Trace:" not in text:
         return True
-    return True if _OF_MACHINE.search(text) else None
+    if _OF_MACHINE.search(text):
+        return True
+    return False if "FAILED_READ_FILE" in text else None  # cut off, or no Parquet
