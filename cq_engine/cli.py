@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cq_engine.core.errors import CQError
-from cq_engine.launch import prestart as ahead
+from cq_engine.launch import prestart
 
 if TYPE_CHECKING:
     from cq_engine.repl.ports import EngineLike
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[Namespace], int] = options.command
     try:
         code = command(options)
-        ahead.prepare_later()
+        prestart.prepare_later()
         return code
     except CQError as error:
         _complain(error)
@@ -236,7 +236,7 @@ def _run(options: Namespace) -> int:
 
 
 def _execute(options: Namespace) -> int:
-    shell = _shell(options, start_spark=any(map(ahead.needs_spark, options.c)))
+    shell = _shell(options, start_spark=any(map(prestart.needs_spark, options.c)))
     return _run_unattended(shell, options, lambda: all(shell.run_text(sql, "<command>") for sql in options.c))
 
 
@@ -305,8 +305,8 @@ def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shel
     from cq_engine.repl.shell import Settings, Shell
 
     _check_warehouse(options.warehouse)
-    begin_spark = (lambda: ahead.start_spark(options.conf)) if start_spark else None
-    opening = Opening(lambda: _connect(options), start_spark=start_spark, ahead=begin_spark, hold=hold)
+    begin_spark = (lambda: prestart.start_spark(options.conf)) if start_spark else None
+    opening = Opening(lambda: _connect(options), start_spark=start_spark, prestart=begin_spark, hold=hold)
     settings = Settings(timing=options.timing, limit=options.limit, format=options.format)
     return Shell(opening, options.warehouse, settings)
 

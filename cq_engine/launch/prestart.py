@@ -21,9 +21,9 @@ def needs_spark(sql: str) -> bool:
 
 def start_spark(conf: Iterable[tuple[str, str]]) -> None:
     """Starts Spark for the engine that is being opened with these options; to be called in a thread."""
-    from cq_engine.launch.session import start_ahead
+    from cq_engine.launch.session import prestart
 
-    start_ahead({name: value for name, value in conf if name.startswith("spark.")})
+    prestart({name: value for name, value in conf if name.startswith("spark.")})
 
 
 def prepare_later() -> None:

@@ -29,9 +29,9 @@ from cq_engine.launch.java import Java, has_launched, launch_environment
 __all__ = [
     "interrupt",
     "missing_archive",
+    "prestart",
     "spark_session",
     "spark_session_in_background",
-    "start_ahead",
     "warm",
 ]
 
@@ -76,11 +76,11 @@ _starting = threading.Lock()
 class _Started:
     """What is known of the Spark that this process has started."""
 
-    ahead: SparkSession | None = None
-    """The session that `start_ahead` started, until somebody asks for it."""
+    prestarted: SparkSession | None = None
+    """The session that `prestart` started, until somebody asks for it."""
     launching: bool = False
     """True while a Spark is being started."""
-    ahead_conf: Mapping[str, str] = field(default_factory=dict)
+    prestart_conf: Mapping[str, str] = field(default_factory=dict)
     archive: Path | None = None
     """The archive of classes that the start would have used, had it been there."""
 
@@ -105,18 +105,18 @@ def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
     conf = {} if conf is None else dict(conf)
     with _starting:
         running = _running()
-        ahead, _started.ahead = _started.ahead, None
+        prestarted, _started.prestarted = _started.prestarted, None
         if (
-            ahead is not None
+            prestarted is not None
             and running is not None
-            and ahead.sparkContext is running.sparkContext  # and has not been stopped since
-            and conf == _started.ahead_conf
+            and prestarted.sparkContext is running.sparkContext  # and has not been stopped since
+            and conf == _started.prestart_conf
         ):
-            return ahead
+            return prestarted
         return _start(conf) if running is None else _sibling(running, conf)
 
 
-def start_ahead(conf: Mapping[str, str]) -> None:
+def prestart(conf: Mapping[str, str]) -> None:
     """Starts the Spark that the next `spark_session(conf)` gives, which waits for it; called in a thread of its own.
 
     So Java starts while the rest of the program is being imported. What goes wrong here goes wrong again in
@@ -125,8 +125,8 @@ def start_ahead(conf: Mapping[str, str]) -> None:
     with _starting:
         if _running() is None:
             with contextlib.suppress(Exception):
-                _started.ahead_conf = dict(conf)
-                _started.ahead = _start(conf)
+                _started.prestart_conf = dict(conf)
+                _started.prestarted = _start(conf)
 
 
 def missing_archive() -> Path | None:

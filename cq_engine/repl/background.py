@@ -25,7 +25,7 @@ class Opening:
     Args:
         connect: opens the engine.
         start_spark: asks the engine for its Spark as soon as it is open.
-        ahead: begins to start that Spark, in a thread of its own, while the engine's modules are being imported.
+        prestart: begins to start that Spark, in a thread of its own, while the engine's modules are being imported.
         hold: does nothing before `begin` or the first question for the engine: imports would delay the prompt.
     """
 
@@ -34,12 +34,12 @@ class Opening:
         connect: Callable[[], EngineLike],
         *,
         start_spark: bool = False,
-        ahead: Callable[[], None] | None = None,
+        prestart: Callable[[], None] | None = None,
         hold: bool = False,
     ) -> None:
         self._connect = connect
         self._start_spark = start_spark
-        self._ahead = ahead
+        self._prestart = prestart
         self._opened: Future[EngineLike] = Future()
         self._spark_tried = threading.Event()
         self._beginning = threading.Lock()
@@ -53,8 +53,8 @@ class Opening:
             if self._begun:
                 return
             self._begun = True
-        if self._ahead is not None:
-            threading.Thread(target=self._ahead, name="cq-spark-ahead", daemon=True).start()
+        if self._prestart is not None:
+            threading.Thread(target=self._prestart, name="cq-spark-prestart", daemon=True).start()
         threading.Thread(target=self._open, name="cq-open", daemon=True).start()
 
     def engine(self, cancelled: threading.Event | None = None) -> EngineLike | None:

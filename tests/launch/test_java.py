@@ -106,8 +106,8 @@ def test_the_shim_tells_when_it_is_needed_no_longer(tmp_path: Path) -> None:
 def test_leaving_while_spark_starts_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "import threading\n"
-        "from cq_engine import session\n"
-        "threading.Thread(target=session.start_ahead, args=({},), daemon=True).start()\n"
+        "from cq_engine.launch import session\n"
+        "threading.Thread(target=session.prestart, args=({},), daemon=True).start()\n"
         "while not session._started.launching: pass\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}

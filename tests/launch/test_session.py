@@ -73,13 +73,13 @@ def test_a_session_started_ahead_is_given_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(session_module, "_running", lambda: running[-1] if running else None)
     monkeypatch.setattr(session_module, "_start", start)
     monkeypatch.setattr(session_module, "_sibling", lambda spark, conf: ("beside", spark))
-    session_module.start_ahead({"spark.a": "1"})
+    session_module.prestart({"spark.a": "1"})
     assert spark_session({"spark.a": "1"}) is running[0]
     assert spark_session({"spark.a": "1"}) == ("beside", running[0])
-    session_module.start_ahead({"spark.a": "1"})
+    session_module.prestart({"spark.a": "1"})
     assert len(running) == 1
     running.clear()
-    session_module.start_ahead({"spark.a": "1"})
+    session_module.prestart({"spark.a": "1"})
     assert spark_session({"spark.a": "2"}) == ("beside", running[0])
 
 
@@ -89,6 +89,6 @@ def test_a_start_ahead_that_fails_leaves_the_error_to_the_session(monkeypatch: p
 
     monkeypatch.setattr(session_module, "_running", lambda: None)
     monkeypatch.setattr(session_module, "_start", fails)
-    session_module.start_ahead({})
+    session_module.prestart({})
     with pytest.raises(CQError, match="no Java"):
         spark_session({})

@@ -60,7 +60,9 @@ def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:
         if path.suffix in {".py", ".lark", ".properties", ".sql"} or path.name == "py.typed"
     }
     assert expected <= set(names), sorted(expected - set(names))
-    assert {"cq_engine/py.typed", "cq_engine/launch/log4j2.properties", "cq_engine/grammar/cq.lark"} <= set(names)
+    assert {"cq_engine/py.typed", "cq_engine/launch/log4j2.properties", "cq_engine/grammar/cq.lark"} <= set(
+        names
+    )
 
 
 def test_no_tests_or_caches_are_in_the_wheel(names: list[str]) -> None:

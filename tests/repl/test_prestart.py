@@ -61,7 +61,7 @@ class Calls:
         return self.connected[-1]
 
     def opening(self, **options: Any) -> Opening:
-        return Opening(self.connect, start_spark=True, ahead=self.ahead.set, **options)
+        return Opening(self.connect, start_spark=True, prestart=self.ahead.set, **options)
 
 
 @pytest.fixture
