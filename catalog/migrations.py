@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 4
+VERSION = 5
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -48,11 +48,21 @@ def _directories(connection: Connection) -> None:
             connection.execute(schema.meta.insert().values(key=key, value=value))
 
 
+def _journal(connection: Connection) -> None:
+    """What each write changed is recorded from now on."""
+    schema.journal.create(connection, checkfirst=True)
+
+
 _NUMBERS = {"next_id": "1", "definitions": "0"}
 _LONGEST = 255
 """Characters of a name in the file systems that there are."""
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _doomed_files, 2: _query_groups, 3: _directories}
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
+    1: _doomed_files,
+    2: _query_groups,
+    3: _directories,
+    4: _journal,
+}
 """From version n to n + 1, by n."""
 
 

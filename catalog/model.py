@@ -295,3 +295,5 @@ class CatalogState:
     next_id: int = 1
     functions: Mapping[str, SqlFunction] = field(default_factory=dict)
     groups: Mapping[str, QueryGroup] = field(default_factory=dict)
+    edition: int | None = field(default=None, compare=False)
+    """Of the definitions in the catalog that this was derived from: what is derived from older ones is not written."""

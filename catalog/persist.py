@@ -227,7 +227,8 @@ def load(connection: Connection) -> View:
     """Everything but change rows and the history of refreshes."""
     view = View()
     view.generation = generation(connection)
-    view.state, view.definitions = _load_state(connection)
+    view.state = _load_state(connection)
+    view.definitions = view.state.edition or 0
     for row in connection.execute(sa.select(schema.commits).order_by(schema.commits.c.version)):
         view.commits.add(row.version, row.committed)
     for row in connection.execute(sa.select(schema.statuses)):
@@ -247,8 +248,8 @@ def load(connection: Connection) -> View:
     return view
 
 
-def _load_state(connection: Connection) -> tuple[CatalogState, int]:
-    """The definitions, and how often they have changed."""
+def _load_state(connection: Connection) -> CatalogState:
+    """The definitions; their edition is how often they have changed."""
     tables: dict[str, Table] = {}
     queries: dict[str, ContinuousQuery] = {}
     functions: dict[str, SqlFunction] = {}
@@ -264,14 +265,14 @@ def _load_state(connection: Connection) -> tuple[CatalogState, int]:
             functions[row.name] = documents.function_from_text(row.document)
     numbers: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(schema.meta))}
     in_order_of_id = sorted(tables.items(), key=lambda item: item[1].storage.id)
-    state = CatalogState(
+    return CatalogState(
         dict(in_order_of_id),
         dict(sorted(queries.items(), key=lambda item: item[1].id)),
         int(numbers["next_id"]),
         functions,
         groups,
+        int(numbers["definitions"]),
     )
-    return state, int(numbers["definitions"])
 
 
 def _load_layouts(connection: Connection, view: View) -> None:

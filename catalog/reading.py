@@ -12,12 +12,12 @@ from datetime import datetime
 import pyarrow as pa
 import sqlalchemy as sa
 
-from cq_engine.catalog import persist
+from cq_engine.catalog import journal, persist
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
 from cq_engine.catalog.schema import Database
-from cq_engine.catalog.view import View
+from cq_engine.catalog.view import View, WriteSet
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CatalogError, StorageError
 from cq_engine.core.limits import Limits
@@ -32,7 +32,8 @@ class Reading:
     """The base of `Catalog`. `lock` is the commit lock; `cache` has change rows.
 
     Memory follows from the database: after a write that an exception, of whatever kind, has left in doubt, it is read
-    again before anybody looks at it.
+    again before anybody looks at it. What other processes write is followed write by write, by the journal
+    (catalog/journal.py).
     """
 
     def __init__(self, database: Database, read_only: bool, limits: Limits) -> None:
@@ -48,15 +49,20 @@ class Reading:
 
     @property
     def view(self) -> View:
-        """What is known now; a read-only catalog reads it again where the database has changed."""
-        if self._doubtful:
-            self._follow()
+        """What is known now; a read-only catalog asks the database first."""
         if self.read_only:
-            with self._reading() as connection:
-                changed = persist.generation(connection) != self._view.generation
-                if changed:
-                    self._view = persist.load(connection)
+            self.follow()
+        elif self._doubtful:
+            self._read_again()
         return self._view
+
+    def follow(self) -> None:
+        """Takes in what other processes have written; without news this costs microseconds."""
+        if self._doubtful:
+            self._read_again()
+        if self._database.generation() != self._view.generation:
+            with self.lock, interrupts.deferred(), self._reading() as connection:
+                self._catch_up(connection)
 
     @property
     def state(self) -> CatalogState:
@@ -131,6 +137,7 @@ class Reading:
         with self._reading() as connection:
             data = persist.read_inline(connection, [change_set.id]).get(change_set.id)
         if data is None:
+            self.follow()
             raise StorageError(
                 f"change set {change_set.id} of versioned table {change_set.table_id} is not inline",
                 detail="it was flushed to a file or dropped since its layout was read",
@@ -171,9 +178,34 @@ class Reading:
     def _look_again(self) -> None:
         self._doubtful = True
         with suppress(StorageError):  # then whoever looks next is told
-            self._follow()
+            self._read_again()
 
-    def _follow(self) -> None:
+    def _catch_up(self, connection: sa.Connection) -> None:
+        """Applies what the journal has after this view, in a transaction; reads everything where it begins later."""
+        view = self._view
+        newest = persist.generation(connection)
+        steps = journal.read_after(connection, view.generation)
+        if [number for number, _ in steps] != list(range(view.generation + 1, newest + 1)):
+            self._view = persist.load(connection)
+            return
+        self._doubtful = True
+        for _, text in steps:
+            self._show(view, journal.from_text(text, view))
+        self._doubtful = False
+
+    def _show(self, view: View, writes: WriteSet) -> None:
+        """Memory has what the database has."""
+        view.apply(writes)
+        for staged in writes.staged:
+            if staged.rows is not None:
+                self.cache.put(staged.changes, staged.rows)
+        for replaced in writes.replaced:
+            for old in replaced.old:
+                self.cache.discard(old)
+            if replaced.rows is not None:
+                self.cache.put(replaced.new, replaced.rows)
+
+    def _read_again(self) -> None:
         """Reads everything that memory holds again."""
         with self.lock, interrupts.deferred():
             if self._doubtful:

@@ -6,16 +6,17 @@ JSON documents (catalog/documents.py); change rows are Arrow IPC streams (catalo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cq_engine.catalog.urls import Address
 from cq_engine.core.disk import disk_error
@@ -136,6 +137,12 @@ change_sets = _table(
     sa.Column("files", sa.Text, nullable=False),
 )
 
+journal = _table(
+    "journal",  # what each write changed of what processes keep in memory (catalog/journal.py)
+    sa.Column("generation", _Big, primary_key=True, autoincrement=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
 inline = _table(
     "inline",
     sa.Column(
@@ -189,6 +196,9 @@ class Database:
             ) from error
         if self.is_sqlite:
             _set_up_sqlite(self.engine, read_only)
+        self._peeking = threading.Lock()
+        self._peek: Connection | None = None
+        """A connection that is kept to look at the counter of writes."""
 
     @contextmanager
     def failing_as(self, doing: str) -> Iterator[None]:
@@ -220,6 +230,34 @@ class Database:
             with chosen.begin():
                 yield chosen
 
+    def generation(self) -> int:
+        """How many writes there have been."""
+        with self._peeking, self.failing_as("read the catalog"):
+            try:
+                if self._peek is None:
+                    self._peek = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                cursor = (
+                    self._peek.connection.cursor()
+                )  # past SQLAlchemy: this is asked for before every statement
+                try:
+                    cursor.execute(f"SELECT generation FROM {lease.name}")
+                    ((number,),) = cursor.fetchall()
+                    return int(number)
+                finally:
+                    cursor.close()
+            except Exception as error:
+                self._forget_peek()
+                if isinstance(error, SQLAlchemyError):
+                    raise
+                raise OperationalError("read the counter of writes", None, error) from error
+
+    def _forget_peek(self) -> None:
+        peek, self._peek = self._peek, None
+        if peek is not None:
+            with suppress(Exception):
+                peek.invalidate()
+                peek.close()
+
     def now(self, connection: Connection) -> int:
         """Microseconds since 1970 by the clock that all processes on this database share."""
         if self.is_sqlite:
@@ -230,6 +268,8 @@ class Database:
         return int(seconds)
 
     def close(self) -> None:
+        with self._peeking:
+            self._forget_peek()
         self.engine.dispose()
 
 

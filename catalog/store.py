@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.catalog import garbage, migrations, persist, schema
+from cq_engine.catalog import garbage, journal, migrations, persist, schema
 from cq_engine.catalog.attempts import TOPS, Attempt, attempt_directories, new_attempt_id, roots
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import VersionedTable
@@ -141,6 +141,7 @@ class Catalog(Reading):
                 resolve(view, writes)
                 with self._transaction(view) as connection:
                     persist.write(connection, writes, view, self._database.now(connection))
+                    journal.add(connection, view.generation + 1, writes)
                     if attempt is not None:
                         self._use(connection, attempt.id)
                     if also is not None:
@@ -153,16 +154,6 @@ class Catalog(Reading):
                 raise
             if attempt is not None:
                 self._live_attempts.discard(attempt.id)
-
-    def _show(self, view: View, writes: WriteSet) -> None:
-        view.apply(writes)
-        for staged in writes.staged:
-            if staged.rows is not None:
-                self.cache.put(staged.changes, staged.rows)
-        for replaced in writes.replaced:
-            for old in replaced.old:
-                self.cache.discard(old)
-            self.cache.put(replaced.new, replaced.rows)
 
     def check_lease(self) -> None:
         """Raises LeaseError where another process has taken the warehouse over: before anything is done outside the

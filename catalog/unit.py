@@ -57,7 +57,7 @@ class UnitOfWork:
             return
         number = self._new_id()
         changes = ChangeSet(table.id, low, high, rows.num_rows, kinds_of(rows), inline_id=number, id=number)
-        self.writes.staged.append(Staged(table, changes, encode(rows), rows))
+        self.writes.staged.append(Staged(table.name, changes, encode(rows), rows))
 
     def add_change_files(
         self,
@@ -89,7 +89,7 @@ class UnitOfWork:
                 insert_only=insert_only,
                 id=self._new_id(),
             )
-            self.writes.staged.append(Staged(table, changes))
+            self.writes.staged.append(Staged(table.name, changes))
 
     def advance_snapshot(
         self, table: VersionedTable, version: int, add: Sequence[DataFile], remove: Sequence[str]
@@ -136,6 +136,8 @@ def resolve(view: View, writes: WriteSet) -> None:
         if place and writes.commits[place - 1][0] >= version:
             raise StorageError("commit versions of one transaction must increase")
     if writes.state is not None:
+        if writes.state.edition not in (None, view.state.edition):
+            raise stale("what is defined")
         writes.state = carry_on(view.state, writes.state)
         if writes.state.next_id < view.state.next_id:  # an id is never given twice
             writes.state = replace(writes.state, next_id=view.state.next_id)
@@ -144,7 +146,7 @@ def resolve(view: View, writes: WriteSet) -> None:
     gone = writes.diff.gone if writes.diff is not None else frozenset()
     new = {table.id for table in put}
     known = view.tables()
-    named = {s.table.id: s.table.name for s in writes.staged}
+    named = {s.changes.table_id: s.name for s in writes.staged}
     named.update({a.table_id: f"table {a.table_id}" for a in writes.advances})
     for table_id, name in named.items():
         if table_id not in new and (table_id not in known or table_id in gone):

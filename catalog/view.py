@@ -40,6 +40,7 @@ __all__ = [
     "Storage",
     "View",
     "WriteSet",
+    "tables_of",
     "versioned_tables",
 ]
 
@@ -71,9 +72,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Staged:
-    """A change set to be added, with its rows where they are inline."""
+    """A change set to be added to the table `name`, with its rows where they are inline and this process's."""
 
-    table: VersionedTable
+    name: str
     changes: ChangeSet
     data: bytes | None = None
     rows: pa.Table | None = None
@@ -91,12 +92,12 @@ class Advance:
 
 @dataclass(frozen=True)
 class Replaced:
-    """A flush: `new`, in a file, takes the place of inline change sets. `rows` go to the cache."""
+    """A flush: `new`, in a file, takes the place of inline change sets. `rows`, where they are known, go to the cache."""
 
     table_id: int
     old: tuple[ChangeSet, ...]
     new: ChangeSet
-    rows: pa.Table
+    rows: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class View:
         self.generation = -1
         """How many writes it has seen: that of the database, or it does not know all of it."""
         self.definitions = 0
-        """How many of these concerned definitions."""
+        """How many of these concerned definitions: the edition of the state."""
         self.state = CatalogState()
         self.commits = CommitIndex()
         self.layouts: dict[int, TableLayout] = {}
@@ -239,8 +240,8 @@ class View:
         after: list[VersionedTable] = []
         pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *groups]
         for _, was, now in pairs:
-            before += [] if was is None else _tables_of(was)
-            after += [] if now is None else _tables_of(now)
+            before += [] if was is None else tables_of(was)
+            after += [] if now is None else tables_of(now)
         replaced = [n for n, was, now in queries if was and (now is None or now.id != was.id)]
         return StateDiff(
             tuple(now for _, _, now in tables if now is not None),
@@ -297,7 +298,8 @@ class View:
             known.pop(table_id, None)
         known.update((table.id, table) for table in writes.diff.put_storage)
         self.definitions += 1
-        self._show(writes.state, known)
+        kept = _only_readiness(self.state, writes.diff)
+        self._show(replace(writes.state, edition=self.state.edition if kept else self.definitions), known)
 
     def _apply_storage(self, writes: WriteSet) -> None:
         if writes.next_id > self.state.next_id:
@@ -344,6 +346,15 @@ def changed(
     return pairs
 
 
+def _only_readiness(state: CatalogState, diff: StateDiff) -> bool:
+    """Whether nothing changes but how far query groups are (`QueryGroup.ready`), which no definition builds on."""
+    known = [state.groups.get(group.name) for group in diff.put_groups]
+    same = all(a is not None and replace(a, ready=b.ready) == b for a, b in zip(known, diff.put_groups))
+    return same and diff == StateDiff(
+        (), (), (), (), (), frozenset(), put_groups=diff.put_groups, put_storage=diff.put_storage
+    )
+
+
 def _removed_names(pairs: list[tuple[str, _Definition | None, _Definition | None]]) -> tuple[str, ...]:
     return tuple(name for name, _, now in pairs if now is None)
 
@@ -355,10 +366,10 @@ def versioned_tables(state: CatalogState) -> Mapping[int, VersionedTable]:
         *state.queries.values(),
         *state.groups.values(),
     ]
-    return {table.id: table for each in definitions for table in _tables_of(each)}
+    return {table.id: table for each in definitions for table in tables_of(each)}
 
 
-def _tables_of(definition: _Stored) -> list[VersionedTable]:
+def tables_of(definition: Table | ContinuousQuery | QueryGroup) -> list[VersionedTable]:
     """The versioned tables of a definition. A query group's member has none of its own."""
     if isinstance(definition, Table):
         return [definition.storage]

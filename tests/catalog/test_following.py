@@ -1,0 +1,83 @@
+"""A process's memory follows what another one writes: write by write, from the journal, not by reading everything again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cq_engine.catalog import journal, persist, schema
+from cq_engine.catalog.model import QueryStatus
+from cq_engine.catalog.store import Catalog
+from tests.catalog.test_interrupts import Work, check_memory
+
+Open = Callable[..., Catalog]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that the whole catalog is read."""
+    seen: list[int] = []
+    load = persist.load
+
+    def counting(connection: Any) -> Any:
+        seen.append(1)
+        return load(connection)
+
+    monkeypatch.setattr(persist, "load", counting)
+    return seen
+
+
+def test_it_follows_whatever_is_written(
+    catalog: Catalog, open_catalog: Open, sample: Any, loads: list[int]
+) -> None:
+    reader = open_catalog(read_only=True)
+    with catalog.write() as unit:
+        unit.set_status("big", QueryStatus(0))
+    work = Work(catalog, sample, random.Random(5))
+    for _ in range(150):
+        work.step()
+        work.look()
+        before = len(loads)
+        _ = reader.view
+        assert len(loads) == before, "it has read everything"
+        check_memory(reader)
+    work.check(reader)
+    assert len(work.keys) > 20
+    assert reader.refreshes("big")
+
+
+def test_who_is_far_behind_reads_everything_again(
+    catalog: Catalog, open_catalog: Open, sample: Any, loads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEPT", 10)
+    monkeypatch.setattr(journal, "_TRIM", 5)
+    reader = open_catalog(read_only=True)
+    for key in range(40):
+        sample.commit(catalog, [key])
+    with catalog._database.reading() as connection:
+        assert len(connection.execute(schema.journal.select()).all()) < 20
+    before = len(loads)
+    assert reader.newest_version == 40
+    assert len(loads) == before + 1
+    check_memory(reader)
+    sample.commit(catalog, [99])
+    assert reader.newest_version == 41
+
+
+def test_rows_that_are_flushed_meanwhile_are_asked_for_again(
+    catalog: Catalog, open_catalog: Open, sample: Any
+) -> None:
+    from cq_engine.catalog.flush import flush
+    from cq_engine.core.errors import StorageError
+
+    sample.commit(catalog, [1])
+    reader = open_catalog(read_only=True)
+    (before,) = reader.changes(sample.orders.id, 1, 1)
+    flush(catalog)
+    with pytest.raises(StorageError, match="not inline"):
+        reader.inline(before)
+    (after,) = reader.changes(sample.orders.id, 1, 1)
+    assert after.files
