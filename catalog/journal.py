@@ -16,7 +16,17 @@ from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import documents, schema
 from cq_engine.catalog.commits import from_micros, to_micros
-from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, QueryStatus
+from cq_engine.catalog.model import (
+    CatalogState,
+    ChangeSet,
+    ContinuousQuery,
+    Cursor,
+    DataFile,
+    QueryGroup,
+    QueryStatus,
+    SqlFunction,
+    Table,
+)
 from cq_engine.catalog.view import (
     Advance,
     Published,
@@ -63,9 +73,7 @@ def _to_text(writes: WriteSet) -> str:
     said: dict[str, object] = {
         "commits": writes.commits,
         "staged": [_changes(staged.changes) for staged in writes.staged],
-        "advances": [
-            [a.table_id, a.version, documents.files_to_text(a.add), a.remove] for a in writes.advances
-        ],
+        "advances": [[a.table_id, a.version, documents.to_text(a.add), a.remove] for a in writes.advances],
         "replaced": [[r.table_id, [c.id for c in r.old], _changes(r.new)] for r in writes.replaced],
         "retired": [[r.table_id, r.floor, r.files, r.changes] for r in writes.retired],
         "published": [[p.table_id, p.face, p.version] for p in writes.published],
@@ -82,7 +90,7 @@ def _to_text(writes: WriteSet) -> str:
 
 
 def _changes(changes: ChangeSet) -> list[object]:
-    files = documents.files_to_text(changes.files) if changes.files else ""
+    files = documents.to_text(changes.files) if changes.files else ""
     numbers = [changes.table_id, changes.low, changes.high, changes.rows]
     inline = changes.inline_id is not None
     return [*numbers, ",".join(sorted(changes.kinds)), inline, files, changes.insert_only, changes.id]
@@ -94,15 +102,10 @@ def _status(status: QueryStatus) -> list[object]:
 
 
 def _definitions(state: CatalogState, diff: StateDiff) -> dict[str, object]:
-    put = {
-        "table": [documents.table_to_text(each) for each in diff.put_tables],
-        "query": [documents.query_to_text(each) for each in diff.put_queries],
-        schema.GROUP: [documents.group_to_text(each) for each in diff.put_groups],
-        "function": [documents.function_to_text(each) for each in diff.put_functions],
-    }
+    put = (diff.put_tables, diff.put_queries, diff.put_groups, diff.put_functions)
     removed = (diff.removed_tables, diff.removed_queries, diff.removed_groups, diff.removed_functions)
     return {
-        "put": put,
+        "put": {kind: [documents.to_text(each) for each in some] for kind, some in zip(_KINDS, put)},
         "removed": dict(zip(_KINDS, removed)),
         "forgotten": diff.forgotten_queries,
         "gone": sorted(diff.gone),
@@ -124,7 +127,7 @@ def from_text(text: str, view: View) -> WriteSet:
             for table, old, new in said.get("replaced", ())
         ],
         advances=[
-            Advance(table, version, documents.files_from_text(add), tuple(remove))
+            Advance(table, version, documents.from_text(tuple[DataFile, ...], add), tuple(remove))
             for table, version, add, remove in said.get("advances", ())
         ],
         retired=[Retired(t, floor, tuple(f), tuple(c)) for t, floor, f, c in said.get("retired", ())],
@@ -151,7 +154,7 @@ def _read_changes(found: list[Any]) -> ChangeSet:
     table, low, high, rows, kinds, inline, files, insert_only, number = found
     return ChangeSet(
         table, low, high, rows, frozenset(kinds.split(",")) if kinds else frozenset(),
-        inline_id=number if inline else None, files=documents.files_from_text(files) if files else (),
+        inline_id=number if inline else None, files=documents.from_text(tuple[DataFile, ...], files) if files else (),
         insert_only=insert_only, id=number,
     )  # fmt: skip
 
@@ -162,10 +165,10 @@ def _read_status(position: int, state: str, error: str, moment: int | None) -> Q
 
 def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[CatalogState, StateDiff]:
     put, removed = found["put"], found["removed"]
-    tables = [documents.table_from_text(each) for each in put["table"]]
-    queries = [documents.query_from_text(each) for each in put["query"]]
-    groups = [documents.group_from_text(each) for each in put[schema.GROUP]]
-    functions = [documents.function_from_text(each) for each in put["function"]]
+    tables = [documents.from_text(Table, each) for each in put["table"]]
+    queries = [documents.from_text(ContinuousQuery, each) for each in put["query"]]
+    groups = [documents.from_text(QueryGroup, each) for each in put[schema.GROUP]]
+    functions = [documents.from_text(SqlFunction, each) for each in put["function"]]
     after = replace(
         state,
         tables=_merged(state.tables, tables, removed["table"], lambda each: each.storage.id),

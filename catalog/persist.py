@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from cq_engine.catalog import documents, schema
+from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import roots
 from cq_engine.catalog.commits import from_micros, to_micros
+from cq_engine.catalog.documents import from_text, to_text
 from cq_engine.catalog.layouts import SnapshotFile, TableLayout
 from cq_engine.catalog.model import (
     CatalogState,
     ChangeSet,
     ContinuousQuery,
     Cursor,
+    DataFile,
     QueryGroup,
     QueryStatus,
     RefreshRecord,
@@ -76,13 +78,13 @@ def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
     known = {"key": "definitions", "value": str(view.definitions)}
     _swap(connection, schema.meta, known, {"value": str(view.definitions + 1)}, "what is defined")
     for table in diff.put_tables:
-        _put_definition(connection, "table", table.name, documents.table_to_text(table))
+        _put_definition(connection, "table", table.name, to_text(table))
     for query in diff.put_queries:
-        _put_definition(connection, "query", query.name, documents.query_to_text(query))
+        _put_definition(connection, "query", query.name, to_text(query))
     for function in diff.put_functions:
-        _put_definition(connection, "function", function.name, documents.function_to_text(function))
+        _put_definition(connection, "function", function.name, to_text(function))
     for group in diff.put_groups:
-        _put_definition(connection, schema.GROUP, group.name, documents.group_to_text(group))
+        _put_definition(connection, schema.GROUP, group.name, to_text(group))
     removed = {
         schema.GROUP: diff.removed_groups,
         "table": diff.removed_tables,
@@ -147,7 +149,7 @@ def _write_tables(connection: Connection, writes: WriteSet) -> None:
                 {
                     "path": file.path,
                     "table_id": advance.table_id,
-                    "document": documents.files_to_text([file]),
+                    "document": to_text((file,)),
                     "added_version": advance.version,
                     "removed_version": None,
                 }
@@ -175,7 +177,7 @@ def _change_row(changes: ChangeSet) -> dict[str, Any]:
         "kinds": ",".join(sorted(changes.kinds)),
         "insert_only": changes.insert_only,
         "inline": changes.inline_id is not None,
-        "files": documents.files_to_text(changes.files),
+        "files": to_text(changes.files),
     }
 
 
@@ -202,17 +204,7 @@ def _write_cursor(
 
 
 def _refresh_row(record: RefreshRecord) -> dict[str, Any]:
-    return {
-        "query": record.query.lower(),
-        "from_version": record.from_version,
-        "to_version": record.to_version,
-        "inserted": record.inserted,
-        "deleted": record.deleted,
-        "updated": record.updated,
-        "plan": record.plan,
-        "seconds": record.seconds,
-        "finished": to_micros(record.finished),
-    }
+    return {**vars(record), "query": record.query.lower(), "finished": to_micros(record.finished)}
 
 
 # ---------------------------------------------------------------- reading
@@ -256,13 +248,13 @@ def _load_state(connection: Connection) -> CatalogState:
     groups: dict[str, QueryGroup] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
-            tables[row.name] = documents.table_from_text(row.document)
+            tables[row.name] = from_text(Table, row.document)
         elif row.kind == "query":
-            queries[row.name] = documents.query_from_text(row.document)
+            queries[row.name] = from_text(ContinuousQuery, row.document)
         elif row.kind == schema.GROUP:
-            groups[row.name] = documents.group_from_text(row.document)
+            groups[row.name] = from_text(QueryGroup, row.document)
         else:
-            functions[row.name] = documents.function_from_text(row.document)
+            functions[row.name] = from_text(SqlFunction, row.document)
     numbers: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(schema.meta))}
     in_order_of_id = sorted(tables.items(), key=lambda item: item[1].storage.id)
     return CatalogState(
@@ -281,7 +273,7 @@ def _load_layouts(connection: Connection, view: View) -> None:
         if row.version > 0 or view.layout(row.table_id).floor > 0:
             view.layout(row.table_id).snapshots.append(row.version)
     for row in connection.execute(sa.select(schema.files)):
-        (file,) = documents.files_from_text(row.document)
+        (file,) = from_text(tuple[DataFile, ...], row.document)
         view.layout(row.table_id).files[row.path] = SnapshotFile(file, row.added_version, row.removed_version)
     for row in connection.execute(sa.select(schema.change_sets)):
         view.layout(row.table_id).changes.append(_change_set(row))
@@ -298,7 +290,7 @@ def _change_set(row: Row[Any]) -> ChangeSet:
         row.rows,
         frozenset(row.kinds.split(",")) if row.kinds else frozenset(),
         inline_id=row.id if row.inline else None,
-        files=documents.files_from_text(row.files),
+        files=from_text(tuple[DataFile, ...], row.files),
         insert_only=bool(row.insert_only),
         id=row.id,
     )
@@ -316,23 +308,12 @@ def read_inline(connection: Connection, ids: Iterable[int]) -> dict[int, bytes]:
 def read_refreshes(connection: Connection, query: str | None, limit: int) -> list[RefreshRecord]:
     """The newest `limit` refreshes, newest first."""
     table = schema.refreshes
-    chosen = sa.select(table).order_by(table.c.id.desc()).limit(limit)
+    fields = [column for column in table.c if column is not table.c.id]
+    chosen = sa.select(*fields).order_by(table.c.id.desc()).limit(limit)
     if query is not None:
         chosen = chosen.where(table.c.query == query.lower())
-    return [
-        RefreshRecord(
-            row.query,
-            row.from_version,
-            row.to_version,
-            row.inserted,
-            row.deleted,
-            row.updated,
-            row.plan,
-            row.seconds,
-            from_micros(row.finished),
-        )
-        for row in connection.execute(chosen)
-    ]
+    rows = connection.execute(chosen).mappings()
+    return [RefreshRecord(**{**row, "finished": from_micros(row["finished"])}) for row in rows]
 
 
 # ---------------------------------------------------------------- small things

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from cq_engine.catalog import documents
+from cq_engine.catalog.documents import from_text, to_text
 from cq_engine.catalog.model import (
     ContinuousQuery,
     DataFile,
@@ -78,6 +79,8 @@ QUERY = ContinuousQuery(
     constants=("7", "it's"),
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
+FUNCTION = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
+FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
     EveryInterval(5, "MINUTE"),
@@ -95,29 +98,29 @@ def differs_from_default(record: Any) -> list[str]:
 
 @pytest.mark.parametrize("table", [TABLE, Table("t", replace(STORED, identity=("_row_id",)))])
 def test_tables(table: Table) -> None:
-    assert documents.table_from_text(documents.table_to_text(table)) == table
+    assert from_text(Table, to_text(table)) == table
 
 
 @pytest.mark.parametrize("when", SCHEDULES)
 def test_queries(when: When) -> None:
     query = replace(QUERY, when=when)
-    assert documents.query_from_text(documents.query_to_text(query)) == query
+    assert from_text(ContinuousQuery, to_text(query)) == query
 
 
 def test_what_groups_were_called_first_is_still_read() -> None:
-    found = json.loads(documents.query_to_text(QUERY))
+    found = json.loads(to_text(QUERY))
     assert found["template"] == QUERY.group
     found["options"] = [["template", "off"]]
-    assert documents.query_from_text(json.dumps(found)).options == (("query_group", "off"),)
+    assert from_text(ContinuousQuery, json.dumps(found)).options == (("query_group", "off"),)
 
 
 def test_query_groups() -> None:
-    assert documents.group_from_text(documents.group_to_text(GROUP)) == GROUP
+    assert from_text(QueryGroup, to_text(GROUP)) == GROUP
 
 
 def test_a_multiset_has_no_key() -> None:
     query = replace(QUERY, key=None)
-    assert documents.query_from_text(documents.query_to_text(query)).key is None
+    assert from_text(ContinuousQuery, to_text(query)).key is None
 
 
 def test_the_examples_leave_no_field_at_its_default() -> None:
@@ -129,16 +132,35 @@ def test_the_examples_leave_no_field_at_its_default() -> None:
 
 
 def test_files() -> None:
-    files = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
-    assert documents.files_from_text(documents.files_to_text(files)) == files
+    assert from_text(tuple[DataFile, ...], to_text(FILES)) == FILES
 
 
 def test_functions() -> None:
-    function = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
-    assert documents.function_from_text(documents.function_to_text(function)) == function
+    assert from_text(SqlFunction, to_text(FUNCTION)) == FUNCTION
+
+
+def test_documents_are_as_they_have_always_been() -> None:
+    """An attribute that is renamed, or gets another type, must not change what is stored."""
+    stored = json.loads(Path(__file__).with_name("documents.json").read_text(encoding="utf-8"))
+    assert json.loads(to_text(GROUP)) == stored["group"]
+    assert json.loads(to_text(FUNCTION)) == stored["function"]
+    assert json.loads(to_text(FILES)) == stored["files"]
+    assert [json.loads(to_text(when)) for when in SCHEDULES] == stored["schedules"]
+
+
+def test_what_old_documents_lack() -> None:
+    found = json.loads(to_text(QUERY))
+    for name in ("template", "constants", "outputs", "width"):
+        del found[name]
+    for key in (keys := json.loads(to_text(TABLE))["foreign_keys"]):
+        del key["since"]
+    assert from_text(ContinuousQuery, json.dumps(found)) == replace(
+        QUERY, group=None, constants=(), outputs=(), width=0
+    )
+    assert from_text(ForeignKey, json.dumps(keys[0])).since == 2**63 - 1
 
 
 def test_an_unknown_schedule_is_said_so() -> None:
-    text = documents.query_to_text(QUERY).replace('"kind":"commit"', '"kind":"full moon"')
+    text = to_text(QUERY).replace('"kind":"commit"', '"kind":"full moon"')
     with pytest.raises(CatalogError, match="full moon"):
-        documents.query_from_text(text)
+        from_text(ContinuousQuery, text)
