@@ -40,7 +40,15 @@ from cq_engine.refresh.binding import ImageBinder
 from cq_engine.spark.sql import analysed_plan, run_sql, translate_spark_error
 from cq_engine.storage.rows import empty
 
-__all__ = ["Shape", "compile_definition", "define", "session_settings", "shape_of", "types_over"]
+__all__ = [
+    "Shape",
+    "allocate_states",
+    "compile_definition",
+    "define",
+    "session_settings",
+    "shape_of",
+    "types_over",
+]
 
 SESSION_SETTINGS = (
     "spark.sql.session.timeZone",
@@ -232,6 +240,19 @@ def session_settings(spark: SparkSession) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in found if value is not None)
 
 
+def allocate_states(
+    state: CatalogState, compiled: Compiled, name: str
+) -> tuple[CatalogState, tuple[tuple[str, VersionedTable], ...]]:
+    """The tables of a query's stored aggregates, by label; the state with the ids that they use."""
+    tables = []
+    for each in compiled.states:
+        state, number = allocate_id(state)
+        label = each.state.label
+        table = VersionedTable(number, "state", f"{name}_{label}", each.columns, each.keys)
+        tables.append((label, table))
+    return state, tuple(tables)
+
+
 def define(
     services: Services, state: CatalogState, statement: CreateContinuousQuery
 ) -> tuple[CatalogState, ContinuousQuery, Compiled]:
@@ -242,13 +263,7 @@ def define(
     compiled = compile_definition(services, shape, statement.primary_key, full=full)
     state, query_id = allocate_id(state)
     state, log_id = allocate_id(state)
-    states = []
-    for each in compiled.states:
-        state, state_id = allocate_id(state)
-        label = each.state.label
-        states.append(
-            (label, VersionedTable(state_id, "state", f"{statement.name}_{label}", each.columns, each.keys))
-        )
+    state, states = allocate_states(state, compiled, statement.name)
     query = ContinuousQuery(
         name=statement.name,
         id=query_id,
@@ -262,7 +277,7 @@ def define(
         destinations=statement.destinations,
         options=statement.options,
         sources=tuple(sorted(compiled.sources)),
-        states=tuple(states),
+        states=states,
         session=session_settings(services.spark()),
         verdict=compiled.verdict,
         reasons=compiled.reasons,

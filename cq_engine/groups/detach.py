@@ -19,7 +19,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
-from cq_engine.definition.analysis import compile_definition, shape_of
+from cq_engine.definition.analysis import allocate_states, compile_definition, shape_of
 from cq_engine.definition.registry import Registry
 from cq_engine.definition.start import Start, prepare_start
 from cq_engine.planner.compiled import Compiled, recompute_in_full
@@ -63,18 +63,11 @@ def _own_start(
     Where its states cannot be computed, because of what its constants do to some row, it is recomputed in full: then a
     refresh says so, and RESUME FROM a later version is the way on.
     """
-    state = services.catalog.state
-    state, log_id = allocate_id(state)
-    tables = []
-    for each in compiled.states:
-        state, number = allocate_id(state)
-        label = each.state.label
-        tables.append(
-            (label, VersionedTable(number, "state", f"{query.name}_{label}", each.columns, each.keys))
-        )
+    state, log_id = allocate_id(services.catalog.state)
+    state, states = allocate_states(state, compiled, query.name)
     log = VersionedTable(log_id, "delta", query.name, group.pattern.result.columns, (SEQUENCE,))
     own = replace(
-        query, result=log, states=tuple(tables), group=None, constants=(), verdict=compiled.verdict,
+        query, result=log, states=states, group=None, constants=(), verdict=compiled.verdict,
         reasons=compiled.reasons,
     )  # fmt: skip
     try:

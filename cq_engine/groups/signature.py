@@ -22,7 +22,7 @@ from cq_engine.catalog.model import (
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
-from cq_engine.definition.analysis import Shape, shape_of, types_over
+from cq_engine.definition.analysis import Shape, allocate_states, shape_of, types_over
 from cq_engine.destinations.pairs import MARKERS
 from cq_engine.grammar import Cron, OnCommit, OnDml, StartWithPeriod, When
 from cq_engine.planner.compiled import Compiled, lowered_query
@@ -91,16 +91,7 @@ def make_group(
         raise NotGrouped(f"all together would be {compiled.verdict}")
     state, number = allocate_id(state)
     state, log_id = allocate_id(state)
-    states = []
-    for each in compiled.states:
-        state, state_id = allocate_id(state)
-        label = each.state.label
-        states.append(
-            (
-                label,
-                VersionedTable(state_id, "state", f"query_group_{number}_{label}", each.columns, each.keys),
-            )
-        )
+    state, states = allocate_states(state, compiled, f"query_group_{number}")
     columns = (*pattern.result.columns, Column(MEMBER, "bigint"))
     query = replace(
         pattern,
@@ -112,7 +103,7 @@ def make_group(
         markers=MARKERS,
         destinations=(),
         options=(),
-        states=tuple(states),
+        states=states,
         reasons=compiled.reasons,
         outputs=(),
     )

@@ -209,11 +209,7 @@ class IntervalBinder:
         """The CTE of the net change rows (None: there are none), and whether all of them are inserts."""
         table = self.tables[name]
         start = self._start(table)
-        sets = [
-            s
-            for s in self.reader.catalog.layout(table.id, start).changes
-            if start < s.high and s.low <= self.b
-        ]
+        sets = self.reader.catalog.changes(table.id, start + 1, self.b)
         if not sets:
             return None, True
         if ("net", name) not in self._names:

@@ -43,7 +43,7 @@ def pending_interval(
     kinds: dict[str, frozenset[str]] = {}
     rows = 0
     for name, table in compiled.sources.items() if b > a else ():
-        sets = [s for s in catalog.layout(table.storage.id, a).changes if s.high > a and s.low <= b]
+        sets = catalog.changes(table.storage.id, a + 1, b)
         if sets:
             kinds[name] = frozenset().union(*(s.kinds for s in sets))
             rows += sum(s.rows for s in sets)
@@ -55,9 +55,7 @@ def touched_versions(services: Services, compiled: Compiled, interval: Interval)
     found: set[int] = set()
     for name in interval.changed:
         storage = compiled.sources[name].storage
-        for each in services.catalog.layout(storage.id, interval.a).changes:
-            if each.high <= interval.a or each.low > interval.b:
-                continue
+        for each in services.catalog.changes(storage.id, interval.a + 1, interval.b):
             if each.low == each.high:
                 found.add(each.low)
             else:
@@ -82,7 +80,7 @@ def statistics(
     occurrences = Counter(scan.table for scan in scans(compiled.node)) if compiled.node else Counter[str]()
     for name, table in sorted(compiled.sources.items()):
         layout = services.catalog.layout(table.storage.id, interval.a)
-        sets = [s for s in layout.changes if s.high > interval.a and s.low <= interval.b]
+        sets = services.catalog.changes(table.storage.id, interval.a + 1, interval.b)
         rows = sum(file.rows for file in layout.snapshot)
         rows += sum(s.rows for s in layout.changes if s.high <= interval.a and s.kinds == {"INSERT"})
         if table.storage.kind == "constants":

@@ -85,9 +85,8 @@ class LargeLookUps:
     def _since(self, table: VersionedTable, key: Reference) -> int:
         return max(self._small.start(table), key.since)
 
-    def _sets(self, table: VersionedTable, after: int) -> list[ChangeSet]:
-        layout = self._reader.catalog.layout(table.id, after)
-        return [s for s in layout.changes if s.high > after and s.low <= self._b]
+    def _sets(self, table: VersionedTable, after: int) -> tuple[ChangeSet, ...]:
+        return self._reader.catalog.changes(table.id, after + 1, self._b)
 
     def _values(self, table: VersionedTable, column: str, after: int, gone: bool = False) -> DataFrame:
         rows = self._reader.changes(table, after, self._b)

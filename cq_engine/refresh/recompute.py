@@ -67,8 +67,9 @@ def plan_recomputation(
 
 def _last_commit(services: Services, compiled: Compiled, interval: Interval) -> int:
     """The newest commit of the interval that changed a table of the query."""
-    layouts = (services.catalog.layout(t.storage.id, interval.a) for t in compiled.sources.values())
-    return max(s.high for each in layouts for s in each.changes if interval.a < s.high <= interval.b)
+    tables = [table.storage.id for table in compiled.sources.values()]
+    sets = [s for each in tables for s in services.catalog.changes(each, interval.a + 1, interval.b)]
+    return max(s.high for s in sets if s.high <= interval.b)
 
 
 def result_at(services: Services, compiled: Compiled, version: int) -> DataFrame:
