@@ -23,6 +23,7 @@ class Use(Enum):
 
     EQUAL = "Arrow and NumPy take two values for equal exactly where Spark's = does (`is_in`, `unique`, `index_in`)"
     ORDERED = "Arrow and Python order values as Spark's < does"
+    IDENTICAL = "no function of Spark tells two values apart that its = takes for equal"
     GROUPED = "Spark's GROUP BY takes two values for one exactly where they are the same row image"
     KEY = "values identify rows: Spark can compare them, and so can Python (`rows.identity_keys`)"
     STATISTICS = "the smallest and largest value of a file say which values it may hold"
@@ -34,6 +35,7 @@ _ALL: Mapping[Use, str] = {}
 _FLOAT = {
     Use.EQUAL: "Arrow tells -0.0 from 0.0",
     Use.ORDERED: "Spark has NaN above all numbers",
+    Use.IDENTICAL: "-0.0 and 0.0 are equal and print differently",
     Use.STATISTICS: "bounds say nothing of NaN",
 }
 _NO_BOUNDS = {Use.STATISTICS: "the catalog keeps no bounds of the type"}
@@ -42,7 +44,7 @@ _MONTHS = {Use.PLAN_INPUT: _TIME[Use.PLAN_INPUT], Use.EXCHANGED: "PySpark has no
 _NOTHING = dict.fromkeys(Use, "values of MAP, VARIANT and VOID have no order")
 _COLLATED = {
     **dict.fromkeys((Use.EQUAL, Use.ORDERED, Use.STATISTICS), "Arrow compares text by its bytes"),
-    Use.GROUPED: "text of a collation is equal where its bytes are not",
+    **dict.fromkeys((Use.GROUPED, Use.IDENTICAL), "text of a collation is equal where its bytes are not"),
     Use.PLAN_INPUT: "Parquet files have no collation",
 }
 _NESTED = dict.fromkeys((Use.EQUAL, Use.ORDERED, Use.STATISTICS), "Arrow does not compare nested values")

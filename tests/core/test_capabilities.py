@@ -128,6 +128,12 @@ def test_equality_and_order(rows: DataFrame, kind: str) -> None:
         assert {(n, m) for n, a in enumerate(values) for m, b in enumerate(values) if a < b} == less
 
 
+def test_equal_values_print_alike(rows: DataFrame, kind: str) -> None:
+    if can(kind, Use.IDENTICAL):
+        texts = rows.sort("n").selectExpr("to_json(struct(c)) AS t").toArrow().column("t").to_pylist()
+        assert compare(rows, "=") <= pairs(texts)
+
+
 def test_keys(rows: DataFrame, kind: str) -> None:
     same = compare(rows, "<=>")
     if not can(kind, Use.KEY):

@@ -1,4 +1,4 @@
-"""Where = means the same value: which types tell equal values apart, and which comparisons convert their sides.
+"""Where = means the same value: which columns tell equal values apart, and which comparisons convert their sides.
 
 0.0 = -0.0 and 'a' = 'A' in a collation, although they print differently; '1' = 1 and '01' = 1; a BIGINT beside a DOUBLE
 is rounded. What is not known to be exact here is not.
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.types import collations, spark_type
 
 __all__ = ["Equality"]
 
 _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _DATES = (t.DateType, t.TimestampType, t.TimestampNTZType)
-_IDENTICAL = (*_WHOLE, *_DATES, t.BooleanType, t.DecimalType, t.StringType, t.BinaryType, t.TimeType,
-              t.DayTimeIntervalType, t.YearMonthIntervalType)  # fmt: skip
 _NUMBER = re.compile(r"0*(\d*)(?:\.(\d*))?")
 _MOST_DIGITS = 38
 
@@ -36,7 +35,7 @@ class Equality:
         if self.types is None:
             return True
         kind = self._kind(name)
-        return kind is not None and _is_identical(kind)
+        return kind is not None and can(kind, Use.IDENTICAL)
 
     def compares(self, left: str, right: str) -> bool:
         """Does = between the columns compare them as they are? Then each is equal to what the other is equal to."""
@@ -72,11 +71,3 @@ class Equality:
     def _kind(self, name: str) -> t.DataType | None:
         kind = (self.types or {}).get(name)
         return None if kind is None or "char" in kind else spark_type(kind)
-
-
-def _is_identical(kind: t.DataType) -> bool:
-    if isinstance(kind, t.ArrayType):
-        return _is_identical(kind.elementType)
-    if isinstance(kind, t.StructType):
-        return all(_is_identical(each.dataType) for each in kind.fields)
-    return isinstance(kind, _IDENTICAL) and not collations(kind)
