@@ -2,7 +2,7 @@
 
 One frozen value for all of an engine; `Catalog.limits` holds it, and every part above reads it there. Tests choose a
 path by other values: `connect(..., limits=Limits(small_rows=-1))`. Facts of formats (widths of SQL types, footers of
-files) and words for people are no bounds and stand where they are used.
+files), of plans (which have no engine) and words for people are no bounds and stand where they are used.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class Limits:
     """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
+    error_rows: int = 1_000
+    """Rows of a delta that are read to say which of them have one key."""
+    known_gone_rows: int = 20_000
+    """Of up to so many rows that leave a result without a key, the values say which of its files are read."""
     driver_changes: int = 1_000_000
     """More change rows than this of one table are netted by Spark, not by the driver."""
     driver_rows: int = 1_000_000

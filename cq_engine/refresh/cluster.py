@@ -33,9 +33,6 @@ from cq_engine.storage.rows import change_columns
 
 __all__ = ["Cluster", "write_log"]
 
-_SAMPLE = 1000
-"""So many rows of a delta are read for an error's detail."""
-
 
 class Cluster(Executor[DataFrame]):
     """Has rows as DataFrames. What is needed twice is kept with the executors until the block ends."""
@@ -113,7 +110,9 @@ class Cluster(Executor[DataFrame]):
         return Summary(*row)
 
     def sample(self, log: DataFrame, *, duplicates: bool) -> pa.Table:
-        return to_arrow((log.where("_duplicate") if duplicates else log).limit(_SAMPLE))
+        return to_arrow(
+            (log.where("_duplicate") if duplicates else log).limit(self.services.limits.error_rows)
+        )
 
     def log_changes(self, log: DataFrame) -> Changes:
         return write_log(self.services, self.attempt, self.query, log, self.interval.a, self.interval.b)

@@ -101,7 +101,8 @@ class Driver(Executor[pa.Table]):
         return summarize(log)
 
     def sample(self, log: pa.Table, *, duplicates: bool) -> pa.Table:
-        return log.filter(log.column("_duplicate")) if duplicates else log
+        chosen = log.filter(log.column("_duplicate")) if duplicates else log
+        return chosen.slice(0, self.services.limits.error_rows)
 
     def log_changes(self, log: pa.Table) -> Changes:
         return log_rows_in_order(self.query.result, log, self.services)

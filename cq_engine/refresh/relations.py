@@ -130,7 +130,7 @@ def _identify(
     gone = log.where(f.col(CHANGE_TYPE) == DELETE)
     relations = {
         changes: log,
-        image: services.reader.image(relation, a, _image_restriction(gone, relation, count)),
+        image: services.reader.image(relation, a, _image_restriction(services, gone, relation, count)),
     }
     shown = ", ".join(map(quote, names))
     compared = ", ".join(f"{_comparable(c, rounded)} AS _k{i}" for i, c in enumerate(relation.columns))
@@ -155,10 +155,12 @@ def _identify(
     return run_sql(services.spark(), text, relations)
 
 
-def _image_restriction(gone: DataFrame, relation: VersionedTable, count: int) -> dict[str, pa.Array] | None:
+def _image_restriction(
+    services: Services, gone: DataFrame, relation: VersionedTable, count: int
+) -> dict[str, pa.Array] | None:
     """What deleted rows have in the columns by which files and rows can be left out, where they are few."""
     columns = [c for c in relation.columns if can(c.type, Use.STATISTICS)]
-    if count > 20_000 or not columns:
+    if count > services.limits.known_gone_rows or not columns:
         return None
     return restriction(to_arrow(gone.select(*(quote(c.name) for c in columns))), columns) or None
 

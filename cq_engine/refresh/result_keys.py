@@ -24,7 +24,7 @@ def two_rows_error(query: ContinuousQuery, values: Sequence[object], log: pa.Tab
     columns = query.result.columns[: query.width]
     shown = [
         str(tuple(row[c.name] for c in columns))
-        for row in (log.slice(0, 1000).to_pylist())
+        for row in log.to_pylist()
         if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage")
     ]
     rows = f"rows: {'; '.join(shown[:4])}" if shown else ""

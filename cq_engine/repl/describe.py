@@ -7,20 +7,12 @@ from collections.abc import Iterable, Sequence
 from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus, Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
-from cq_engine.grammar.statements import (
-    Cron,
-    DestinationRef,
-    EveryInterval,
-    OnCommit,
-    OnDemand,
-    OnDml,
-    StartWithPeriod,
-    When,
-)
+from cq_engine.grammar.format import format_when
+from cq_engine.grammar.statements import DestinationRef
 from cq_engine.query.rendering import Grid, render_grid
 from cq_engine.repl.ports import Overview
 
-__all__ = ["describe_name", "describe_warehouse", "when_text"]
+__all__ = ["describe_name", "describe_warehouse"]
 
 
 def describe_warehouse(overview: Overview) -> str:
@@ -75,27 +67,6 @@ def describe_name(overview: Overview, name: str) -> str:
     )
 
 
-def when_text(when: When) -> str:
-    """When a query is refreshed, as its definition says it.
-
-    >>> when_text(OnDml(("INSERT", "UPDATE"), ("orders",)))
-    'ON INSERT OR UPDATE TO orders'
-    """
-    match when:
-        case OnCommit():
-            return "ON COMMIT"
-        case OnDemand():
-            return "ON DEMAND"
-        case EveryInterval(count, unit):
-            return f"EVERY {count} {unit}"
-        case StartWithPeriod(start, count, unit):
-            return f"START '{start}' WITH PERIOD {count} {unit}"
-        case Cron(expression):
-            return f"CRON '{expression}'"
-        case OnDml(events, tables):
-            return f"ON {' OR '.join(events)} TO {', '.join(tables)}"
-
-
 def _describe_query(query: ContinuousQuery, overview: Overview) -> str:
     status = overview.status.get(query.name, QueryStatus(position=0))
     behind = overview.newest - status.position
@@ -108,7 +79,7 @@ def _describe_query(query: ContinuousQuery, overview: Overview) -> str:
         ("Key", _query_key(query)),
         ("Mode", query.mode),
         ("Markers", ", ".join(query.markers)),
-        ("When", when_text(query.when)),
+        ("When", format_when(query.when)),
         (
             "Position",
             f"{status.position} of {overview.newest}" if behind else f"{status.position} (up to date)",
@@ -192,7 +163,7 @@ def _query_row(query: ContinuousQuery, overview: Overview) -> tuple[str, ...]:
         str(status.position),
         query.verdict,
         query.mode,
-        when_text(query.when),
+        format_when(query.when),
         ", ".join(query.sources),
     )
 

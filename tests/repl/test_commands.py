@@ -11,9 +11,8 @@ import pytest
 import cq_engine.repl.describe
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
-from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
 from cq_engine.repl.commands import COMMANDS, help_text, run_command
-from cq_engine.repl.describe import describe_warehouse, when_text
+from cq_engine.repl.describe import describe_warehouse
 from cq_engine.repl.ports import Overview
 
 
@@ -128,21 +127,6 @@ def test_describe_reads_the_catalog_of_a_warehouse(tmp_path: Path) -> None:
         assert describe_warehouse(Overview.of(catalog)).startswith("The warehouse is empty.")
     finally:
         catalog.close()
-
-
-@pytest.mark.parametrize(
-    ("when", "text"),
-    [
-        (OnCommit(), "ON COMMIT"),
-        (OnDemand(), "ON DEMAND"),
-        (EveryInterval(5, "MINUTE"), "EVERY 5 MINUTE"),
-        (StartWithPeriod("2024-01-01", 1, "DAY"), "START '2024-01-01' WITH PERIOD 1 DAY"),
-        (Cron("0 8 * * *"), "CRON '0 8 * * *'"),
-        (OnDml(("INSERT", "DELETE"), ("a", "b")), "ON INSERT OR DELETE TO a, b"),
-    ],
-)
-def test_when(when: Any, text: str) -> None:
-    assert when_text(when) == text
 
 
 def test_include(shell: Any, engine: Any, tmp_path: Path) -> None:

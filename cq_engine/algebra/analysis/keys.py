@@ -55,6 +55,7 @@ class TableKeys:
 
 
 _MOST_KEYS = 16
+"""So many keys of a node are known: joins multiply them, and the shortest ones are those that are used."""
 
 
 @dataclass(frozen=True)

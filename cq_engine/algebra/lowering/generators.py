@@ -33,6 +33,7 @@ _GENERATORS = frozenset(
     for end in ("", "_outer")
 )
 _MOST_VALUES = 200
+"""A range() of at most so many values is written out as rows; a longer one is a sequence() that Spark makes."""
 
 
 def is_generator(node: exp.Expr) -> bool:
