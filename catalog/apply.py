@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import (
@@ -27,7 +26,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
-from cq_engine.core.errors import CatalogError
+from cq_engine.core.errors import CatalogError, did_you_mean
 from cq_engine.core.types import canonical_type
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
 
@@ -58,7 +57,7 @@ def find_table(state: CatalogState, name: str) -> Table:
     if name.lower() in state.queries:
         raise CatalogError(f"{name} is a continuous query, not a table")
     raise CatalogError(
-        f"there is no table {name}", hint=_did_you_mean(name, (t.name for t in state.tables.values()))
+        f"there is no table {name}", hint=did_you_mean(name, (t.name for t in state.tables.values()))
     )
 
 
@@ -71,7 +70,7 @@ def find_query(state: CatalogState, name: str) -> ContinuousQuery:
         raise CatalogError(f"{name} is a table, not a continuous query")
     raise CatalogError(
         f"there is no continuous query {name}",
-        hint=_did_you_mean(name, (q.name for q in state.queries.values())),
+        hint=did_you_mean(name, (q.name for q in state.queries.values())),
     )
 
 
@@ -252,7 +251,7 @@ def _resolve_names(table: str, columns: Sequence[Column], names: Sequence[str], 
         if column is None:
             raise CatalogError(
                 f"{what}: table {table} has no column {name}",
-                hint=_did_you_mean(name, (c.name for c in columns)),
+                hint=did_you_mean(name, (c.name for c in columns)),
             )
         problem = key_problem(column.type)
         if problem:
@@ -370,9 +369,3 @@ def _in_use(what: str, queries: Sequence[str], keys: Sequence[str]) -> CatalogEr
 
 def _same(a: str, b: str) -> bool:
     return a.lower() == b.lower()
-
-
-def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    by_lower = {n.lower(): n for n in names}
-    close = get_close_matches(name.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[close[0]]}?" if close else ""

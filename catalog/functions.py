@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 
 from cq_engine.catalog.model import CatalogState, SqlFunction
-from cq_engine.core.errors import CatalogError
+from cq_engine.core.errors import CatalogError, did_you_mean
 
 __all__ = ["closure", "drop_function", "put_function", "users"]
 
@@ -40,9 +39,10 @@ def drop_function(state: CatalogState, name: str) -> CatalogState:
     """Removes the function. Raises CatalogError where there is none, or where something calls it."""
     known = state.functions.get(name.lower())
     if known is None:
-        near = get_close_matches(name.lower(), list(state.functions), n=1)
-        hint = f"did you mean {state.functions[near[0]].name}?" if near else "SHOW FUNCTIONS lists them"
-        raise CatalogError(f"there is no SQL function {name}", hint=hint)
+        names = [function.name for function in state.functions.values()]
+        raise CatalogError(
+            f"there is no SQL function {name}", hint=did_you_mean(name, names, "SHOW FUNCTIONS lists them")
+        )
     using = users(state, name)
     if using:
         raise CatalogError(

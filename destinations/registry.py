@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
-from cq_engine.core.errors import DestinationError
+from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
 from cq_engine.destinations.table import TableDestination
@@ -105,7 +104,7 @@ def resolve(
         raise DestinationError(
             f"continuous query {query.name} delivers to {typed.name}, which is no table"
             + ("" if reference.kind else " and no registered callback"),
-            hint=_similar(typed.name, names) or f"create table {typed.name}, or register the callback",
+            hint=did_you_mean(typed.name, names) or f"create table {typed.name}, or register the callback",
         )
     return TableDestination(services, query, table)
 
@@ -114,11 +113,5 @@ def _unknown_callback(name: str, query: ContinuousQuery, callbacks: Callbacks) -
     return DestinationError(
         f"callback {name} of continuous query {query.name} is not registered in this process",
         detail="its deltas wait in the delta log",
-        hint=_similar(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
+        hint=did_you_mean(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
     )
-
-
-def _similar(name: str, names: list[str] | tuple[str, ...]) -> str:
-    by_lower = {n.lower(): n for n in names}
-    found = get_close_matches(name.lower(), list(by_lower), n=1)
-    return f"did you mean {by_lower[found[0]]}?" if found else ""

@@ -20,7 +20,9 @@ Each has three parts, as Materialize's style guide asks: `message` (what is wron
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 __all__ = [
     "AnalysisError",
@@ -37,6 +39,7 @@ __all__ = [
     "ResultKeyError",
     "StorageError",
     "TransactionError",
+    "did_you_mean",
     "location_at",
     "said",
 ]
@@ -163,6 +166,17 @@ class DiskError(StorageError):
 
 class LeaseError(CQError):
     """Another process holds the warehouse."""
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """The hint for a name that is not known: the nearest one of `names`, in whatever case, or `otherwise`.
+
+    >>> did_you_mean("Ordres", ["orders", "customers"])
+    'did you mean orders?'
+    """
+    by_lower = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}?" if near else otherwise
 
 
 def said(error: BaseException) -> str:

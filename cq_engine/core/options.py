@@ -3,13 +3,12 @@ continuous queries have in WITH (...). Spark's, `spark.*`, are not among them.""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cq_engine.core.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError, did_you_mean
 
 __all__ = [
     "LOOK_UP_CACHE",
@@ -122,9 +121,8 @@ def unknown_option(name: str) -> AnalysisError | None:
     names = option_names(_ENGINE)
     if name.lower() in names:
         return None
-    near = difflib.get_close_matches(name.lower(), names, 1)
     listed = f"options are {', '.join(sorted(names))}, and those of Spark, which begin with spark."
-    return AnalysisError(f"there is no option {name}", hint=f"did you mean {near[0]}?" if near else listed)
+    return AnalysisError(f"there is no option {name}", hint=did_you_mean(name, names, listed))
 
 
 def is_manual(conf: Mapping[str, str]) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import NoReturn
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import reached, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
-from cq_engine.core.errors import AnalysisError, CatalogError
+from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
 from cq_engine.definition.start import scalar_states
 from cq_engine.delivery.delivery import Delivery
@@ -37,10 +36,9 @@ def check_options(query: ContinuousQuery) -> None:
     options, known = dict(query.options), option_names("query")
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, 1)
             raise AnalysisError(
                 f"there is no option {name} of a continuous query",
-                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}",
+                hint=did_you_mean(name, known, f"the options are {', '.join(known)}"),
             )
     values = {name: option_value(name, options).lower() for name in known}
     wanted, form = values["refresh"], values["form"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -22,7 +21,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError, CQError, Location
+from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, substitute
 from cq_engine.query.result import Result
 from cq_engine.spark.sql import (
@@ -269,11 +268,8 @@ def unknown_table(state: CatalogState, name: str, location: Location | None = No
             hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
             location=location,
         )
-    names = {t.name.lower(): t.name for t in state.tables.values()} | {
-        q.name.lower(): q.name for q in state.queries.values()
-    }
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {names[near[0]]}?" if near else "SHOW TABLES lists the tables"
+    names = [known.name for known in (*state.tables.values(), *state.queries.values())]
+    hint = did_you_mean(name, names, "SHOW TABLES lists the tables")
     return AnalysisError(f"there is no table {name}", hint=hint, location=location)
 
 

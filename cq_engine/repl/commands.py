@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cq_engine.core.errors import CQError, CQSyntaxError
+from cq_engine.core.errors import CQError, CQSyntaxError, did_you_mean
 from cq_engine.query.rendering import FORMATS
 from cq_engine.repl.describe import describe_name, describe_warehouse
 from cq_engine.repl.ports import Overview
@@ -39,8 +38,8 @@ def run_command(shell: Shell, line: str) -> bool:
     name, _, argument = line.strip().rstrip(";").partition(" ")
     command = next((command for command in COMMANDS if name in command.names), None)
     if command is None:
-        near = difflib.get_close_matches(name, [each for known in COMMANDS for each in known.names], 1)
-        hint = f"did you mean {near[0]}?" if near else "\\? lists the commands"
+        names = [each for known in COMMANDS for each in known.names]
+        hint = did_you_mean(name, names, "\\? lists the commands")
         shell.complain(CQSyntaxError(f"there is no command {name}", hint=hint))
         return True
     try:
