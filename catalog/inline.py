@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
 
-from cq_engine.catalog.model import CHANGE_TYPE, ChangeSet
+from cq_engine.catalog.model import CHANGE_TYPE, KINDS, ChangeSet
 
 __all__ = ["InlineCache", "decode", "encode", "kinds_of"]
 
@@ -18,7 +18,6 @@ _COMPRESS_FROM = 32_768
 """Bytes. Below that the schema outweighs the rows and a codec only costs time."""
 
 _Key: TypeAlias = tuple[int, int, int, int]
-_KINDS = {"insert": "INSERT", "delete": "DELETE", "update_preimage": "UPDATE", "update_postimage": "UPDATE"}
 
 
 def encode(rows: pa.Table) -> bytes:
@@ -39,7 +38,7 @@ def decode(data: bytes) -> pa.Table:
 
 def kinds_of(rows: pa.Table) -> frozenset[str]:
     """Which of INSERT, DELETE, UPDATE occur in change rows."""
-    return frozenset(_KINDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
+    return frozenset(KINDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
 
 
 class InlineCache:

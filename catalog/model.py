@@ -35,6 +35,8 @@ DELETE = "delete"
 UPDATE_PREIMAGE = "update_preimage"
 UPDATE_POSTIMAGE = "update_postimage"
 """The four change types of the Delta Lake change data feed."""
+KINDS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE_PREIMAGE: "UPDATE", UPDATE_POSTIMAGE: "UPDATE"}
+"""The kind of change that each is part of, as in ON INSERT OR UPDATE TO."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from cq_engine.query.query import query_frame, run_query
 from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
 from cq_engine.schedule.periods import trigger_for
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.sql import translate_errors
 from cq_engine.transactions.check_constraints import check_added_key, check_constraints
 from cq_engine.transactions.transaction import Transaction
 
@@ -325,10 +325,8 @@ def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
 @execute.register(SetOption)
 def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
     if statement.name.startswith("spark."):
-        try:
+        with translate_errors():
             engine.spark.conf.set(statement.name, statement.value)
-        except SPARK_ERRORS as error:
-            raise translate_spark_error(error) from error
     else:
         unknown = unknown_option(statement.name)
         if unknown is not None:

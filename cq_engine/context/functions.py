@@ -28,7 +28,7 @@ from cq_engine.core.errors import AnalysisError, CatalogError, RefreshError
 from cq_engine.core.types import canonical_type, spark_type
 from cq_engine.grammar import CreateFunction
 from cq_engine.planner.select_list import parse
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.sql import SPARK_ERRORS, translate_errors
 
 __all__ = ["Functions", "PythonFunction"]
 
@@ -187,15 +187,13 @@ class Functions:
             )
         if owner is None and spark.catalog.functionExists(name):
             raise CatalogError(f"Spark has a function {function.name}", hint="choose another name")
-        try:
+        with translate_errors():
             if isinstance(function, SqlFunction):
                 head = "CREATE OR REPLACE TEMPORARY FUNCTION"
                 spark.sql(f"{head} {quote(function.name)}{function.definition}")
             else:
                 made = udf(function.function, spark_type(function.returns), useArrow=function.arrow)
                 spark.udf.register(name, made if function.deterministic else made.asNondeterministic())
-        except SPARK_ERRORS as error:
-            raise translate_spark_error(error) from error
         known[name] = (weakref.ref(self), function)
 
     def _take_out(self, spark: SparkSession, name: str) -> None:

@@ -17,7 +17,7 @@ from cq_engine.catalog.model import ROW_ID, DataFile, Table
 from cq_engine.context.services import Services
 from cq_engine.core.limits import Limits
 from cq_engine.spark.settings import writer
-from cq_engine.spark.sql import SPARK_ERRORS, quote, translate_spark_error
+from cq_engine.spark.sql import quote, translate_errors
 
 if TYPE_CHECKING:
     from cq_engine.catalog.attempts import Attempt
@@ -72,10 +72,8 @@ def stage_rows(
     `role` is snapshot (plain rows) or log (change rows and signed rows). Raises CQError.
     """
     directory = _fresh_directory(attempt, table, role)
-    try:
+    with translate_errors():
         writer(frame).mode("append").options(**row_groups(services.limits)).parquet(directory)
-    except SPARK_ERRORS as error:
-        raise translate_spark_error(error) from error
     return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))
 
 

@@ -37,7 +37,7 @@ from cq_engine.planner.select_list import parse, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
 from cq_engine.refresh.binding import ImageBinder
-from cq_engine.spark.sql import analysed_plan, run_sql, translate_spark_error
+from cq_engine.spark.sql import analysed_plan, run_sql, translate_errors
 from cq_engine.storage.rows import empty
 
 __all__ = [
@@ -213,10 +213,8 @@ class _SparkTypes:
         binder = ImageBinder(self.services.reader, self.storages, None)
         items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
         text = Emitter(binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
-        try:
+        with translate_errors():
             schema = run_sql(self.services.spark(), text, binder.relations).schema
-        except PySparkException as error:
-            raise translate_spark_error(error) from error
         return [c.type for c in columns_of(schema)]
 
     def compared(self, left: str, right: str) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -34,8 +33,7 @@ from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
 from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
 from cq_engine.refresh.result_keys import duplicate_key_error
-from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import translate_spark_error
+from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states"]
@@ -110,19 +108,10 @@ def prepare_start(
     return start
 
 
-def _collect(frame: DataFrame, most: int) -> pa.Table | None:
-    """The rows, or None where they are more than `most`."""
-    try:
-        rows = to_arrow(frame.limit(most + 1))
-    except PySparkException as error:
-        raise translate_spark_error(error) from error
-    return rows if rows.num_rows <= most else None
-
-
 def _keep(
     services: Services, start: Start, table: VersionedTable, frame: DataFrame, *, more: bool = False
 ) -> None:
-    rows = _collect(frame, services.limits.start_rows)
+    rows = few_rows(frame, services.limits.start_rows)
     if rows is not None:
         kinds = pa.array(["insert"] * rows.num_rows, pa.string())
         versions = pa.array([start.version] * rows.num_rows, pa.int64())
@@ -196,7 +185,7 @@ def keep_difference(
     `relation_at` is the version up to which the relation has its rows. Returns how many rows are I, D and U.
     Raises ResultKeyError where two rows have one key.
     """
-    found = _collect(rows, services.limits.start_rows)
+    found = few_rows(rows, services.limits.start_rows)
     if found is None:
         twice = to_arrow(rows.where("_duplicate").limit(10))
         if twice.num_rows:

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from cq_engine.catalog.graph import source_query
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.model import KINDS, ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError, RefreshError
 from cq_engine.delivery.delivery import NAMED, refusal
@@ -23,7 +23,7 @@ def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
     when, state = query.when, catalog.state
     if not isinstance(when, OnCommit | OnDml):
         return False
-    events = frozenset(when.events) if isinstance(when, OnDml) else frozenset({"INSERT", "DELETE", "UPDATE"})
+    events = frozenset(when.events if isinstance(when, OnDml) else KINDS.values())
     watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
     low, high = catalog.status(query.name).position + 1, frontier(catalog, query.sources)
     above = [source_query(state, name) for name in watched]

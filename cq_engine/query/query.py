@@ -32,6 +32,7 @@ from cq_engine.spark.sql import (
     fresh_name,
     quote,
     run_sql,
+    translate_errors,
     translate_spark_error,
 )
 from cq_engine.storage.file_look_ups import Restrict
@@ -190,11 +191,9 @@ class Resolver:
                     f"VERSION AS OF takes a commit version, not {clause.value}", location=location
                 )
             return int(plain)
-        spark = self.services.spark()
-        try:
-            found = spark.sql(f"SELECT CAST({clause.value} AS TIMESTAMP) AS t").toArrow().column(0)
-        except SPARK_ERRORS as error:
-            raise translate_spark_error(error) from error
+        with translate_errors():
+            text = f"SELECT CAST({clause.value} AS TIMESTAMP) AS t"
+            found = self.services.spark().sql(text).toArrow().column(0)
         moment = found.cast(pa.timestamp("us", tz="UTC"))[0].as_py()
         if moment is None:
             raise AnalysisError(f"TIMESTAMP AS OF takes a time, not {clause.value}", location=location)
@@ -268,7 +267,7 @@ def unknown_table(state: CatalogState, name: str, location: Location | None = No
             hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
             location=location,
         )
-    names = [known.name for known in (*state.tables.values(), *state.queries.values())]
+    names = [*(table.name for table in state.tables.values()), *(q.name for q in state.queries.values())]
     hint = did_you_mean(name, names, "SHOW TABLES lists the tables")
     return AnalysisError(f"there is no table {name}", hint=hint, location=location)
 

@@ -24,13 +24,12 @@ from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
-from cq_engine.refresh.key_values import KeyValues, Restrict, contents
+from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
 from cq_engine.refresh.report import Read, Report
 from cq_engine.refresh.source_rows import (
     SourceRows,
-    filter_rows,
     narrow,
     number_columns,
     row_versions,
@@ -38,7 +37,7 @@ from cq_engine.refresh.source_rows import (
     unite,
 )
 from cq_engine.spark.sql import fresh_name
-from cq_engine.storage.file_look_ups import prune_files
+from cq_engine.storage.file_look_ups import Restrict, filter_rows, prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
 from cq_engine.storage.uncompacted_log import UncompactedLog

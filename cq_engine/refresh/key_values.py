@@ -29,12 +29,10 @@ from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type
 from cq_engine.refresh.conditions import is_compared, possible
+from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
-__all__ = ["KeyValues", "Restrict", "contents"]
-
-Restrict = Mapping[str, pa.Array]
-"""Column → wanted values, as `Reader` takes it; empty to read everything."""
+__all__ = ["KeyValues", "contents"]
 
 
 def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:

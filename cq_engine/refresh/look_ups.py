@@ -23,13 +23,13 @@ from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_
 from cq_engine.core.limits import Limits
 from cq_engine.planner.forms import LookUp, Reference
 from cq_engine.refresh.report import Report
+from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.identities import KeySet
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["LookUps"]
 
 
-Restrict = Mapping[str, pa.Array]
 Logs = Callable[[str], "UncompactedLog | None"]
 
 

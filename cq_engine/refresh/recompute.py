@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -25,7 +24,7 @@ from cq_engine.planner.consolidate import consolidate
 from cq_engine.query.query import SourceResolver
 from cq_engine.refresh.binding import ImageBinder
 from cq_engine.refresh.interval import Interval, touched_versions
-from cq_engine.spark.sql import fresh_name, run_sql, translate_spark_error
+from cq_engine.spark.sql import fresh_name, run_sql, translate_errors
 
 __all__ = [
     "Recomputation",
@@ -84,10 +83,8 @@ def state_at(services: Services, compiled: Compiled, stored: StoredAggregate, ve
     binder = ImageBinder(services.reader, storages, version)
     node = initial_state(stored.node, stored.state)
     text = Emitter(binder).statement("SELECT * FROM {0}", node)
-    try:
+    with translate_errors():
         return run_sql(services.spark(), text, binder.relations)
-    except PySparkException as error:
-        raise translate_spark_error(error) from error
 
 
 def changed_state(

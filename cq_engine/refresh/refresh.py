@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from cq_engine.catalog.model import ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.model import KINDS, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DiskError, RefreshError
@@ -208,8 +208,7 @@ class Refresher:
                 if query.relation is not None:
                     write_changes(unit, query.relation.storage, low, high, outcome.relation, summary.kinds)
                 for table, rows in outcome.states:
-                    kinds = frozenset({"INSERT", "DELETE", "UPDATE"})
-                    write_changes(unit, table, interval.b, interval.b, rows, kinds)
+                    write_changes(unit, table, interval.b, interval.b, rows, frozenset(KINDS.values()))
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
             unit.add_refresh(
                 RefreshRecord(

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import COMMIT_VERSION, VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
-from cq_engine.refresh.key_values import Restrict
+from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import relevant_changes
 from cq_engine.storage.rows import identity_columns
 from cq_engine.storage.uncompacted_log import UncompactedLog, group_starts
 
-__all__ = ["SourceRows", "filter_rows", "narrow", "number_columns", "row_versions", "select_rows", "unite"]
+__all__ = ["SourceRows", "narrow", "number_columns", "row_versions", "select_rows", "unite"]
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,6 @@ def narrow(
         return log
     kept = [relevant_changes(log.table, before, base, wanted, most), log.rows.filter(pc.invert(recent))]
     return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, b, compressed)
-
-
-def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
-    """The rows that have a wanted value in every column of `restrict`."""
-    for name, values in restrict.items():
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
-    return rows
 
 
 def select_rows(

@@ -18,8 +18,9 @@ from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.types import contains, rebuilt, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
+from cq_engine.spark.sql import translate_errors
 
-__all__ = ["from_arrow", "is_plain", "to_arrow"]
+__all__ = ["few_rows", "from_arrow", "is_plain", "to_arrow"]
 
 _TEXT = "NULL of cq-engine 4d1f0a2e-6f0c-4b7e-9a55-0c6c1d1f7b1e"
 _MARK = {
@@ -32,6 +33,13 @@ Leaf = Callable[[str, t.DataType], str]
 def is_plain(schema: t.StructType) -> bool:
     """True where PySpark's own conversion to Arrow will do."""
     return all(can(field.dataType, Use.EXCHANGED) for field in schema.fields)
+
+
+def few_rows(frame: DataFrame, most: int) -> pa.Table | None:
+    """The rows of `frame` as Arrow, or None where they are more than `most`. Raises CQError."""
+    with translate_errors():
+        rows = to_arrow(frame.limit(most + 1))
+    return rows if rows.num_rows <= most else None
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:

@@ -48,6 +48,7 @@ __all__ = [
     "quote",
     "run_sql",
     "trace",
+    "translate_errors",
     "translate_spark_error",
 ]
 
@@ -124,6 +125,15 @@ def _run_connect(spark: SparkSession, text: str, relations: Mapping[str, DataFra
         escaped = re.sub(rf"\b{re.escape(name)}\b", "{" + name + "}", escaped)
     arguments: dict[str, Any] = dict(relations)
     return spark.sql(escaped, **arguments)
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """A block in which an exception of Spark becomes the CQError that `translate_spark_error` makes of it."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise translate_spark_error(error) from error
 
 
 def translate_spark_error(

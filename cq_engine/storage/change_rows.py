@@ -30,7 +30,7 @@ from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import spark_schema
 from cq_engine.spark.arrow_io import from_arrow
-from cq_engine.spark.sql import SPARK_ERRORS, quote, translate_spark_error
+from cq_engine.spark.sql import quote, translate_errors
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
 __all__ = ["ChangeReader", "retry_reading"]
@@ -77,10 +77,8 @@ class ChangeReader:
         """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
         if not files:
             return self.frame(empty(columns), columns)
-        try:
+        with translate_errors():  # Spark looks for them at once
             return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
-        except SPARK_ERRORS as error:  # Spark looks for them at once
-            raise translate_spark_error(error) from error
 
     def read_files(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]

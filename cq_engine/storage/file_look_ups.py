@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -14,15 +14,11 @@ from cq_engine.catalog.model import DataFile
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.storage.indexed_columns import IndexedColumns
+from cq_engine.storage.indexed_columns import IndexedColumns, Restrict
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
 
-__all__ = ["FileLookUps", "Restrict", "prune_files", "restriction"]
-
-Restrict = Mapping[str, pa.Array]
-"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
-columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
+__all__ = ["FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction"]
 
 
 class FileLookUps:
@@ -84,6 +80,13 @@ def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array
     return {
         c.name: pc.unique(rows.column(c.name).combine_chunks()) for c in columns if can(c.type, Use.EQUAL)
     }
+
+
+def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
+    """The rows that have a wanted value in every column of `restrict`."""
+    for name, values in restrict.items():
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+    return rows
 
 
 def prune_files(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:

@@ -35,6 +35,8 @@ from cq_engine.storage.scratch import scratch_directory
 __all__ = ["IndexedColumns"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
+"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
+columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
 Places: TypeAlias = "npt.NDArray[np.int64]"
 
 

@@ -34,7 +34,7 @@ from cq_engine.core.errors import StorageError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.change_rows import ChangeReader, retry_reading
-from cq_engine.storage.file_look_ups import FileLookUps, Restrict, prune_files, restriction
+from cq_engine.storage.file_look_ups import FileLookUps, Restrict, filter_rows, prune_files, restriction
 from cq_engine.storage.rows import (
     ResidentImage,
     conform,
@@ -313,16 +313,11 @@ def relevant_changes(
     identity = identity_columns(table)
     if changes.num_rows <= most or not all(can(c.type, Use.EQUAL) for c in identity):
         return changes
-    wanted = changes
-    for name, values in restrict.items():
-        kind = changes.schema.field(name).type
-        wanted = wanted.filter(pc.is_in(wanted.column(name), value_set=values.cast(kind)))
+    kinds = {name: changes.schema.field(name).type for name in restrict}
+    wanted = filter_rows(changes, {name: values.cast(kinds[name]) for name, values in restrict.items()})
     names = [c.name for c in identity]
-    for name, values in restriction(
-        pa.concat_tables([base.select(names), wanted.select(names)]), identity
-    ).items():
-        changes = changes.filter(pc.is_in(changes.column(name), value_set=values))
-    return changes
+    named = pa.concat_tables([base.select(names), wanted.select(names)])
+    return filter_rows(changes, restriction(named, identity))
 
 
 def _column(name: str) -> SparkColumn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.catalog.inline import kinds_of
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DELETE,
     INSERT,
+    KINDS,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     Table,
@@ -156,7 +158,7 @@ def _write(
         for (table, rows), staged in zip(parts, files):
             low, high = (pc.min_max(rows.column(COMMIT_VERSION))[k].as_py() for k in ("min", "max"))
             if staged:
-                unit.add_change_files(table.storage, low, high, staged, _kinds(rows))
+                unit.add_change_files(table.storage, low, high, staged, kinds_of(rows))
             else:
                 unit.add_changes(table.storage, low, high, rows)
         faults.point("commit.before_catalog")
@@ -195,20 +197,12 @@ def _stage(
     return staging.stage_arrow(services, attempt, table, timed, "log")
 
 
-_WORDS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE_PREIMAGE: "UPDATE", UPDATE_POSTIMAGE: "UPDATE"}
-
-
-def _kinds(rows: pa.Table) -> frozenset[str]:
-    return frozenset(_WORDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
-
-
 def _kinds_by_version(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict[str, frozenset[str]]]:
     found: dict[int, dict[str, set[str]]] = {}
     for table, rows in parts:
-        for version, kind in set(_pairs(rows)):
-            found.setdefault(version, {}).setdefault(table.name, set()).add(_WORDS[kind])
+        pairs = rows.group_by([COMMIT_VERSION, CHANGE_TYPE]).aggregate([])
+        for version, kind in zip(
+            pairs.column(COMMIT_VERSION).to_pylist(), pairs.column(CHANGE_TYPE).to_pylist()
+        ):
+            found.setdefault(version, {}).setdefault(table.name, set()).add(KINDS[kind])
     return {v: {name: frozenset(kinds) for name, kinds in by.items()} for v, by in sorted(found.items())}
-
-
-def _pairs(rows: pa.Table) -> Iterator[tuple[int, str]]:
-    return zip(rows.column(COMMIT_VERSION).to_pylist(), rows.column(CHANGE_TYPE).to_pylist())

@@ -19,7 +19,7 @@ from cq_engine.core.types import spark_type
 from cq_engine.grammar.statements import CopyInto
 from cq_engine.query.query import unknown_table
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
 from cq_engine.storage.rows import conform, identity_columns, identity_keys
 from cq_engine.transactions.commit import next_timestamp
@@ -105,7 +105,7 @@ def _read(services: Services, table: Table, path: str) -> DataFrame:
     """Files of changes; in CSV the table's own columns (also as `old_`) have their types, others are inferred."""
     kind = format_of(CopyInto(table.name, path))
     reader = services.spark().read
-    try:
+    with translate_errors():
         if kind == "parquet":
             return reader.parquet(path)
         frame = reader.json(path) if kind == "json" else reader.csv(path, header=True, inferSchema=True)
@@ -117,8 +117,6 @@ def _read(services: Services, table: Table, path: str) -> DataFrame:
         schema = t.StructType(fields)
         reader = reader.schema(schema).option("mode", "FAILFAST")
         return reader.json(path) if kind == "json" else reader.csv(path, header=True)
-    except SPARK_ERRORS as error:
-        raise translate_spark_error(error) from error
 
 
 def _columns(
@@ -126,13 +124,10 @@ def _columns(
 ) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
     sources = [present[c.name.lower()] for c in table.columns]
     if isinstance(given, DataFrame):
-        frame = given
-        picked = select(table, table.columns, sources, frame.schema)
+        picked = select(table, table.columns, sources, given.schema)
         more = [f.col(f"`{present[c.lower()]}`").alias(f"_extra{n}") for n, c in enumerate(extra)]
-        try:
-            arrow = to_arrow(frame.select(*picked, *more))
-        except SPARK_ERRORS as error:
-            raise translate_spark_error(error) from error
+        with translate_errors():
+            arrow = to_arrow(given.select(*picked, *more))
         rows = conform(arrow.select([c.name for c in table.columns]), table.columns)
         return rows, {c: arrow.column(f"_extra{n}") for n, c in enumerate(extra)}
     renamed = given.select(sources).rename_columns([c.name for c in table.columns])

@@ -13,7 +13,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import CopyInto
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
 from cq_engine.transactions.dml import find_column
 
@@ -50,13 +50,11 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
     if kind == "csv":
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
     options |= {_ALIASES.get(name.lower(), name): value for name, value in statement.options}
-    try:
+    with translate_errors():
         frame = _read(
             services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
         )
         return _assign_columns(table, frame), _estimate(statement.path, kind)
-    except SPARK_ERRORS as error:
-        raise translate_spark_error(error) from error
 
 
 def format_of(statement: CopyInto) -> str:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -16,9 +15,9 @@ from cq_engine.catalog.model import ROW_ID, CatalogState, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
-from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
-from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.spark.arrow_io import few_rows, to_arrow
+from cq_engine.spark.sql import translate_errors
+from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys
 from cq_engine.transactions import bulk, dml
 from cq_engine.transactions.merge import MergeEffect
@@ -51,7 +50,7 @@ class Workspace:
             rows = reader.restricted_image(table.storage, self.snapshot, restrict)
             if rows is not None:
                 rows = rows if pending is None else pending.overlay(rows)
-                return reader.frame(_restrict_rows(rows, restrict), table.storage.physical_columns)
+                return reader.frame(filter_rows(rows, restrict), table.storage.physical_columns)
         if pending is None:
             return reader.image(table.storage, self.snapshot)
         small = self.small_view(table)
@@ -112,7 +111,7 @@ class Workspace:
     def _insert_frame(self, table: Table, frame: DataFrame, overwrite: bool) -> int:
         pending = self.pending.get(table.name)
         if not isinstance(pending, BulkPending):
-            rows = _collect(frame, self._driver_rows)
+            rows = few_rows(frame, self._driver_rows)
             if rows is not None:
                 return self._insert_arrow(table, conform(rows, table.columns), overwrite)
         if overwrite:
@@ -141,7 +140,7 @@ class Workspace:
             raise ValueError("an effect without pairs is an insert")
         check = isinstance(effect, MergeEffect)
         if not isinstance(self.pending.get(table.name), BulkPending):
-            rows = _collect(effect.pairs, self._driver_rows)
+            rows = few_rows(effect.pairs, self._driver_rows)
             if rows is not None:
                 return self._change_small(
                     table, rows, check, not check or getattr(effect, "check_cardinality", True)
@@ -207,7 +206,8 @@ class Workspace:
         acting = pairs.where(f.col("_kind") != "I")
         if not check:
             return pairs.where(f.col("_kind") == "I").unionAll(acting.dropDuplicates(keys))
-        twice = _rows(acting.groupBy(*keys).count().where("count > 1").limit(1))
+        with translate_errors():
+            twice = to_arrow(acting.groupBy(*keys).count().where("count > 1").limit(1))
         if twice.num_rows:
             raise _cardinality(table, twice.drop_columns(["count"]))
         return pairs
@@ -262,25 +262,6 @@ class Workspace:
         if isinstance(pending, BulkPending):
             staging.discard(self.services, (*pending.plain, *pending.signed))
         return -1
-
-
-def _restrict_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
-    for name, values in restrict.items():
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
-    return rows
-
-
-def _collect(frame: DataFrame, limit: int) -> pa.Table | None:
-    """The rows as Arrow if they are at most `limit`, else None."""
-    rows = _rows(frame.limit(limit + 1))
-    return rows if rows.num_rows <= limit else None
-
-
-def _rows(frame: DataFrame) -> pa.Table:
-    try:
-        return to_arrow(frame)
-    except SPARK_ERRORS as error:
-        raise translate_spark_error(error) from error
 
 
 def _side(rows: pa.Table, prefix: str, columns: Sequence[Any]) -> pa.Table:
