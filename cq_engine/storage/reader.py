@@ -22,7 +22,6 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
-    INSERT,
     UPDATE_PREIMAGE,
     Layout,
     VersionedTable,
@@ -251,7 +250,7 @@ class Reader(ChangeReader):
     def _build(self, table: VersionedTable, version: int) -> ResidentImage | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        inserts = sum(s.rows if s.kinds <= {INSERT} else -s.rows for s in sets if s.high <= version)
+        inserts = sum(s.rows if s.kinds <= {"INSERT"} else -s.rows for s in sets if s.high <= version)
         least = sum(file.rows for file in layout.snapshot) + inserts
         if least > self.limits.small_rows or len(layout.snapshot) > self.limits.look_up_files:
             return None
