@@ -8,7 +8,7 @@ The scheduler knows queries only by name and calls `run(name)` for them. It keep
 - an error of a run is handed to `on_error` and stops nothing. Where that calls `retry`, the query runs again after a
   pause, which grows with every failure in a row, and not before, whatever arrives.
 
-Runs have a pool of threads. Time comes from the clock: with the system's clock, APScheduler wakes periodic queries;
+Runs have a pool of threads. Time comes from the clock: with the system's clock, an alarm wakes periodic queries;
 with any other, `tick` does, so that tests and replays of history decide what time it is.
 """
 
@@ -20,15 +20,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any
-
-from apscheduler.executors.pool import ThreadPoolExecutor as FiringThreads
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CQError
 from cq_engine.destinations import Retry
 from cq_engine.grammar.statements import When
+from cq_engine.schedule.alarm import Alarm
 from cq_engine.schedule.entries import Schedule, Waiting, concerns
 from cq_engine.schedule.periods import first_due, trigger_for
 
@@ -67,7 +64,7 @@ class Scheduler:
         self._workers = workers
         self._retry = retry or Retry()
         self._pool: ThreadPoolExecutor | None = None
-        self._alarm: BackgroundScheduler | None = None
+        self._alarm = Alarm(self._fire, self._fire_again)
         self._schedules: dict[str, Schedule] = {}
         self._pending: dict[str, None] = {}  # a set in the order in which queries became due
         self._running: dict[str, int] = {}  # query: the thread it runs in
@@ -83,13 +80,9 @@ class Scheduler:
                 return
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="cq-refresh")
             if isinstance(self._clock, SystemClock):
-                # Its thread only makes queries pending, so one is enough, and it never misses a moment.
-                self._alarm = BackgroundScheduler(
-                    executors={"default": FiringThreads(1)}, timezone=timezone.utc
-                )
                 self._alarm.start()
             for name, schedule in self._schedules.items():
-                self._watch(name, schedule)
+                self._alarm.set(name, schedule)
             for _ in self._pending:
                 self._submit()
 
@@ -103,10 +96,9 @@ class Scheduler:
             self._refuse_inside_a_run("shutdown")
         with self._changed:
             pool, self._pool = self._pool, None
-            alarm, self._alarm = self._alarm, None
+            alarm, self._alarm = self._alarm, Alarm(self._fire, self._fire_again)
         # Not under the lock, which the threads that end need.
-        if alarm is not None:
-            alarm.shutdown(wait=wait)
+        alarm.shutdown(wait=wait)
         if pool is not None:
             pool.shutdown(wait=wait)
 
@@ -132,9 +124,8 @@ class Scheduler:
         due = None if trigger is None else first_due(trigger, last_run, now)
         folded = frozenset(source.casefold() for source in sources)
         with self._changed:
-            self._unwatch(name)
             self._schedules[name] = Schedule(when, folded, trigger, due, self.waiting(name))
-            self._watch(name, self._schedules[name])
+            self._alarm.set(name, self._schedules[name])
 
     def knows(self, name: str) -> bool:
         """Whether the query is scheduled."""
@@ -144,7 +135,7 @@ class Scheduler:
     def remove(self, name: str) -> None:
         """Forgets a query, where it is known. A run under way goes on to its end; a pending one does not start."""
         with self._changed:
-            self._unwatch(name)
+            self._alarm.clear(name)
             self._schedules.pop(name, None)
             self._pending.pop(name, None)
             self._changed.notify_all()
@@ -215,8 +206,7 @@ class Scheduler:
             pause = timedelta(seconds=self._retry.pause(failures))
             schedule.waiting = Waiting(error, failures, now, now + pause)
             self._pending.pop(name, None)  # the next run processes that, too
-            self._unwatch(name)
-            self._watch(name, schedule)
+            self._alarm.set(name, schedule)
             self._changed.notify_all()
             return schedule.waiting
 
@@ -237,8 +227,7 @@ class Scheduler:
         if schedule is None or schedule.waiting is None:
             return False
         schedule.waiting = None
-        self._unwatch(name)
-        self._watch(name, schedule)
+        self._alarm.set(name, schedule)
         return True
 
     # ------------------------------------------------------------ waiting
@@ -298,7 +287,7 @@ class Scheduler:
             self._pool.submit(self._work, in_pool=True)
 
     def _fire(self, name: str) -> None:
-        """What APScheduler calls when a periodic query is due."""
+        """The alarm: a periodic query is due."""
         with self._changed:
             schedule = self._schedules.get(name)
             if schedule is None:
@@ -307,7 +296,7 @@ class Scheduler:
             self._mark(name)
 
     def _fire_again(self, name: str) -> None:
-        """What APScheduler calls when a pause is over."""
+        """The alarm: a pause is over."""
         with self._changed:
             if self.waiting(name) is not None:
                 self._queue(name)
@@ -365,25 +354,6 @@ class Scheduler:
                 if all(name in self._running for name in self._pending):
                     self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
-    # ------------------------------------------------------------ the clock
-
-    def _watch(self, name: str, schedule: Schedule) -> None:
-        """Has APScheduler fire a periodic query, where its time is ours."""
-        if self._alarm is None:
-            return
-        always: dict[str, Any] = {"args": [name], "coalesce": True, "misfire_grace_time": None}
-        if schedule.due is not None:
-            self._alarm.add_job(self._fire, schedule.trigger, id=name, next_run_time=schedule.due, **always)
-        if schedule.waiting is not None:
-            self._alarm.add_job(
-                self._fire_again, "date", run_date=schedule.waiting.next, id=_again(name), **always
-            )
-
-    def _unwatch(self, name: str) -> None:
-        for job in (name, _again(name)):
-            if self._alarm is not None and self._alarm.get_job(job) is not None:
-                self._alarm.remove_job(job)
-
     def _advance(self, schedule: Schedule, now: datetime) -> None:
         if schedule.trigger is not None:
             schedule.due = schedule.trigger.get_next_fire_time(now, now)
@@ -396,8 +366,3 @@ class Scheduler:
                 f"{what} inside the refresh of a continuous query would wait for itself",
                 hint="call it from another thread, or after the refresh",
             )
-
-
-def _again(name: str) -> str:
-    """The alarm of a pause, under a name that no query has."""
-    return f"{name}\0again"
