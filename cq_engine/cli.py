@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -241,16 +239,16 @@ def _execute(options: Namespace) -> int:
 
 
 def _example(options: Namespace) -> int:
-    files = _examples()
+    from cq_engine.repl import examples
+
     if options.name is None:
-        width = max(len(path.name) for path in files)
-        for path in files:
-            _say(_fit(f"  {path.name:<{width}}  {_first_line(path)}".rstrip()))
+        for line in examples.listing():
+            _say(line)
         return 0
-    path = _find_example(files, options.name)
+    path = examples.find(options.name)
     if path.suffix == ".py":
-        _say(_first_line(path))  # its libraries take their time
-        return _subprocess([sys.executable, str(path), *options.arguments])
+        _say(examples.first_line(path))  # its libraries take their time
+        return examples.run_program(path, options.arguments)
     if "--warehouse" in options.arguments:
         return main(["run", str(path), *options.arguments])
     with tempfile.TemporaryDirectory(prefix="cq-example-", ignore_cleanup_errors=True) as directory:
@@ -343,72 +341,6 @@ def _is_statement(text: str) -> bool:
     except CQError:
         return False
     return True
-
-
-# ---------------------------------------------------------------- examples
-
-
-def _examples() -> list[Path]:
-    """The examples beside the package, as a checkout has them.
-
-    Raises:
-        CQError: this is an installation without them.
-    """
-    root = Path(__file__).resolve().parents[1]
-    directory = root / "examples"
-    files = (path for path in directory.glob("[0-9]*_*") if path.suffix in {".cql", ".py"})
-    found = sorted(files, key=lambda path: path.name) if (root / "pyproject.toml").is_file() else []
-    if not found:
-        raise CQError(
-            "there are no examples here",
-            detail=f"they are part of a source checkout, and {directory} has none",
-            hint="clone the repository and install it with pip install -e .",
-        )
-    return found
-
-
-def _find_example(files: Sequence[Path], name: str) -> Path:
-    """The example with this number, name or file name.
-
-    Raises:
-        CQError: none has, or several have.
-    """
-
-    def matches(path: Path) -> bool:
-        number, _, rest = path.stem.partition("_")
-        same_number = name.isdecimal() and number.isdecimal() and int(name) == int(number)
-        return same_number or name in {path.name, path.stem, rest}
-
-    found = [path for path in files if matches(path)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise CQError(f"there is no example {name}", hint="cq example lists them")
-    raise CQError(f"several examples are called {name}", detail=", ".join(path.name for path in found))
-
-
-def _first_line(path: Path) -> str:
-    """What an example says of itself: the first line of its docstring or of its comment."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.strip().lstrip("-#\"' ").rstrip("\"' ")
-        if text and not line.startswith("#!"):
-            return text
-    return ""
-
-
-def _fit(line: str) -> str:
-    """The line as far as the terminal is wide."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _subprocess(command: Sequence[str]) -> int:
-    with subprocess.Popen(command) as process:  # noqa: S603 - our own examples, without a shell
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                continue  # the example has got it, too, and ends in its own way
 
 
 # ---------------------------------------------------------------- words

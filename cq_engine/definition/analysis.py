@@ -36,7 +36,7 @@ from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_ful
 from cq_engine.planner.select_list import parse, safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
-from cq_engine.refresh.binding import ImageBinder
+from cq_engine.refresh.images import ImageBinder
 from cq_engine.spark.sql import analysed_plan, run_sql, translate_errors
 from cq_engine.storage.rows import empty
 

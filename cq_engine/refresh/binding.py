@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from cq_engine.algebra.emit import Emitter, quote
+from cq_engine.algebra.emit import Emitter
 from cq_engine.algebra.nodes import (
     FROM,
     TO,
@@ -17,13 +17,13 @@ from cq_engine.algebra.nodes import (
     Given,
     History,
     Node,
-    Scan,
     StateRows,
 )
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
+from cq_engine.refresh.images import select_fields
 from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
@@ -42,31 +42,7 @@ from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
-__all__ = ["ImageBinder", "IntervalBinder"]
-
-
-class ImageBinder:
-    """Binds scans to the tables' images at one version."""
-
-    def __init__(self, reader: Reader, tables: Mapping[str, VersionedTable], version: int | None) -> None:
-        self.reader = reader
-        self.tables = tables
-        self.version = version
-        self.relations: dict[str, DataFrame] = {}
-        self._names: dict[str, str] = {}
-
-    def __call__(self, leaf: Node) -> str:
-        assert isinstance(leaf, Scan)
-        if leaf.table not in self._names:
-            table = self.tables[leaf.table]
-            name = self._names[leaf.table] = fresh_name(leaf.table)
-            if self.version is None:
-                self.relations[name] = self.reader.frame(
-                    empty(table.physical_columns), table.physical_columns
-                )
-            else:
-                self.relations[name] = self.reader.image(table, self.version)
-        return _select(leaf.fields, self._names[leaf.table])
+__all__ = ["IntervalBinder"]
 
 
 class IntervalBinder:
@@ -124,15 +100,15 @@ class IntervalBinder:
 
     def __call__(self, leaf: Node) -> str:
         if isinstance(leaf, Changes):
-            return _select(
+            return select_fields(
                 leaf.scan.fields, self._changes(leaf.scan.table), (ROW_VERSION, VERSION), (ROW_WEIGHT, WEIGHT)
             )
         if isinstance(leaf, History):
-            return _select(leaf.scan.fields, self._history(leaf), (ROW_FROM, FROM), (ROW_TO, TO))
+            return select_fields(leaf.scan.fields, self._history(leaf), (ROW_FROM, FROM), (ROW_TO, TO))
         if isinstance(leaf, Given):
             return self._input_name(leaf)
         assert isinstance(leaf, StateRows)
-        return _select(
+        return select_fields(
             tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
         )
 
@@ -386,11 +362,3 @@ class IntervalBinder:
             return None
         rows = filter_rows(rows, restrict)
         return UncompactedLog.of(table, rows, self.a, self.a, compressed=False).image(base)
-
-
-def _select(fields: tuple[tuple[str, str], ...], relation: str, *extra: tuple[str, str]) -> str:
-    """The fields of a relation by the plan's names, and `extra` (the relation's name, the plan's name)."""
-    shown = [
-        quote(source) if name == source else f"{quote(source)} AS {quote(name)}" for name, source in fields
-    ]
-    return f"(SELECT {', '.join([*shown, *(f'{own} AS {name}' for own, name in extra)])} FROM {relation})"

@@ -22,7 +22,7 @@ from cq_engine.delta.stored import initial_state
 from cq_engine.planner.compiled import Compiled, StoredAggregate
 from cq_engine.planner.consolidate import consolidate
 from cq_engine.query.query import SourceResolver
-from cq_engine.refresh.binding import ImageBinder
+from cq_engine.refresh.images import ImageBinder
 from cq_engine.refresh.interval import Interval, touched_versions
 from cq_engine.spark.sql import fresh_name, run_sql, translate_errors
 

@@ -32,6 +32,7 @@ from cq_engine.grammar import (
     statements,
 )
 from cq_engine.planner.select_list import DELTA_FUNCTIONS
+from cq_engine.repl import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -105,7 +106,7 @@ def test_the_commands_find_what_they_need() -> None:
     )
     assert extras is not None
     assert {"examples", "test", "postgres"} <= set(re.findall(r"^(\w+) = \[", extras[1], re.MULTILINE))
-    assert cli._find_example(cli._examples(), "flights").suffix == ".py"
+    assert examples.find("flights").suffix == ".py"
 
 
 def test_readme_has_every_command_of_cq() -> None:

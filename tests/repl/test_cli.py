@@ -326,7 +326,7 @@ class TestExamples:
         (directory / "02_flights.py").write_text(
             '"""A year of flights."""\nimport sys\nsys.exit(int(sys.argv[1]))\n', encoding="utf-8"
         )
-        monkeypatch.setattr(cli, "__file__", str(directory.parent / "cq_engine" / "cli.py"))
+        monkeypatch.setattr("cq_engine.repl.examples.ROOT", directory.parent)
         return directory
 
     def test_list(self, cq: Callable[..., int], examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
