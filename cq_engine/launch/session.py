@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +30,6 @@ __all__ = [
     "missing_archive",
     "prestart",
     "spark_session",
-    "spark_session_in_background",
     "warm",
 ]
 
@@ -132,29 +130,6 @@ def prestart(conf: Mapping[str, str]) -> None:
 def missing_archive() -> Path | None:
     """The archive of classes that this process's Spark would have started with, had it been there."""
     return _started.archive
-
-
-def spark_session_in_background(conf: Mapping[str, str] | None = None) -> Future[SparkSession]:
-    """Starts `spark_session(conf)` in a daemon thread, which warms it after the future has its result.
-
-    Returns:
-        A future of the session, or of the error of `spark_session`.
-    """
-    started: Future[SparkSession] = Future()
-
-    def start() -> None:
-        try:
-            session = spark_session(conf)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks the future
-            started.set_exception(error)
-            return
-        started.set_result(session)
-        # The session may be stopped while it warms; warming promises nothing.
-        with contextlib.suppress(Exception):
-            warm(session)
-
-    threading.Thread(target=start, name="cq-spark-start", daemon=True).start()
-    return started
 
 
 def warm(spark: SparkSession) -> None:

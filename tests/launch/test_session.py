@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.errors import CQError
 from cq_engine.launch import session as session_module
-from cq_engine.launch.session import SQL_SETTINGS, spark_session, spark_session_in_background, warm
+from cq_engine.launch.session import SQL_SETTINGS, spark_session, warm
 
 
 def test_the_settings_are_in_force(spark: SparkSession) -> None:
@@ -37,12 +37,6 @@ def test_a_running_spark_refuses_what_only_a_start_can_set(spark: SparkSession) 
     assert spark_session({"spark.driver.memory": "2g"}) is not spark
     with pytest.raises(CQError, match=r"spark\.driver\.memory cannot become '3g' now"):
         spark_session({"spark.driver.memory": "3g"})
-
-
-def test_the_background_start_gives_the_session_or_the_error(spark: SparkSession) -> None:
-    assert spark_session_in_background().result(timeout=60).range(3).count() == 3
-    with pytest.raises(CQError):
-        spark_session_in_background({"spark.driver.memory": "3g"}).result(timeout=60)
 
 
 def test_warming_runs_a_query(spark: SparkSession) -> None:
