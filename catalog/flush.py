@@ -64,7 +64,7 @@ def flush(catalog: Catalog, troubles: Troubles | None = None) -> int:
     try:
         for number, (table, run) in enumerate(runs):
             with found.of(table.name):
-                replaced.append(_written(catalog, attempt, number, table, run))
+                replaced.append(_write_run(catalog, attempt, number, table, run))
         if replaced:
             faults.point("publish.staged")
             catalog.write_set(WriteSet(replaced=replaced), attempt)
@@ -78,7 +78,7 @@ def flush(catalog: Catalog, troubles: Troubles | None = None) -> int:
     return sum(len(each.old) for each in replaced)
 
 
-def _written(
+def _write_run(
     catalog: Catalog, attempt: Attempt, number: int, table: VersionedTable, run: Sequence[ChangeSet]
 ) -> Replaced:
     """One run of change sets, in one file, which is not there where this fails."""

@@ -2,7 +2,7 @@
 
 A query reads tables, and the results of other queries by their names; where a table and a query have one name, it means
 the table. Nothing here follows destination tables except
-`reached`, since a table has a version of its own for every delivery.
+`origins`, since a table has a version of its own for every delivery.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 
-__all__ = ["ancestors", "descendants", "reached", "readers", "source_query", "table_readers", "upstreams"]
+__all__ = ["ancestors", "origins", "readers", "source_query", "table_readers", "upstreams"]
 
 
 def source_query(state: CatalogState, name: str) -> ContinuousQuery | None:
@@ -49,19 +49,7 @@ def table_readers(state: CatalogState, name: str) -> list[ContinuousQuery]:
     return [q for q in state.queries.values() if name.lower() in (s.lower() for s in q.sources)]
 
 
-def descendants(state: CatalogState, name: str) -> list[ContinuousQuery]:
-    """All queries that read the query `name`, directly or through others."""
-    found: dict[str, ContinuousQuery] = {}
-    waiting = readers(state, name)
-    while waiting:
-        query = waiting.pop()
-        if query.name not in found:
-            found[query.name] = query
-            waiting += readers(state, query.name)
-    return list(found.values())
-
-
-def reached(state: CatalogState, query: ContinuousQuery) -> set[str]:
+def origins(state: CatalogState, query: ContinuousQuery) -> set[str]:
     """The lower-case names of all tables and queries whose changes reach `query`, destination tables followed, too.
 
     An older definition of the same name in `state` is not looked at.

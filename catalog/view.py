@@ -232,10 +232,10 @@ class View:
     def diff(self, state: CatalogState) -> StateDiff:
         """What `state` changes of the current one. Definitions that are the same object are not compared."""
         old = self.state
-        tables = changed(old.tables, state.tables)
-        queries = changed(old.queries, state.queries)
-        groups = changed(old.groups, state.groups)
-        functions = changed(old.functions, state.functions)
+        tables = differences(old.tables, state.tables)
+        queries = differences(old.queries, state.queries)
+        groups = differences(old.groups, state.groups)
+        functions = differences(old.functions, state.functions)
         before: list[VersionedTable] = []
         after: list[VersionedTable] = []
         pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *groups]
@@ -329,7 +329,7 @@ _Definition = TypeVar("_Definition")
 _Stored = Table | ContinuousQuery | QueryGroup
 
 
-def changed(
+def differences(
     before: Mapping[str, _Definition], after: Mapping[str, _Definition]
 ) -> list[tuple[str, _Definition | None, _Definition | None]]:
     """What differs: (name, definition in `before`, definition in `after`), with None where there is none."""

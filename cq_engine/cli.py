@@ -260,10 +260,10 @@ def _serve(options: Namespace) -> int:
 
     stop = threading.Event()
 
-    def stopped(_number: int, _frame: FrameType | None) -> None:
+    def stop_serving(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop_serving) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         engine = _connect(options)
         try:

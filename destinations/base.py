@@ -109,7 +109,7 @@ class Destination(ABC):
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         """Does what `deliver` says; there is something after `cursor` to look at."""
 
-    def _moved(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
+    def _move(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
         """The cursor after a success."""
         return replace(cursor, version=version, sequence=sequence, failures=0, error="")
 

@@ -98,7 +98,7 @@ class CallbackDestination(Destination):
         return Delivered(cursor, count)
 
     def _move(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
-        moved = self._moved(cursor, version, sequence)
+        moved = self._move(cursor, version, sequence)
         with self.services.catalog.write() as unit:
             unit.set_cursor(moved, after=cursor)
             faults.point("deliver.before_cursor")

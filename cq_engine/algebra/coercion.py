@@ -22,7 +22,7 @@ from cq_engine.algebra.nodes import Join, Mark, Node, OuterJoin, SemiJoin, refer
 from cq_engine.algebra.rebuild import rebuild
 from cq_engine.core.errors import CQError
 
-__all__ = ["Types", "cast", "common_types", "written_out"]
+__all__ = ["Types", "cast", "common_types", "write_casts"]
 
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 _Joined = Join | OuterJoin | SemiJoin | Mark
@@ -34,7 +34,7 @@ class Types(Protocol):
     def __call__(self, node: Node, expressions: Sequence[exp.Expr], /) -> Sequence[str]:
         """The types of expressions over a node's columns."""
 
-    def compared(self, left: str, right: str, /) -> str | None:
+    def comparison_type(self, left: str, right: str, /) -> str | None:
         """The type in which `=` compares values of two types; None where there is no such one type."""
 
 
@@ -72,7 +72,11 @@ def common_types(
         if one == other or {one, other} <= _WHOLE:
             found.append(None)
             continue
-        common = _of_texts(node, left, right, types) if _are_texts(one, other) else types.compared(one, other)
+        common = (
+            _of_texts(node, left, right, types)
+            if _are_texts(one, other)
+            else types.comparison_type(one, other)
+        )
         if common is None:
             raise NotLowered(f"{one} = {other} is not a comparison of values of one type")
         found.append(common)
@@ -91,7 +95,7 @@ def _of_texts(node: Node, left: exp.Expr, right: exp.Expr, types: Types) -> str 
         return None
 
 
-def written_out(node: Node, types: Types, known: Mapping[str, str]) -> Node:
+def write_casts(node: Node, types: Types, known: Mapping[str, str]) -> Node:
     """`node` with casts in the equalities between types that its joins have; `known` are types of columns."""
 
     def rule(each: Node) -> Node:

@@ -38,7 +38,7 @@ from cq_engine.lifecycle.drop import tidy
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
-from cq_engine.query.result import Result, placed
+from cq_engine.query.result import Result, place_errors
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
@@ -142,13 +142,13 @@ class Engine(Upkeep, Scheduling):
         self._check_open()
         statement = parse(sql, source, line, column)
         with locate_errors(sql, statement, source, line, column) as place, self._plain("run the statement"):
-            return placed(statements.execute(statement, self, sql), place)
+            return place_errors(statements.execute(statement, self, sql), place)
 
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
         """Runs one statement inside `transaction`."""
         statement = parse(sql)
         with locate_errors(sql, statement, "<input>", 1, 1) as place, self._plain("run the statement"):
-            return placed(transaction.execute(statement, sql), place)
+            return place_errors(transaction.execute(statement, sql), place)
 
     def run_script(self, path_or_text: str | Path) -> list[Result]:
         """Runs the statements of a script file, or of a text, in order; stops at the first error."""
@@ -217,7 +217,7 @@ class Engine(Upkeep, Scheduling):
         return self.queries.refreshes.bring_up_to_date(query)
 
     def _note_refresh(self, result: Refresh) -> None:
-        self.scheduler.recovered(result.query)
+        self.scheduler.end_pause(result.query)
         if result.to_version > result.from_version:
             self.cascade(result.query)
         if self._scheduled and time.monotonic() - self._published > self.services.limits.publish_seconds:

@@ -90,7 +90,7 @@ def explain_query(queries: Queries, name: str, form: str = "TEXT") -> Result:
     explanation = Explanation(
         query.name, query.verdict, query.mode, head, {**facts, **pending}, title, sql, compiled.node, query.sources
     )  # fmt: skip
-    return text_result("plan", explanation.written(form))
+    return text_result("plan", explanation.render(form))
 
 
 def _pending(
@@ -158,7 +158,7 @@ def analyze_query(
         query.name, query.verdict, query.mode, f"continuous query {query.name}: {said}", facts, plan=compiled.node,
         sources=query.sources,
     )  # fmt: skip
-    return text_result("plan", explanation.written(form))
+    return text_result("plan", explanation.render(form))
 
 
 def _sharing(queries: Queries, group: QueryGroup | None) -> str:
@@ -176,4 +176,4 @@ def explain_text(services: Services, text: str) -> Result:
             "only queries and continuous queries are explained",
             hint="EXPLAIN CONTINUOUS QUERY name explains a continuous query that is there",
         )
-    return text_result("plan", Resolver(services).explained(statement.text))
+    return text_result("plan", Resolver(services).explain(statement.text))

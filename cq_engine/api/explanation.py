@@ -34,7 +34,7 @@ class Explanation:
     plan: Node | None = None
     sources: tuple[str, ...] = ()
 
-    def written(self, form: str) -> str:
+    def render(self, form: str) -> str:
         """As TEXT, JSON or MERMAID."""
         if form == "JSON":
             return self.json()
@@ -56,15 +56,15 @@ class Explanation:
         lines = ["flowchart BT"]
         numbers: dict[int, str] = {}
 
-        def drawn(node: Node) -> str:
+        def draw(node: Node) -> str:
             if id(node) not in numbers:
-                inputs = [drawn(child) for child in children(node)]
+                inputs = [draw(child) for child in children(node)]
                 name = numbers[id(node)] = f"n{len(numbers)}"
                 lines.append(f"  {name}{_box(node)}")
                 lines.extend(f"  {each} --> {name}" for each in inputs)
             return numbers[id(node)]
 
-        roots = [drawn(self.plan)] if self.plan is not None else list(self.sources)
+        roots = [draw(self.plan)] if self.plan is not None else list(self.sources)
         lines.append(f'  result(["{_escape(f"{self.query}: {self.verdict}")}"])')
         return "\n".join([*lines, *(f"  {root} --> result" for root in roots)])
 

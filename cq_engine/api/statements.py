@@ -234,7 +234,7 @@ def _create_function(statement: CreateFunction, engine: Warehouse, sql: str) -> 
     if statement.if_not_exists and statement.name.lower() in catalog.state.functions:
         return Result(message=f"function {statement.name} exists")
     with engine.queries.registry.ddl, catalog.lock:
-        state = engine.services.functions.created(statement, catalog.state, lambda: engine.spark)
+        state = engine.services.functions.create(statement, catalog.state, lambda: engine.spark)
         with catalog.write() as unit:
             unit.set_state(state)
     function = state.functions[statement.name.lower()]

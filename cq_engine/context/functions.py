@@ -81,7 +81,7 @@ class Functions:
 
     # ------------------------------------------------------------ SQL functions
 
-    def created(
+    def create(
         self, statement: CreateFunction, state: CatalogState, spark: Callable[[], SparkSession]
     ) -> CatalogState:
         """The state with the function of CREATE FUNCTION, which Spark has accepted.
@@ -107,7 +107,7 @@ class Functions:
 
     # ------------------------------------------------------------ calls in continuous queries
 
-    def called_by(self, text: str, state: CatalogState) -> tuple[str, ...]:
+    def calls_in(self, text: str, state: CatalogState) -> tuple[str, ...]:
         """The functions of the user that a defining query calls, also inside of SQL functions, lower case.
 
         Raises AnalysisError for one that is not deterministic.

@@ -21,7 +21,7 @@ __all__ = [
     "columns_of",
     "contains",
     "inner_types",
-    "rebuilt",
+    "rebuild_type",
     "spark_schema",
     "spark_type",
 ]
@@ -107,14 +107,14 @@ def _name(name: str) -> str:
 # ------------------------------------------------------------------------------------------------ what is in a type
 
 
-def rebuilt(kind: t.DataType, leaf: Callable[[t.DataType], t.DataType]) -> t.DataType:
+def rebuild_type(kind: t.DataType, leaf: Callable[[t.DataType], t.DataType]) -> t.DataType:
     """`kind` with `leaf` applied to every type in it that is no array, map or struct; everything nullable."""
     if isinstance(kind, t.ArrayType):
-        return t.ArrayType(rebuilt(kind.elementType, leaf))
+        return t.ArrayType(rebuild_type(kind.elementType, leaf))
     if isinstance(kind, t.MapType):
-        return t.MapType(rebuilt(kind.keyType, leaf), rebuilt(kind.valueType, leaf))
+        return t.MapType(rebuild_type(kind.keyType, leaf), rebuild_type(kind.valueType, leaf))
     if isinstance(kind, t.StructType):
-        return t.StructType([t.StructField(f.name, rebuilt(f.dataType, leaf)) for f in kind.fields])
+        return t.StructType([t.StructField(f.name, rebuild_type(f.dataType, leaf)) for f in kind.fields])
     return leaf(kind)
 
 

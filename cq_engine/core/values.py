@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from cq_engine.core.types import contains
 
-__all__ = ["Parts", "encoded", "is_variant", "nullable", "python_values", "variant", "with_variants"]
+__all__ = ["Parts", "encode_values", "is_variant", "nullable", "python_values", "variant", "with_variants"]
 
 Parts: TypeAlias = dict[str, bytes]
 """A variant in Arrow: its `value` and its `metadata`."""
@@ -75,7 +75,7 @@ def variant(parts: Parts) -> Any:
     return t.VariantVal(parts["value"], parts["metadata"]).toPython()
 
 
-def encoded(values: Sequence[Any], kind: t.DataType) -> list[Any]:
+def encode_values(values: Sequence[Any], kind: t.DataType) -> list[Any]:
     """Python values of a column of type `kind` as Arrow takes them: variants become their two parts.
 
     A variant is given as PySpark's VariantVal, or as a value that JSON has. Raises TypeError for another one.

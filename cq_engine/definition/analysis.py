@@ -217,7 +217,7 @@ class _SparkTypes:
             schema = run_sql(self.services.spark(), text, binder.relations).schema
         return [c.type for c in columns_of(schema)]
 
-    def compared(self, left: str, right: str) -> str | None:
+    def comparison_type(self, left: str, right: str) -> str | None:
         text = f"SELECT l = r AS c FROM (SELECT CAST(NULL AS {left}) AS l, CAST(NULL AS {right}) AS r)"
         sides = _COMPARED.search(analysed_plan(self.services.spark(), text, {}))
         if sides is None:
@@ -255,7 +255,7 @@ def define(
     services: Services, state: CatalogState, statement: CreateContinuousQuery
 ) -> tuple[CatalogState, ContinuousQuery, Compiled]:
     """The definition that the statement asks for; the state is as before but for the numbers it used."""
-    functions = services.functions.called_by(statement.query, state)
+    functions = services.functions.calls_in(statement.query, state)
     shape = shape_of(services, state, statement.query)
     full = dict(statement.options).get("refresh", "").lower() == "full"
     compiled = compile_definition(services, shape, statement.primary_key, full=full)

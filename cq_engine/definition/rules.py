@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.graph import reached, readers, upstreams
+from cq_engine.catalog.graph import origins, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
@@ -165,7 +165,7 @@ def _no_cycle(state: CatalogState, query: ContinuousQuery) -> None:
     """Raises AnalysisError where the query's own changes would reach it again."""
     if not upstreams(state, query.sources) and not any(ref.kind == "TABLE" for ref in query.destinations):
         return
-    before = reached(state, query)
+    before = origins(state, query)
     if query.name.lower() in before and query.name.lower() not in state.tables:
         raise AnalysisError(
             f"{query.name} would read its own result",

@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.analysis.keys import TableKeys, covers, facts, result_key
 from cq_engine.algebra.analysis.lineage import column_types
-from cq_engine.algebra.coercion import Types, written_out
+from cq_engine.algebra.coercion import Types, write_casts
 from cq_engine.algebra.functions import nondeterministic_call
 from cq_engine.algebra.lowering.lower import Lowered, lower
 from cq_engine.algebra.names import Names, NotLowered
@@ -193,7 +193,7 @@ def assemble(
 ) -> Compiled:
     """A lowered query with its key, what is stored for it, and its verdict."""
     table_key = _table_keys(lowered.node, sources)
-    lowered = replace(lowered, node=written_out(lowered.node, types, table_key.types))
+    lowered = replace(lowered, node=write_casts(lowered.node, types, table_key.types))
     visible = {c.name.lower(): o for c, o in zip(columns, lowered.outputs)}
     back = {o: c.name for c, o in zip(columns, lowered.outputs)}
     checked = False

@@ -109,7 +109,7 @@ class Resolver:
         """Spark's analysed plan of the query as text."""
         return self._run_over_relations(query, analysed_plan)
 
-    def explained(self, query: str) -> str:
+    def explain(self, query: str) -> str:
         """Spark's physical plan of the query. Raises what `frame` does."""
         self.frame(query)  # an EXPLAIN of Spark gives errors as its text
         return self._run_over_relations(query, explained_sql).strip()

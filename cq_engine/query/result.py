@@ -18,7 +18,7 @@ from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Result", "placed", "rows_of", "text_result"]
+__all__ = ["Result", "place_errors", "rows_of", "text_result"]
 
 Translate = Callable[[BaseException], CQError]
 Place = Callable[[CQError], CQError]
@@ -138,7 +138,7 @@ def text_result(column: str, text: str) -> Result:
     return Result(arrow=pa.table({column: pa.array(text.split("\n"), pa.string())}), is_text=True)
 
 
-def placed(result: Result, place: Place) -> Result:
+def place_errors(result: Result, place: Place) -> Result:
     """The result, whose errors `place` will put into the script that its statement stands in."""
     result._place = place  # noqa: SLF001 - of this module, and not for users
     return result

@@ -57,7 +57,7 @@ class _Rows(NamedTuple):
     def column(self, name: str) -> pa.ChunkedArray:
         return self.rows.column(self.scan.source_of(name))
 
-    def kept(self, condition: exp.Expr) -> _Rows:
+    def filter(self, condition: exp.Expr) -> _Rows:
         """At least those for which the condition is TRUE."""
         plain = {c.name for c in self.table.physical_columns if is_compared(c.type)}
         columns = {name: self.rows.column(source) for name, source in self.scan.fields if source in plain}
@@ -179,7 +179,7 @@ class KeyValues:
         """Of change rows or row versions, filtered; None for other nodes and where the driver does not know them."""
         if isinstance(node, Filter):
             rows = self._rows(node.input)
-            return None if rows is None else rows.kept(node.condition)
+            return None if rows is None else rows.filter(node.condition)
         if isinstance(node, Changes):
             log = self._log(node.scan.table)
             found = None if log is None else log.changes

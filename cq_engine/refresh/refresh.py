@@ -121,7 +121,7 @@ class Refresher:
     def _compute(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | NoChange:
         try:
             with plain_errors(f"refresh {query.name}", self.services.catalog.warehouse):
-                return self._computed(query, compiled, interval)
+                return self._run_choices(query, compiled, interval)
         except DiskError:
             raise  # of the machine, not of the query: it can be tried again
         except CQError as error:
@@ -130,7 +130,9 @@ class Refresher:
             unforeseen = CQError(f"internal error: {type(error).__name__}: {error}", hint=_UNFORESEEN)
             raise _refresh_error(query, interval, unforeseen) from error
 
-    def _computed(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | NoChange:
+    def _run_choices(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+    ) -> Outcome | NoChange:
         choice = self._choose(query, compiled, interval)
         while isinstance(choice, Choice):
             outcome = self._run(query, compiled, interval, choice)

@@ -216,7 +216,7 @@ class Scheduler:
             schedule = self._schedules.get(name)
             return None if schedule is None else schedule.waiting
 
-    def recovered(self, name: str) -> None:
+    def end_pause(self, name: str) -> None:
         """Ends a query's pause: it was run by others, and what came meanwhile makes it pending now."""
         with self._changed:
             if self._forget_failure(name) and name not in self._running:

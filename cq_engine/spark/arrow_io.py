@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
-from cq_engine.core.types import contains, rebuilt, spark_schema
+from cq_engine.core.types import contains, rebuild_type, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
 from cq_engine.spark.sql import translate_errors
 
@@ -68,7 +68,7 @@ def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -
     for n, field in enumerate(schema):
         if contains(field.dataType, t.VariantType):
             rows = rows.set_column(n, field.name, _with_marks(rows.column(n)))
-    given = t.StructType([t.StructField(each.name, rebuilt(each.dataType, _number)) for each in schema])
+    given = t.StructType([t.StructField(each.name, rebuild_type(each.dataType, _number)) for each in schema])
     frame = spark.createDataFrame(rows, schema=given).toDF(*(f"_c{n}" for n in range(len(schema))))
     shown = [f.expr(_each(f"_c{n}", each.dataType, _receive_sql)) for n, each in enumerate(schema)]
     return frame.select(*(e.cast(each.dataType).alias(each.name) for e, each in zip(shown, schema)))

@@ -27,7 +27,7 @@ from cq_engine.spark.sql import quote
 from cq_engine.storage.reader import Reader, join_identities
 from cq_engine.transactions.write_set import BulkPending, SmallPending
 
-__all__ = ["change_rows", "hide", "net", "overlay", "signed", "signed_pairs"]
+__all__ = ["change_rows", "hide", "net", "overlay", "sign", "signed_pairs"]
 
 _SIGN_COLUMN = Column(SIGN, "int", nullable=False)
 
@@ -36,12 +36,12 @@ def _columns(table: Table) -> list[SparkColumn]:
     return [f.col(quote(c.name)) for c in table.storage.physical_columns]
 
 
-def signed(reader: Reader, pending: SmallPending | BulkPending) -> DataFrame:
+def sign(reader: Reader, pending: SmallPending | BulkPending) -> DataFrame:
     """What is pending as physical columns and `_cq_sign`."""
     columns = pending.table.storage.physical_columns
     if isinstance(pending, SmallPending):
         gone = reader.frame(pending.hidden_rows(), columns).withColumn(SIGN, f.lit(-1))
-        new = reader.frame(pending.added(), columns).withColumn(SIGN, f.lit(1))
+        new = reader.frame(pending.added_rows(), columns).withColumn(SIGN, f.lit(1))
         return gone.unionAll(new)
     parts = []
     if pending.plain:
@@ -92,9 +92,9 @@ def overlay(reader: Reader, image: DataFrame, pending: SmallPending | BulkPendin
         gone = pending.hidden_rows()
         if gone.num_rows:
             image = hide(table, image, reader.frame(gone, columns))
-        added = pending.added()
+        added = pending.added_rows()
         return image.unionAll(reader.frame(added, columns)) if added.num_rows else image
-    rows = signed(reader, pending)
+    rows = sign(reader, pending)
     if pending.signed:
         image = hide(table, image, rows.where(f.col(SIGN) < 0))
     return image.unionAll(rows.where(f.col(SIGN) > 0).select(*_columns(table)))

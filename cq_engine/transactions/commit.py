@@ -116,7 +116,7 @@ def _changes(
             changes[name] = Change(pending.table, pending, net=net, duplicates=pending.duplicates())
     for name, staged in bulks.items():
         if staged.plain or staged.signed:
-            changes[name] = Change(staged.table, staged, signed=bulk.signed(reader, staged))
+            changes[name] = Change(staged.table, staged, signed=bulk.sign(reader, staged))
     return changes
 
 
@@ -157,7 +157,7 @@ def _check_rows(transaction: Workspace, change: Change, newest: int) -> None:
     others = reader.changes_arrow(storage, transaction.snapshot, newest)
     if change.net is not None and others is not None:
         theirs = set(identity_keys(others, identity))
-        mine = pa.concat_tables([change.net.removed(), change.net.added()])
+        mine = pa.concat_tables([change.net.removed_rows(), change.net.added_rows()])
         clash = [key for key in identity_keys(mine, identity) if key in theirs][:1]
     else:
         keys = [quote(name) for name in storage.identity]
@@ -183,7 +183,7 @@ def _write(transaction: Workspace, change: Change, version: int, timestamp: date
         raise TypeError("a change on the driver has its net")
     if not pending.signed:
         return _Write(table, frozenset({"INSERT"}), files=list(pending.plain), insert_only=True)
-    rows = bulk.change_rows(table, bulk.signed(services.reader, pending), version, timestamp)
+    rows = bulk.change_rows(table, bulk.sign(services.reader, pending), version, timestamp)
     files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
     stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()
     kinds = {row[0] for row in stored.collect()}

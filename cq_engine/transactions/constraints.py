@@ -43,12 +43,12 @@ class Change:
 
     def frame(self, reader: Reader) -> DataFrame:
         """The signed rows as a DataFrame."""
-        return self.signed if self.signed is not None else bulk.signed(reader, self.pending)
+        return self.signed if self.signed is not None else bulk.sign(reader, self.pending)
 
-    def added(self, reader: Reader) -> DataFrame:
+    def added_rows(self, reader: Reader) -> DataFrame:
         return self.frame(reader).where(f.col(SIGN) > 0)
 
-    def removed(self, reader: Reader) -> DataFrame:
+    def removed_rows(self, reader: Reader) -> DataFrame:
         return self.frame(reader).where(f.col(SIGN) < 0)
 
 
@@ -93,13 +93,13 @@ def _null_error(table: Table, name: str, row: Mapping[str, object]) -> Constrain
 
 def _check_nulls(services: Services, table: Table, change: Change) -> None:
     if change.net is not None:
-        check_not_null(table, change.net.added())
+        check_not_null(table, change.net.added_rows())
         return
     required = _required_columns(table)
     if not required:
         return
     missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
-    found = to_arrow(change.added(services.reader).where(missing).limit(1).drop(SIGN))
+    found = to_arrow(change.added_rows(services.reader).where(missing).limit(1).drop(SIGN))
     if found.num_rows:
         check_not_null(table, found)
 
@@ -123,7 +123,7 @@ def _check_unique(services: Services, table: Table, change: Change) -> None:
 
 def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
     keys = [quote(name) for name in table.storage.identity]
-    added = change.added(services.reader).select(*keys)
+    added = change.added_rows(services.reader).select(*keys)
     twice = to_arrow(
         added.groupBy(*keys).agg(f.count("*").alias(_COUNT)).where(f"{_COUNT} > 1").limit(SHOWN).drop(_COUNT)
     )
@@ -135,7 +135,7 @@ def _check_unique_bulk(services: Services, table: Table, change: Change) -> None
         return
     fresh = added
     if isinstance(change.pending, SmallPending) or change.pending.signed:
-        fresh = bulk.hide(table, added, change.removed(services.reader))
+        fresh = bulk.hide(table, added, change.removed_rows(services.reader))
     image = services.reader.image(table.storage, newest).select(*keys).alias("i")
     on = [f.col(f"n.{key}").eqNullSafe(f.col(f"i.{key}")) for key in keys]
     found = to_arrow(fresh.alias("n").join(image, on, "left_semi").limit(SHOWN))
@@ -190,10 +190,10 @@ def _check_foreign_key(
 def _values(reader: Reader, change: Change, columns: Sequence[str], *, added: bool) -> pa.Table:
     """The distinct values of `columns`, without NULL, in rows that came or left."""
     if change.net is not None:
-        rows = change.net.added() if added else change.net.removed()
+        rows = change.net.added_rows() if added else change.net.removed_rows()
         rows = rows.select(list(columns)).drop_null()
     else:
-        frame = change.added(reader) if added else change.removed(reader)
+        frame = change.added_rows(reader) if added else change.removed_rows(reader)
         picked = frame.select(*(quote(name) for name in columns)).dropna().distinct()
         rows = to_arrow(picked)
     return conform(rows, [c for c in change.table.columns if c.name in columns]).select(list(columns))

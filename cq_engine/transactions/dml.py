@@ -27,7 +27,17 @@ from cq_engine.spark.sql import Composed, fresh_name, quote
 from cq_engine.spark.store_assignment import assign, select
 from cq_engine.transactions.clauses import Clauses, Span
 
-__all__ = ["Effect", "delete", "find_column", "insert", "pairs", "target", "truncate", "update"]
+__all__ = [
+    "Effect",
+    "delete",
+    "find_column",
+    "insert",
+    "pairs",
+    "target",
+    "target_columns",
+    "truncate",
+    "update",
+]
 
 _QUERY_WORDS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(", "MAP", "REDUCE")
 
@@ -248,7 +258,7 @@ def update(clauses: Clauses, resolver: Resolver) -> Effect:
     ]
     if len({n for n, _ in changes}) < len(changes):
         raise AnalysisError(f"UPDATE {table.name} sets a column twice")
-    composed = _with(clauses, start).add("SELECT " + seen(table, alias))
+    composed = _with(clauses, start).add("SELECT " + target_columns(table, alias))
     for n, span in changes:
         expression(composed.add(", "), clauses, span).add(f" AS _x{n}")
     composed.add(f" FROM {name} AS {quote(alias)} ")
@@ -265,7 +275,9 @@ def delete(clauses: Clauses, resolver: Resolver) -> Effect:
     at = start + (2 if clauses.word(start + 1) == "FROM" else 1)
     where = clauses.find(at, "WHERE")
     table, name, alias = target(clauses, resolver, at, where, where)
-    composed = _with(clauses, start).add(f"SELECT {seen(table, alias)} FROM {name} AS {quote(alias)} ")
+    composed = _with(clauses, start).add(
+        f"SELECT {target_columns(table, alias)} FROM {name} AS {quote(alias)} "
+    )
     frame = resolver.frame(
         composed.take(*clauses.offsets((where, len(clauses)))) if where < len(clauses) else composed
     )
@@ -290,7 +302,7 @@ def expression(composed: Composed, clauses: Clauses, span: Span) -> Composed:
     return composed.add("(").take(*clauses.offsets(span)).add(")")
 
 
-def seen(table: Table, alias: str) -> str:
+def target_columns(table: Table, alias: str) -> str:
     """The SELECT list that gives the target's physical columns as `_o0 ..`."""
     columns = table.storage.physical_columns
     return ", ".join(f"{quote(alias)}.{quote(c.name)} AS _o{n}" for n, c in enumerate(columns))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from cq_engine.catalog.model import Table
 from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.core.types import arrow_type, spark_type
-from cq_engine.core.values import encoded
+from cq_engine.core.values import encode_values
 from cq_engine.spark.store_assignment import select
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions import dml
@@ -59,7 +59,7 @@ def arrow_rows(table: Table, rows: Any) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: str) -> pa.Array:
-    return pa.array(encoded(values, spark_type(kind)), arrow_type(kind))
+    return pa.array(encode_values(values, spark_type(kind)), arrow_type(kind))
 
 
 def _unfit(table: Table, name: str, kind: str, error: Exception) -> CQError:

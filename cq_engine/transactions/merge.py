@@ -20,7 +20,7 @@ from cq_engine.query.query import Resolver
 from cq_engine.spark.sql import Composed, fresh_name, quote
 from cq_engine.spark.store_assignment import assign
 from cq_engine.transactions.clauses import Clauses, Span
-from cq_engine.transactions.dml import Effect, expression, find_column, pairs, seen, target
+from cq_engine.transactions.dml import Effect, expression, find_column, pairs, target, target_columns
 
 __all__ = ["CLAUSE", "MergeEffect", "merge"]
 
@@ -57,7 +57,7 @@ def merge(clauses: Clauses, resolver: Resolver) -> MergeEffect:
     table, name, alias = target(clauses, resolver, at, using)
     source, source_alias = _source(clauses, resolver, start, (using + 1, on))
     parts = [_clause(clauses, span) for span in _whens(clauses, whens)]
-    composed = Composed(clauses.text).add("SELECT " + seen(table, alias))
+    composed = Composed(clauses.text).add("SELECT " + target_columns(table, alias))
     _guards(composed, clauses, parts)
     for n, clause in enumerate(parts):
         _values(composed, clauses, table, (n, clause), alias=source_alias, columns=source.columns)

@@ -118,12 +118,12 @@ class Transaction(Workspace):
         """
         self._check_open()
         try:
-            commit.commit(self, commit_time, self._committed)
+            commit.commit(self, commit_time, self._note_commit)
         finally:
             self._end()
         return self.commit_version
 
-    def _committed(self, done: Committed) -> None:
+    def _note_commit(self, done: Committed) -> None:
         self.commit_version, self.commit_timestamp, self.changed = done.version, done.timestamp, done.changed
 
     def rollback(self) -> None:

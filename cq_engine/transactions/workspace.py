@@ -237,7 +237,7 @@ class Workspace:
         elif pending is None:
             self.pending[table.name] = BulkPending(table, plain=tuple(files))
         else:
-            added = bulk.signed(self.services.reader, BulkPending(table, plain=tuple(files)))
+            added = bulk.sign(self.services.reader, BulkPending(table, plain=tuple(files)))
             self._stage_signed(table, [added])
             staging.discard(self.services, files)
         return count
@@ -249,13 +249,13 @@ class Workspace:
     def _remove_all(self, table: Table, frame: DataFrame) -> None:
         """INSERT OVERWRITE with many rows."""
         files = staging.stage_plain(self.services, self.scratch(), table, frame)
-        added = bulk.signed(self.services.reader, BulkPending(table, plain=tuple(files)))
+        added = bulk.sign(self.services.reader, BulkPending(table, plain=tuple(files)))
         self._stage_signed(table, [added, self._all_removed(table)])
 
     def _stage_signed(self, table: Table, parts: Sequence[DataFrame]) -> int:
         """Adds signed rows to what is pending, in files; -1, because rows are not counted on the way."""
         pending = self.pending.get(table.name)
-        before = [] if pending is None else [bulk.signed(self.services.reader, pending)]
+        before = [] if pending is None else [bulk.sign(self.services.reader, pending)]
         frame = bulk.net(table, [*before, *parts])
         files = staging.stage_rows(self.services, self.scratch(), table, frame, "log")
         self.pending[table.name] = BulkPending(table, signed=tuple(files))

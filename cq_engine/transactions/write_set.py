@@ -44,11 +44,11 @@ class Net:
         sizes = {"INSERT": self.inserted, "DELETE": self.deleted, "UPDATE": self.old}
         return frozenset(kind for kind, rows in sizes.items() if rows.num_rows)
 
-    def removed(self) -> pa.Table:
+    def removed_rows(self) -> pa.Table:
         """Rows that left: deleted ones and pre-images."""
         return pa.concat_tables([self.deleted, self.old])
 
-    def added(self) -> pa.Table:
+    def added_rows(self) -> pa.Table:
         """Rows that came: inserted ones and post-images."""
         return pa.concat_tables([self.inserted, self.new])
 
@@ -117,7 +117,7 @@ class SmallPending:
             else:
                 entry.before = start + n
 
-    def hidden(self) -> list[Hashable]:
+    def hidden_keys(self) -> list[Hashable]:
         """Identities whose snapshot row is gone."""
         return [key for key, entry in self._entries.items() if entry.before >= 0]
 
@@ -125,17 +125,17 @@ class SmallPending:
         """The snapshot rows that are gone."""
         return self._take(entry.before for entry in self._entries.values() if entry.before >= 0)
 
-    def added(self) -> pa.Table:
+    def added_rows(self) -> pa.Table:
         """The rows that are new, in the order of their identities' first change."""
         return self._take(position for entry in self._entries.values() for position in entry.after)
 
     def overlay(self, image: pa.Table) -> pa.Table:
         """The snapshot `image` with this difference applied."""
-        hidden = set(self.hidden())
+        hidden = set(self.hidden_keys())
         if hidden:
             keys = identity_keys(image, self._identity)
             image = image.filter(pa.array([key not in hidden for key in keys], pa.bool_()))
-        return pa.concat_tables([image, self.added()])
+        return pa.concat_tables([image, self.added_rows()])
 
     def duplicates(self) -> pa.Table:
         """New rows that share their identity with another new row: at most a few."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from sqlglot import exp
 
-from cq_engine.algebra.coercion import written_out
+from cq_engine.algebra.coercion import write_casts
 from cq_engine.algebra.dialect import parse_expression, write
 from cq_engine.algebra.emit import Emitter
 from cq_engine.algebra.lowering.lower import lower
@@ -25,13 +25,13 @@ class Types:
     def __call__(self, node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
         return [KINDS.get(write(e).strip("`_").rsplit("_", 1)[0], "unknown") for e in expressions]
 
-    def compared(self, left: str, right: str) -> str | None:
+    def comparison_type(self, left: str, right: str) -> str | None:
         return COMMON.get(frozenset({left, right}))
 
 
 def plan(query: str, joins: bool = True) -> str:
     lowered = lower(parse_expression(query), TABLES, Names(), Types())
-    node = written_out(lowered.node, Types(), {}) if joins else lowered.node
+    node = write_casts(lowered.node, Types(), {}) if joins else lowered.node
     return Emitter(lambda leaf: leaf.table).statement("SELECT * FROM {0}", node)  # type: ignore[attr-defined]
 
 

@@ -177,7 +177,7 @@ class _DuckTypes:
         items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
         return [kind for _, kind in self.plans.described(body.replace("@items", items))]
 
-    def compared(self, left: str, right: str) -> str:
+    def comparison_type(self, left: str, right: str) -> str:
         common = f"SELECT COALESCE(CAST(NULL AS {left}), CAST(NULL AS {right})) AS c"
         return self.plans.described(common)[0][1]
 

@@ -75,7 +75,7 @@ def test_an_explanation_as_text() -> None:
 
 
 def test_an_explanation_as_json() -> None:
-    assert json.loads(explanation().written("JSON")) == {
+    assert json.loads(explanation().render("JSON")) == {
         "query": "q",
         "verdict": "INCREMENTAL",
         "mode": "TRANSACTIONAL",
@@ -87,7 +87,7 @@ def test_an_explanation_as_json() -> None:
 
 
 def test_an_explanation_as_a_picture() -> None:
-    lines = explanation().written("MERMAID").splitlines()
+    lines = explanation().render("MERMAID").splitlines()
     assert lines[0] == "flowchart BT"
     assert '  n0[("orders")]' in lines
     assert '  n1[("customers")]' in lines

@@ -380,9 +380,9 @@ def test_what_came_during_a_pause_is_not_lost_when_others_end_it(clock: ManualCl
     flaky.scheduler.note_commit(2, insert("t"))
     assert flaky.scheduler.idle()
     flaky.broken = False
-    flaky.scheduler.recovered("q")
+    flaky.scheduler.end_pause("q")
     assert flaky.scheduler.busy() == ("q",)
-    flaky.scheduler.recovered("unknown")
+    flaky.scheduler.end_pause("unknown")
     assert flaky.scheduler.retry("unknown", "") is None
 
 

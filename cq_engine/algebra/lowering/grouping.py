@@ -43,12 +43,8 @@ class Grouping:
                 self.keys.append((expression, names.fresh(stem or "key")))
         self.functions: list[tuple[exp.Expr, str]] = []
 
-    def rewritten(self, expressions: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """The expressions over the aggregate's columns; collects its functions."""
-        return [e.copy().transform(self._substitute) for e in expressions]
-
     def rewrite(self, expression: exp.Expr) -> exp.Expr:
-        """One expression, likewise."""
+        """The expression over the aggregate's columns; collects its functions."""
         return expression.copy().transform(self._substitute)
 
     def _substitute(self, part: exp.Expr) -> exp.Expr:
@@ -134,9 +130,6 @@ class GroupingSets:
         self.bits = {name: names.fresh("grouping") for _, name in self.inner.keys}
         self.input = node
         self.values: Values = {}
-
-    def rewritten(self, expressions: Sequence[exp.Expr]) -> list[exp.Expr]:
-        return [self.rewrite(e) for e in expressions]
 
     def rewrite(self, expression: exp.Expr) -> exp.Expr:
         def grouping(part: exp.Expr) -> exp.Expr:

@@ -61,7 +61,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
     # ---------------------------------------------------------------- queries
 
     def query(self, query: exp.Expr, environment: Environment) -> Lowered:
-        environment = self.opened_with(query, environment)
+        environment = self.with_ctes(query, environment)
         if isinstance(query, exp.Subquery):
             return self._cut(query, self.query(query.this, environment))
         if isinstance(query, exp.Select):
@@ -75,7 +75,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
             return self.select(star, environment)
         raise NotLowered(f"{type(query).__name__} as a query has no algebra")
 
-    def opened_with(self, query: exp.Expr, environment: Environment) -> Environment:
+    def with_ctes(self, query: exp.Expr, environment: Environment) -> Environment:
         """The environment with the query's WITH clause."""
         clause = query.args.get("with_")
         if clause is None:
@@ -195,7 +195,7 @@ class _Lowering(FromClause, SelectItems, Unnesting):
             node, values = self.values(node, below)
             domain = environment.domain if group is None else None
             grouping = Grouping(self.names, node, keys, environment.keys, domain)
-        rewritten = grouping.rewritten(expressions)
+        rewritten = [grouping.rewrite(each) for each in expressions]
         self.regroup(rewritten, grouping.rewrite)
         node = grouping.node(values)
         made = {name for names, _ in parts.generators for name in names}

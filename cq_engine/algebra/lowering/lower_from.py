@@ -39,7 +39,7 @@ class FromClause(Generators, Pivots):
 
         def query(self, query: exp.Expr, environment: Environment) -> Lowered: ...
 
-        def opened_with(self, query: exp.Expr, environment: Environment) -> Environment: ...
+        def with_ctes(self, query: exp.Expr, environment: Environment) -> Environment: ...
 
         def restrict(self, node: Node, conditions: Sequence[exp.Expr]) -> Node: ...
 
@@ -51,7 +51,7 @@ class FromClause(Generators, Pivots):
             self, left: Node, scope: Scope, query: exp.Expr, environment: Environment
         ) -> tuple[Lowered, tuple[exp.Expr, ...]]: ...
 
-        def seen_by(self, query: exp.Expr, environment: Environment) -> Environment: ...
+        def environment_of(self, query: exp.Expr, environment: Environment) -> Environment: ...
 
     # ---------------------------------------------------------------- FROM
 
@@ -113,7 +113,9 @@ class FromClause(Generators, Pivots):
             if own.domain is not None and own.domain is not environment.domain:
                 raise NotLowered(f"{name} reads outer columns and stands in a deeper subquery")
             return self.unfold(
-                self.query(closure.body, self.seen_by(closure.body, own)), alias, renamed or closure.renamed
+                self.query(closure.body, self.environment_of(closure.body, own)),
+                alias,
+                renamed or closure.renamed,
             )
         if name not in self.tables:
             raise NotLowered(f"{table.sql(dialect='spark')} is not a table of this warehouse")
@@ -125,8 +127,8 @@ class FromClause(Generators, Pivots):
     def derive(
         self, source: exp.Subquery, alias: str, renamed: Sequence[str], environment: Environment
     ) -> From:
-        scope = self.opened_with(source, environment)
-        return self.unfold(self.query(source.this, self.seen_by(source.this, scope)), alias, renamed)
+        scope = self.with_ctes(source, environment)
+        return self.unfold(self.query(source.this, self.environment_of(source.this, scope)), alias, renamed)
 
     def unfold(self, lowered: Lowered, alias: str, renamed: Sequence[str]) -> From:
         """A derived table as part of the FROM clause: a join inside it is merged with the one around it."""

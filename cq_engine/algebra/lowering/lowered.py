@@ -64,7 +64,7 @@ class Environment:
     outer: Outer | None = None
     domain: Domain | None = None
 
-    def closed(self) -> Environment:
+    def close(self) -> Environment:
         """Without the query around."""
         return replace(self, outer=None, domain=None)
 

@@ -135,10 +135,12 @@ def mark(
     conditions: list[exp.Expr] = []
     for value, theirs, safe in pairs:
         conditions += null_safe([value], [theirs]) if safe else equal([value], [theirs])
-    return marked_by(node, rows, conditions, names)
+    return mark_matches(node, rows, conditions, names)
 
 
-def marked_by(node: Node, rows: Node, conditions: Sequence[exp.Expr], names: Names) -> tuple[Node, exp.Expr]:
+def mark_matches(
+    node: Node, rows: Node, conditions: Sequence[exp.Expr], names: Names
+) -> tuple[Node, exp.Expr]:
     """Likewise, where a match is any condition over both."""
     flag = names.fresh("mark")
     return Mark(node, rows, tuple(conditions), flag), column(flag)

@@ -22,7 +22,7 @@ from cq_engine.algebra.lowering.subqueries import (
     is_condition,
     is_there,
     mark,
-    marked_by,
+    mark_matches,
     null_safe,
     only_row,
     reads,
@@ -53,7 +53,7 @@ class Unnesting:
 
         def expression(self, expression: exp.Expr, scope: Scope, environment: Environment) -> exp.Expr: ...
 
-        def opened_with(self, query: exp.Expr, environment: Environment) -> Environment: ...
+        def with_ctes(self, query: exp.Expr, environment: Environment) -> Environment: ...
 
     # ---------------------------------------------------------------- finding
 
@@ -67,7 +67,7 @@ class Unnesting:
         if label not in self.known:
             name = self.names.fresh("subquery")
             left = tuple(self.expression(each, scope, environment) for each in operands)
-            closed = environment.closed()
+            closed = environment.close()
             outer, lowered = self.outer_reads(query, scope, closed)
             own = Scope({a: dict(f) for a, f in scope.sources.items()}, dict(scope.merged), scope.outer)
             own.aliases = scope.aliases
@@ -104,19 +104,19 @@ class Unnesting:
                 return dict(outer.used), None
         return {}, self.query(query, replace(environment, outer=_constants(query, scope)))
 
-    def seen_by(self, query: exp.Expr, environment: Environment) -> Environment:
+    def environment_of(self, query: exp.Expr, environment: Environment) -> Environment:
         """What a derived table or CTE can see: the query around its own only where it reads that."""
         if self.reads_outer(query, environment):
             return environment
         outer = environment.outer
-        return replace(environment.closed(), outer=None if outer is None else _constants(query, outer.scope))
+        return replace(environment.close(), outer=None if outer is None else _constants(query, outer.scope))
 
     def reads_outer(self, query: exp.Expr, environment: Environment) -> bool:
         """Does a derived table or CTE read columns of the query around its own?"""
         outer = environment.outer
         if outer is None or not any(outer.scope.find(parts) is not None for parts in names_in(query)):
             return False
-        found, _ = self.outer_reads(query, outer.scope, environment.closed())
+        found, _ = self.outer_reads(query, outer.scope, environment.close())
         if found and environment.domain is None:
             raise NotLowered("a derived table reads columns of the query around it")
         return bool(found)
@@ -161,9 +161,9 @@ class Unnesting:
         if not isinstance(query, exp.Select) or not _is_plain(query, pending.kind) or not pending.outer:
             return None
         outer = Outer(pending.scope, direct=True)
-        environment = replace(self.opened_with(query, pending.environment), outer=outer)
+        environment = replace(self.with_ctes(query, pending.environment), outer=outer)
         try:
-            source = self.from_clause(query, environment.closed())
+            source = self.from_clause(query, environment.close())
             scope = source.scope(outer)
             where = query.args.get("where")
             conditions = conjuncts(self.expression(where.this, scope, environment)) if where else []
@@ -214,13 +214,13 @@ class Unnesting:
             return self._scalar(node, pending)
         simple = self._simple(node, pending)
         if simple is not None:
-            node, test = marked_by(node, *simple, self.names)
+            node, test = mark_matches(node, *simple, self.names)
             return node, exp.Not(this=exp.Paren(this=test)) if pending.kind == "NOT IN" else test
         rows, pairs, outputs = self._rows(node, pending)
         if pending.kind == "NOT IN":
             conditions = [c for value, name, safe in pairs for c in _matches(value, name, safe)]
             conditions += in_conditions(pending.left, outputs, True)
-            node, test = marked_by(node, rows, conditions, self.names)
+            node, test = mark_matches(node, rows, conditions, self.names)
             return node, exp.Not(this=exp.Paren(this=test))
         if pending.kind == "IN":
             pairs = [*pairs, *((value, name, False) for value, name in zip(pending.left, outputs))]
@@ -260,7 +260,7 @@ class Unnesting:
         if not isinstance(query, exp.Select):
             return None
         try:
-            environment = self.opened_with(query, pending.environment)
+            environment = self.with_ctes(query, pending.environment)
             inner = self.from_clause(query, environment).scope(None)
             found = keyed_query(query, pending.kind, inner, pending.scope, resolved)
             if found is None:
@@ -320,7 +320,7 @@ class Unnesting:
         self, left: Node, scope: Scope, query: exp.Expr, environment: Environment
     ) -> tuple[Lowered, tuple[exp.Expr, ...]]:
         """A LATERAL subquery over the columns of `left`, and the values of `left` that its domain stands for."""
-        closed = environment.closed()
+        closed = environment.close()
         found, lowered = self.outer_reads(query, scope, closed)
         if lowered is not None:
             return lowered, ()

@@ -55,7 +55,7 @@ class Call:
     ignore_nulls: bool = False
     respect_nulls: bool = False
 
-    def closed(self, core: exp.Expr) -> exp.Expr:
+    def close(self, core: exp.Expr) -> exp.Expr:
         """`core` with the FILTER of this call."""
         if self.where is None:
             return core
@@ -118,14 +118,14 @@ def ordered_call(call: Call, identify: Identify, type_of: Callable[[exp.Expr], s
     if isinstance(core, exp.GroupConcat):
         return _listagg(call, core, identify, type_of)
     if isinstance(core, exp.Mode) and core.this is not None:
-        return OrderedCall(call.closed(exp.Mode(this=core.this.copy(), deterministic=exp.true())))
+        return OrderedCall(call.close(exp.Mode(this=core.this.copy(), deterministic=exp.true())))
     if is_set(call):
         kept = exp.RespectNulls(this=core.copy()) if call.respect_nulls else core.copy()
-        return OrderedCall(call.closed(kept), _sort) if is_ordered(type_of(_value(core))) else None
+        return OrderedCall(call.close(kept), _sort) if is_ordered(type_of(_value(core))) else None
     if isinstance(core, (exp.ArgMin, exp.ArgMax)):
         identity = identify([core.expression])
         needed = identity.expressions or core.args.get("count") is not None
-        return OrderedCall(call.closed(_by(core, identity))) if needed else None
+        return OrderedCall(call.close(_by(core, identity))) if needed else None
     if not is_positional(call):
         return None
     identity = identify([])
@@ -141,7 +141,7 @@ def extreme(call: Call, place: exp.Expr) -> exp.Expr:
     value = _value(call.core)
     place = _where_present(value, place) if call.ignore_nulls else place
     name = "max_by" if isinstance(call.core, LAST) else "min_by"
-    return call.closed(_function(name, value, place))
+    return call.close(_function(name, value, place))
 
 
 def collect(
@@ -159,7 +159,7 @@ def collect(
             rows = _function("get", rows, before)
         return exp.Dot(this=rows, expression=exp.to_identifier("v"))
 
-    return OrderedCall(call.closed(_function("collect_list", element)), shown)
+    return OrderedCall(call.close(_function("collect_list", element)), shown)
 
 
 def _by(core: exp.Expr, identity: Identity) -> exp.Expr:
@@ -192,15 +192,15 @@ def _listagg(
     else:
         order += identify([o.this for o in order]).order()
     if not order:
-        return OrderedCall(call.closed(made))
+        return OrderedCall(call.close(made))
     within = exp.Order(expressions=[o.copy() for o in order])
-    return OrderedCall(call.closed(exp.WithinGroup(this=made, expression=within)))
+    return OrderedCall(call.close(exp.WithinGroup(this=made, expression=within)))
 
 
 def _join(values: Call, identify: Identify, separator: exp.Expr | None) -> OrderedCall:
     """The values, which are strings, in the order of the identity (distinct ones in their own), NULL for none."""
     if is_set(values):
-        array = OrderedCall(values.closed(values.core.copy()), _sort)
+        array = OrderedCall(values.close(values.core.copy()), _sort)
     else:
         array = collect(values, identify([]).expressions, "string", nulls=False)
     between = exp.Literal.string("") if separator is None or isinstance(separator, exp.Null) else separator

@@ -48,12 +48,12 @@ __all__ = ["prune", "reads", "scans"]
 
 def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[str]]) -> Node:
     """`node` without columns that none of `outputs` depends on; of a table its `keys` stay."""
-    needed = _columns_needed(node, frozenset(outputs))
+    needed = _needed_columns(node, frozenset(outputs))
 
     def shown(each: Node) -> Node:
         if not isinstance(each, Project):
             return each
-        items = _items_needed(each, needed)
+        items = _needed_items(each, needed)
         return each if len(items) == len(each.items) else replace(each, items=items)
 
     def read(each: Node) -> Node:
@@ -66,7 +66,7 @@ def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[s
     return rebuild(node, read, shown)
 
 
-def _items_needed(node: Project, needed: Set[str]) -> Named:
+def _needed_items(node: Project, needed: Set[str]) -> Named:
     return tuple(item for item in node.items if item[0] in needed) or node.items[:1]
 
 
@@ -75,7 +75,7 @@ def scans(node: Node) -> Iterator[Scan]:
     return (each for each in inner_first(node) if isinstance(each, Scan))
 
 
-def _columns_needed(root: Node, outputs: Set[str]) -> Set[str]:
+def _needed_columns(root: Node, outputs: Set[str]) -> Set[str]:
     """The columns anywhere in the plan that `outputs` depend on."""
     nodes = inner_first(root)[::-1]
     found, before = set(outputs), -1
@@ -103,7 +103,7 @@ def _everything(node: Node, needed: Set[str]) -> Set[str]:
 
 @reads.register
 def _project(node: Project, needed: Set[str]) -> Set[str]:
-    return _references(expression for _, expression in _items_needed(node, needed))
+    return _references(expression for _, expression in _needed_items(node, needed))
 
 
 @reads.register
