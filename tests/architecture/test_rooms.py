@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
+import itertools
 import re
 import subprocess
 import sys
@@ -76,3 +78,30 @@ def test_a_way_has_few_stops_that_are_there(way: str) -> None:
 
 def test_there_are_three_ways() -> None:
     assert len(ways()) == 3
+
+
+def imports() -> set[tuple[str, str]]:
+    """(room, room that imports from it), as the code has them."""
+    found = set()
+    for path in sorted((ROOT / "cq_engine").glob("*/")):
+        for file in path.rglob("*.py"):
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+            rooms = {name.split(".")[1] for name in names if name.startswith("cq_engine.")}
+            found |= {(room, path.name) for room in rooms - {path.name}}
+    return found
+
+
+def test_the_picture_has_an_arrow_for_every_import_and_no_other() -> None:
+    lines = re.search(r"```mermaid\nflowchart BT\n(.*?)```", PAGE, re.DOTALL)
+    assert lines
+    chains = [re.findall(r"\w+", line.replace("-->", " ")) for line in lines[1].strip().splitlines()]
+    drawn = {pair for chain in chains for pair in itertools.pairwise(chain)}
+    known = imports()
+    assert {(low, high) for low, high in drawn if high != "cli"} <= known  # cli is a file
+
+    def above(room: str) -> set[str]:
+        found = {high for low, high in drawn if low == room}
+        return found.union(*map(above, found))
+
+    assert {(low, high) for low, high in known if high not in above(low)} == set()
