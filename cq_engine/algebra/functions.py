@@ -7,6 +7,9 @@ from sqlglot import exp
 from cq_engine.algebra.calls import SPARK_NAMES
 
 __all__ = [
+    "OF_CHANCE",
+    "OF_SESSION",
+    "OF_TIME",
     "aggregate_calls",
     "call_name",
     "conjuncts",
@@ -110,42 +113,45 @@ _AGGREGATES = frozenset(
         "vector_sum",
     ]
 )
-_NONDETERMINISTIC = frozenset(
+OF_TIME = frozenset(
+    ["current_date", "current_time", "current_timestamp", "curdate", "localtime", "localtimestamp", "now"]
+)
+"""Functions with another value at another time."""
+OF_SESSION = frozenset(
     [
         "current_catalog",
         "current_database",
-        "current_date",
         "current_path",
         "current_schema",
-        "current_time",
-        "current_timestamp",
         "current_timezone",
         "current_user",
-        "curdate",
+        "session_user",
+        "user",
+        "version",
+    ]
+)
+"""Functions with another value in another Spark session."""
+OF_CHANCE = frozenset(
+    [
         "input_file_block_length",
         "input_file_block_start",
         "input_file_name",
         "java_method",
-        "localtime",
-        "localtimestamp",
         "monotonically_increasing_id",
-        "now",
         "rand",
         "randn",
         "random",
         "randstr",
         "reflect",
-        "session_user",
         "shuffle",
         "spark_partition_id",
         "try_reflect",
         "uniform",
-        "unix_timestamp",
-        "user",
         "uuid",
-        "version",
     ]
 )
+"""Functions with another value in another computation."""
+_NONDETERMINISTIC = OF_TIME | OF_SESSION | OF_CHANCE | {"unix_timestamp"}
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sqlglot import exp
 
+from cq_engine.algebra.functions import OF_CHANCE, OF_SESSION, OF_TIME
 from cq_engine.core.errors import AnalysisError
 from cq_engine.planner.words import SPECIAL_TIME
 
@@ -22,13 +23,11 @@ Texts = Callable[[list[exp.Expr]], list[str]]
 _TIME = "its value changes without any change of a table, so that the result would change without a delta"
 _SESSION = "its value depends on who runs a refresh, where and with which Spark, not on the tables' rows"
 _RANDOM = "it is not deterministic: a row that leaves could not be taken back as it came"
-_OF_TIME = "current_date current_time current_timestamp curdate localtime localtimestamp now"
-_OF_SESSION = """current_catalog current_database current_path current_schema current_timezone current_user
-    session_user user version"""
-_OF_CHANCE = """input_file_block_length input_file_block_start input_file_name java_method
-    monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id try_reflect uniform uuid"""
-_KINDS = ((_TIME, _OF_TIME), (_SESSION, _OF_SESSION), (_RANDOM, _OF_CHANCE))
-_WHY = {name: why for why, names in _KINDS for name in names.split()}
+_WHY = {
+    **dict.fromkeys(OF_TIME, _TIME),
+    **dict.fromkeys(OF_SESSION, _SESSION),
+    **dict.fromkeys(OF_CHANCE, _RANDOM),
+}
 _CALL = re.compile(rf"(?<![\w.`])({'|'.join(_WHY)})\(", re.IGNORECASE)
 _READ = re.compile(
     r"(?<!\w)(?:(cast|try_cast)|(?:try_)?to_(?:date|timestamp(?:_ntz|_ltz)?)|(extract|date_?part))\(",
