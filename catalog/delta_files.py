@@ -28,7 +28,8 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.store import Catalog
-from cq_engine.catalog.tables import CODEC, data_file, make_durable, reading
+from cq_engine.catalog.tables import CODEC, data_file, reading
+from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.disk import RESTORE, disk_error
 from cq_engine.core.errors import AnalysisError, StorageError
@@ -115,6 +116,7 @@ def copy_inserts(catalog: Catalog, table: VersionedTable, changes: ChangeSet, ro
         )
         source = Path(catalog.warehouse, file.path)
         with reading(f"copy {file.path} for the change log of {table.name}", catalog.warehouse, [file]):
+            faults.point("file.begin", target)
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(source, target, schema, extra, catalog.limits.publish_batch_rows)
         copies.append(data_file(target, catalog.warehouse, stats))
@@ -125,11 +127,9 @@ def _copy(
     source: Path, target: Path, schema: pa.Schema, extra: Mapping[str, object], batch_rows: int
 ) -> None:
     staged = target.with_name(f".{target.name}.{os.getpid()}")
-    with pq.ParquetFile(source) as reader, staged.open("wb") as sink:
-        with pq.ParquetWriter(sink, schema, compression=CODEC) as writer:
-            for batch in reader.iter_batches(batch_size=batch_rows):
-                writer.write_batch(_complete(batch, schema, extra))
-        make_durable(sink.fileno())
+    with pq.ParquetFile(source) as reader, pq.ParquetWriter(staged, schema, compression=CODEC) as writer:
+        for batch in reader.iter_batches(batch_size=batch_rows):
+            writer.write_batch(_complete(batch, schema, extra))
     staged.replace(target)
 
 

@@ -225,6 +225,7 @@ def _commit(
     handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int, checkpoint_every: int
 ) -> None:
     """One Delta commit, as a compare-and-set on the version that `handle` has seen."""
+    faults.point("publish.commit")
     properties = CommitProperties(
         custom_metadata={"cq_engine.commit_version": version},
         max_commit_retries=0,

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
 from cq_engine.catalog.attempts import remove_tree
+from cq_engine.core import faults
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
@@ -32,6 +33,7 @@ def remove(warehouse: str, paths: Iterable[str]) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     for path in paths:
         try:
+            faults.point("vacuum.remove")
             if path.endswith("/"):
                 remove_tree(Path(warehouse, path))
             else:

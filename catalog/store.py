@@ -91,8 +91,11 @@ class Catalog(Reading):
                 else:
                     with database.writing() as connection:
                         migrations.prepare(connection, str(path), bound=url is not None)
+                        faults.point("open.migrating")
+                    faults.point("open.migrated")
                     with interrupts.deferred():
                         lease = Lease.take(database, holder, limits)
+                    faults.point("open.leased")
                 catalog = cls(str(path), database, lease, clock, limits)
                 if not read_only:
                     catalog.recover()
@@ -146,8 +149,6 @@ class Catalog(Reading):
                         self._use(connection, attempt.id)
                     if also is not None:
                         also(connection)
-                    faults.point("catalog.before_commit")
-                faults.point("catalog.after_commit")
                 self._show(view, writes)
             except BaseException:
                 self._look_again()
@@ -203,10 +204,7 @@ class Catalog(Reading):
         known = versioned_tables(view.state)
         left = [s for s in view.storage.values() if s.table_id not in known and not self._live_attempts]
         with self.lock, self._transaction() as connection:
-            registered = connection.execute(sa.select(schema.attempts.c.id)).scalars()
-            ended = [each for each in registered if each not in self._live_attempts]
-            for attempt_id in ended:
-                self._give_up(connection, attempt_id)
+            self._give_up_left(connection)
         try:
             self.sweep(left=left)
         except StorageError as error:  # it is on the list, and no reason not to open
@@ -221,12 +219,14 @@ class Catalog(Reading):
         return sum(len(entry.files) for entry in retired)
 
     def sweep(self, seconds: float = 0.0, *, left: Sequence[Storage] = ()) -> int:
-        """Removes the files that were forgotten at least `seconds` ago, and dropped tables, with `left`; the number of
-        files. Raises StorageError where some could not be removed; they stay on the list."""
+        """Removes the files that were forgotten at least `seconds` ago, those of attempts that could not be given up
+        when they failed, and dropped tables, with `left`; the number of files. Raises StorageError where some could not
+        be removed; they stay on the list."""
         found: list[str] = []
 
         def choose(connection: sa.Connection) -> None:
             latest = self._database.now(connection) - int(seconds * 1_000_000)
+            found.extend(self._give_up_left(connection))
             found.extend(garbage.doomed_paths(connection, latest))
 
         with self.lock:
@@ -257,20 +257,27 @@ class Catalog(Reading):
         if self._lease is None:
             raise CatalogError("the warehouse was closed")
         database = self._database
-        with (
-            database.failing_as("write to the catalog"),
-            interrupts.deferred(),
-            database.writing() as connection,
-        ):
-            self._lease.guard(connection, None if view is None else view.generation)
-            yield connection
+        with database.failing_as("write to the catalog"), interrupts.deferred():
+            faults.point("catalog.begin")
+            with database.writing() as connection:
+                self._lease.guard(connection, None if view is None else view.generation)
+                yield connection
+                faults.point("catalog.before_commit")
+            faults.point("catalog.after_commit")
 
     def _abandon(self, attempt: Attempt) -> None:
-        """Removes the files of an attempt, unless a transaction uses them or another process has taken over."""
+        """Removes the files of an attempt, unless a transaction uses them or another process has taken over. Where the
+        catalog cannot be written, `sweep` does it later."""
+        self._live_attempts.discard(attempt.id)
         with self.lock, self._transaction() as connection:
             left = self._give_up(connection, attempt.id)
-        self._live_attempts.discard(attempt.id)
         self._remove(left)
+
+    def _give_up_left(self, connection: sa.Connection) -> list[str]:
+        """Ends the attempts that nobody works on; their directories."""
+        registered = connection.execute(sa.select(schema.attempts.c.id)).scalars().all()
+        left = [each for each in registered if each not in self._live_attempts]
+        return [path for attempt_id in left for path in self._give_up(connection, attempt_id)]
 
     def _give_up(self, connection: sa.Connection, attempt_id: str) -> list[str]:
         """Ends an attempt whose files nobody is to refer to; its directories, which are listed to be removed."""

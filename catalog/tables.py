@@ -27,9 +27,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import DataFile
+from cq_engine.core import faults
 from cq_engine.core.disk import RESTORE, disk_error
 
-__all__ = ["damage", "data_file", "data_files", "prune", "reading", "write_parquet", "writing"]
+__all__ = [
+    "damage",
+    "data_file",
+    "data_files",
+    "make_durable",
+    "prune",
+    "reading",
+    "write_parquet",
+    "writing",
+]
 
 _LONGEST_TEXT = 64
 
@@ -83,8 +93,10 @@ def data_files(directory: str, warehouse: str, stats_columns: Iterable[str]) -> 
 
 
 def data_file(path: Path, warehouse: str, stats_columns: Iterable[str]) -> DataFile:
-    """One Parquet file, by its footer."""
+    """One Parquet file, by its footer, made durable, whoever wrote it."""
     with writing(path, warehouse):
+        faults.point("file.written", path)
+        make_durable(path, Path(warehouse))
         metadata = pq.read_metadata(path)
         size = path.stat().st_size
     relative = path.relative_to(warehouse).as_posix()
@@ -101,19 +113,25 @@ def write_parquet(
     """Writes `rows` to the absolute `path`, durably, making its directory; in groups of `row_group` rows."""
     target = Path(path)
     with writing(target, warehouse):
+        faults.point("file.begin", target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as sink:
             pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
-            make_durable(sink.fileno())
     return data_file(target, warehouse, stats_columns)
 
 
 CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none")
 
 
-def make_durable(descriptor: int) -> None:
-    """The catalog must never name a file that a power cut can empty."""
-    os.fsync(descriptor)
+def make_durable(path: Path, top: Path) -> None:
+    """The catalog must never name a file that a power cut can empty, or a directory below `top` that it can take away."""
+    directories = (each for each in path.parents if each.is_relative_to(top) and os.name != "nt")
+    for each in (path, *directories):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 # ---------------------------------------------------------------- statistics

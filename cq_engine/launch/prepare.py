@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cq_engine.core import private
+from cq_engine.core import faults, private
 from cq_engine.core.errors import CQError
 from cq_engine.launch import class_archive
 from cq_engine.launch.java import find_java
@@ -114,6 +114,7 @@ def _train(path: Path) -> None:
         output = _run_limited([sys.executable, "-m", "cq_engine.launch.prepare", _TRAIN, shlex.join(options)])
         if not temporary.exists() or temporary.stat().st_size < _LEAST_BYTES:
             raise CQError("Java wrote no archive of Spark's classes", detail=output.strip()[-500:])
+        faults.point("archive.written", temporary)
         temporary.replace(path)
     finally:
         for left in path.parent.glob(f"{temporary.name}*"):

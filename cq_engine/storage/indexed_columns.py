@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.core import faults
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
@@ -319,6 +320,7 @@ def _path(directory: Path) -> Path:
 def _map_columns(path: Path, columns: Mapping[str, pa.Array]) -> dict[str, pa.ChunkedArray]:
     """Columns that are written to a file and mapped from there."""
     rows = pa.table(dict(columns))
+    faults.point("cache.write", path)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     with pa.memory_map(str(path)) as source:

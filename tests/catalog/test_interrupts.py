@@ -318,7 +318,7 @@ def test_a_point_around_commit(
 ) -> None:
     """Ctrl-C there, past everything that holds it back; the same write, made again blindly, is refused or new."""
 
-    def stop(name: str) -> None:
+    def stop(name: str, *_: object) -> None:
         if name == point:
             raise KeyboardInterrupt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from cq_engine.catalog import migrations, schema
 from cq_engine.catalog.model import (
@@ -24,8 +26,9 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
+from cq_engine.core import faults
 from cq_engine.core.clock import SystemClock
-from cq_engine.core.errors import CatalogError, StorageError, TransactionError
+from cq_engine.core.errors import CatalogError, DiskError, StorageError, TransactionError
 from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]
@@ -425,6 +428,26 @@ class TestRecovery:
         stage(catalog, attempt, sample.orders, sample.plain([2]))
         attempt.abandon()
         assert files_below(warehouse) == []
+
+    def test_what_cannot_be_given_up_goes_with_the_next_sweep(
+        self, catalog: Catalog, sample: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The disk is full: the catalog cannot be told that the files are garbage, which are part of the problem."""
+
+        def full(name: str, *_: object) -> None:
+            if name == "catalog.before_commit":
+                raise OperationalError("COMMIT", {}, sqlite3.OperationalError("database or disk is full"))
+
+        attempt, other = catalog.attempt("copy"), catalog.attempt("merge")
+        stage(catalog, attempt, sample.orders, sample.plain([2]))
+        stage(catalog, other, sample.orders, sample.plain([3]))
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "point", full)
+            with pytest.raises(DiskError):
+                attempt.abandon()
+        assert len(files_below(warehouse)) == 2
+        catalog.sweep(600)
+        assert [other.id in str(path) for path in files_below(warehouse)] == [True]
 
 
 class TestSchema:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cq_engine.catalog import tables
@@ -41,10 +42,33 @@ def test_paths_are_relative() -> None:
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tables, "make_durable", full)
     with pytest.raises(DiskError, match=r"cannot write t/x\.parquet: No space left on device") as caught:
         tables.write_parquet(pa.table({"k": [1]}), str(tmp_path / "t/x.parquet"), str(tmp_path))
     assert "make room" in caught.value.hint
+
+
+def test_what_others_have_written_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors close their files and leave it to the system when they reach the disk."""
+    synced: list[str] = []
+    opened: dict[int, str] = {}
+    open_file = os.open
+
+    def note_open(path: str | Path, flags: int) -> int:
+        descriptor = open_file(path, flags)
+        opened[descriptor] = str(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", note_open)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(opened[descriptor]))
+    part = tmp_path / "tables/t/copy-1/part-0.parquet"
+    part.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"k": [1]}), part)
+    assert [file.rows for file in tables.data_files(str(part.parent), str(tmp_path), ["k"])] == [1]
+    assert synced == [
+        str(part),
+        *(str(tmp_path / each) for each in ("tables/t/copy-1", "tables/t", "tables", "")),
+    ]

@@ -214,7 +214,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         assert name in faults.POINTS
         hits = [0]
 
-        def point(reached: str) -> None:
+        def point(reached: str, *_: object) -> None:
             if reached == name:
                 hits[0] += 1
                 if hits[0] == hit:

@@ -17,15 +17,16 @@ from tests.recovery.story import connect_story, finish, tell
 FIRST = {
     work: tuple(point for point in faults.POINTS if point.startswith(f"{work}."))
     for work in dict.fromkeys(point.partition(".")[0] for point in faults.POINTS)
-    if work != "vacuum"
+    if work not in ("vacuum", "cache", "archive")
 }
-"""All fault points by the work that they interrupt. Those of vacuum are in test_upkeep.py, since this story is checked
-from its beginning on."""
+"""All fault points by the work that they interrupt, that this story comes to. Those of vacuum are in test_upkeep.py,
+since this story is checked from its beginning on; those of caches in tests/faults."""
 TAKEN = "deliver.before_cursor:15"
 """The callback has taken the second part of a large commit, and nobody knows."""
 LATER = (
     "commit.staged:6",  # the bulk insert, its files written
     "commit.before_catalog:3",  # three commits of apply_changes
+    "catalog.after_commit:9",  # not while the warehouse is opened
     "refresh.before_catalog:6",  # several commits, one of them large
     TAKEN,
     "deliver.after_cursor:13",  # the cursor stands in the middle of a commit

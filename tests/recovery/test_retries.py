@@ -29,7 +29,7 @@ class Trouble:
         self.point = point
         monkeypatch.setattr(faults, "point", self._reached)
 
-    def _reached(self, name: str) -> None:
+    def _reached(self, name: str, *_: object) -> None:
         if name == self.point and self.error is not None:
             self.met += 1
             raise self.error
