@@ -91,13 +91,13 @@ class CallbackDestination(Destination):
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
-            cursor = self._move(cursor, version, 0 if last else batch.sequence)
+            cursor = self._store_cursor(cursor, version, 0 if last else batch.sequence)
             faults.point("deliver.after_cursor")
         if (cursor.version, cursor.sequence) != (upto, 0):
-            cursor = self._move(cursor, upto)
+            cursor = self._store_cursor(cursor, upto)
         return Delivered(cursor, count)
 
-    def _move(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
+    def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
         moved = self._move(cursor, version, sequence)
         with self.services.catalog.write() as unit:
             unit.set_cursor(moved, after=cursor)
