@@ -9,6 +9,7 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import (
     BEFORE,
@@ -17,29 +18,8 @@ from cq_engine.algebra.nodes import (
     TO,
     VERSION,
     WEIGHT,
-    Aggregate,
-    Changes,
-    Distinct,
-    Edges,
-    Empty,
-    Filter,
-    Generate,
-    Given,
-    History,
-    Join,
-    Limit,
-    Mark,
     Node,
-    OuterJoin,
     PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    StateRows,
-    UnionAll,
-    Values,
-    Window,
     children,
     references,
 )
@@ -103,7 +83,7 @@ class Emitter:
 
     def relation(self, node: Node) -> str:
         """What may stand in FROM for `node`: a name, or a subquery in parentheses."""
-        if isinstance(node, (Scan, Changes, History, StateRows, Given)):
+        if isinstance(node, (nodes.Scan, nodes.Changes, nodes.History, nodes.StateRows, nodes.Given)):
             return self.leaf_names(node)
         if id(node) in self.shared:
             return self.shared[id(node)]
@@ -124,16 +104,16 @@ class Emitter:
         """`node` as a SELECT statement."""
         raise PlanError(f"no SQL for {type(node).__name__}")
 
-    @select.register(Scan)
-    @select.register(Changes)
-    @select.register(History)
-    @select.register(StateRows)
-    @select.register(Given)
+    @select.register(nodes.Scan)
+    @select.register(nodes.Changes)
+    @select.register(nodes.History)
+    @select.register(nodes.StateRows)
+    @select.register(nodes.Given)
     def _leaf(self, node: Node) -> str:
         return f"SELECT {_list(node.columns)} FROM {self.leaf_names(node)}"
 
     @select.register
-    def _empty(self, node: Empty) -> str:
+    def _empty(self, node: nodes.Empty) -> str:
         def typed(name: str) -> str:
             kind = "bigint" if name in (VERSION, FROM, TO) else "int" if name == WEIGHT else ""
             kind = kind or (self.types(name) if self.types else "") or "void"
@@ -142,25 +122,25 @@ class Emitter:
         return f"SELECT {', '.join(map(typed, node.columns))} WHERE false"
 
     @select.register
-    def _values(self, node: Values) -> str:
+    def _values(self, node: nodes.Values) -> str:
         rows = ", ".join("(" + ", ".join(map(sql_of, row)) + ")" for row in node.rows)
         return f"SELECT * FROM VALUES {rows} AS {self.alias()}({_list(node.names)})"
 
     @select.register
-    def _filter(self, node: Filter) -> str:
+    def _filter(self, node: nodes.Filter) -> str:
         source = self.relation(node.input)
         return f"SELECT {_list(node.columns)} FROM {source} {_where(sql_of(node.condition))}"
 
     @select.register
-    def _project(self, node: Project) -> str:
+    def _project(self, node: nodes.Project) -> str:
         items = ", ".join(_item(name, expression) for name, expression in node.items)
-        if isinstance(node.input, Filter) and self.uses[id(node.input)] == 1:
+        if isinstance(node.input, nodes.Filter) and self.uses[id(node.input)] == 1:
             inner = node.input
             return f"SELECT {items} FROM {self.relation(inner.input)} {_where(sql_of(inner.condition))}"
         return f"SELECT {items} FROM {self.relation(node.input)}"
 
     @select.register
-    def _generate(self, node: Generate) -> str:
+    def _generate(self, node: nodes.Generate) -> str:
         alias = self.alias()
         kept = [quote(name) for name in node.input.columns]
         made = [f"{alias}.{quote(name)}" for name in node.names]
@@ -169,7 +149,7 @@ class Emitter:
         return f"SELECT {', '.join(kept + made)} FROM {source} {word} {sql_of(node.call)} {alias} AS {_list(node.names)}"
 
     @select.register
-    def _union(self, node: UnionAll) -> str:
+    def _union(self, node: nodes.UnionAll) -> str:
         first, *rest = node.inputs
         head = ", ".join(
             quote(a) if a == b else f"{quote(a)} AS {quote(b)}" for a, b in zip(first.columns, node.names)
@@ -183,7 +163,7 @@ class Emitter:
         return f"{self._select_one(columns)} FROM ({text})" if self.one_partition else text
 
     @select.register
-    def _join(self, node: Join) -> str:
+    def _join(self, node: nodes.Join) -> str:
         """Inputs in the order given; each condition stands at the first join where all its columns are known."""
         waiting = list(node.conditions)
         known = list(node.inputs[0].columns)
@@ -209,20 +189,20 @@ class Emitter:
         return f"SELECT {'/*+ COALESCE(1) */ ' if self.one_partition else ''}{_list(columns)}"
 
     @select.register
-    def _outer(self, node: OuterJoin) -> str:
+    def _outer(self, node: nodes.OuterJoin) -> str:
         on = _and(node.conditions) if node.conditions else "true"
         left, right = self.relation(node.left), self.relation(node.right)
         return f"{self._select_one(node.columns)} FROM {left}\n{node.kind} OUTER JOIN {right} ON {on}"
 
     @select.register
-    def _semi(self, node: SemiJoin) -> str:
+    def _semi(self, node: nodes.SemiJoin) -> str:
         on = _and(node.conditions) if node.conditions else "true"
         kind = "ANTI" if node.anti else "SEMI"
         left, right = self.relation(node.left), self.relation(node.right)
         return f"SELECT {_list(node.columns)} FROM {left}\nLEFT {kind} JOIN {right} ON {on}"
 
     @select.register
-    def _mark(self, node: Mark) -> str:
+    def _mark(self, node: nodes.Mark) -> str:
         """The rows with a match and those without.
 
         EXISTS in a SELECT list says it in one pass, but Spark moves such an expression through a UNION ALL, as a
@@ -238,7 +218,7 @@ class Emitter:
         return self._together(node.columns, parts)
 
     @select.register
-    def _aggregate(self, node: Aggregate) -> str:
+    def _aggregate(self, node: nodes.Aggregate) -> str:
         items = ", ".join(_item(name, expression) for name, expression in node.keys + node.functions)
         text = f"SELECT {items} FROM {self.relation(node.input)}"
         if node.keys:
@@ -246,23 +226,23 @@ class Emitter:
         return text
 
     @select.register
-    def _distinct(self, node: Distinct) -> str:
+    def _distinct(self, node: nodes.Distinct) -> str:
         return f"SELECT DISTINCT {_list(node.columns)} FROM {self.relation(node.input)}"
 
     @select.register
-    def _set_operation(self, node: SetOperation) -> str:
+    def _set_operation(self, node: nodes.SetOperation) -> str:
         left = ", ".join(f"{quote(a)} AS {quote(b)}" for a, b in zip(node.left.columns, node.names))
         right = f"SELECT {_list(node.right.columns)} FROM {self.relation(node.right)}"
         word = f"{node.kind} ALL" if node.all else node.kind
         return f"SELECT {left} FROM {self.relation(node.left)}\n{word}\n{right}"
 
     @select.register
-    def _window(self, node: Window) -> str:
+    def _window(self, node: nodes.Window) -> str:
         added = ", ".join(f"{sql_of(expression)} AS {quote(name)}" for name, expression in node.functions)
         return f"SELECT {_list(node.input.columns)}, {added} FROM {self.relation(node.input)}"
 
     @select.register
-    def _limit(self, node: Limit) -> str:
+    def _limit(self, node: nodes.Limit) -> str:
         partition = f"PARTITION BY {_list(node.keys)} " if node.keys else ""
         order = "ORDER BY " + (", ".join(map(sql_of, node.order)) if node.order else "NULL")
         number = f"row_number() OVER ({partition}{order})"
@@ -271,7 +251,7 @@ class Emitter:
         return f"SELECT {_list(node.columns)} FROM ({inner}) WHERE _n > {node.offset}{upper}"
 
     @select.register
-    def _edges(self, node: Edges) -> str:
+    def _edges(self, node: nodes.Edges) -> str:
         kept = _list(tuple(name for name in node.columns if name not in (VERSION, WEIGHT)))
         pair = f"named_struct('v', {FROM}, 'w', 1), named_struct('v', {TO}, 'w', -1)"
         alias = self.alias()

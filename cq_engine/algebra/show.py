@@ -18,35 +18,9 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.emit import sql_of
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Changes,
-    Distinct,
-    Edges,
-    Empty,
-    Filter,
-    Generate,
-    Given,
-    History,
-    Join,
-    Limit,
-    Mark,
-    Named,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    RuntimeFilter,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    StateRows,
-    UnionAll,
-    Values,
-    Window,
-    children,
-)
+from cq_engine.algebra.nodes import Named, Node, PlanError, RuntimeFilter, children
 
 __all__ = ["explain", "line"]
 
@@ -89,43 +63,48 @@ def line(node: Node) -> str:
     raise PlanError(f"nothing says how {type(node).__name__} is shown")
 
 
-@line.register(Empty)
-@line.register(Distinct)
-@line.register(Edges)
+@line.register(nodes.Empty)
+@line.register(nodes.Distinct)
+@line.register(nodes.Edges)
 def _kind(node: Node) -> str:
     return type(node).__name__
 
 
-line.register(Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})")
-line.register(Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
 line.register(
-    History, lambda n: f"History {n.scan.table} ({_list(n.columns)}){_filters(n.filters)}{_among(n.among)}"
+    nodes.Scan, lambda n: f"Scan {n.table} ({_list(_as(source, name) for name, source in n.fields)})"
 )
-line.register(StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_filters(n.filters)}")
-line.register(Given, lambda n: f"Given {n.name} ({_list(n.names)})")
-line.register(Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})")
-line.register(Filter, lambda n: f"Filter {sql_of(n.condition)}")
-line.register(Project, lambda n: f"Project {_show_items(n.items)}")
-line.register(UnionAll, lambda n: f"UnionAll ({_list(n.names)})")
+line.register(nodes.Changes, lambda n: f"Changes {n.scan.table} ({_list(n.columns)})")
 line.register(
-    Generate, lambda n: f"Generate {'OUTER ' if n.outer else ''}{sql_of(n.call)} AS ({_list(n.names)})"
+    nodes.History,
+    lambda n: f"History {n.scan.table} ({_list(n.columns)}){_filters(n.filters)}{_among(n.among)}",
 )
-line.register(Join, lambda n: f"Join{_on(n.conditions)}")
-line.register(OuterJoin, lambda n: f"OuterJoin {n.kind}{_on(n.conditions)}")
-line.register(SemiJoin, lambda n: f"{'AntiJoin' if n.anti else 'SemiJoin'}{_on(n.conditions)}")
-line.register(Mark, lambda n: f"Mark {n.name}{_on(n.conditions)}")
-line.register(SetOperation, lambda n: f"{n.kind}{' ALL' if n.all else ''} ({_list(n.names)})")
-line.register(Window, lambda n: f"Window {_show_items(n.functions)}")
+line.register(nodes.StateRows, lambda n: f"State {n.label} ({_list(n.names)}){_filters(n.filters)}")
+line.register(nodes.Given, lambda n: f"Given {n.name} ({_list(n.names)})")
+line.register(
+    nodes.Values, lambda n: f"Values {_list(f'({_exprs(row)})' for row in n.rows)} AS ({_list(n.names)})"
+)
+line.register(nodes.Filter, lambda n: f"Filter {sql_of(n.condition)}")
+line.register(nodes.Project, lambda n: f"Project {_show_items(n.items)}")
+line.register(nodes.UnionAll, lambda n: f"UnionAll ({_list(n.names)})")
+line.register(
+    nodes.Generate, lambda n: f"Generate {'OUTER ' if n.outer else ''}{sql_of(n.call)} AS ({_list(n.names)})"
+)
+line.register(nodes.Join, lambda n: f"Join{_on(n.conditions)}")
+line.register(nodes.OuterJoin, lambda n: f"OuterJoin {n.kind}{_on(n.conditions)}")
+line.register(nodes.SemiJoin, lambda n: f"{'AntiJoin' if n.anti else 'SemiJoin'}{_on(n.conditions)}")
+line.register(nodes.Mark, lambda n: f"Mark {n.name}{_on(n.conditions)}")
+line.register(nodes.SetOperation, lambda n: f"{n.kind}{' ALL' if n.all else ''} ({_list(n.names)})")
+line.register(nodes.Window, lambda n: f"Window {_show_items(n.functions)}")
 
 
 @line.register
-def _aggregate(node: Aggregate) -> str:
+def _aggregate(node: nodes.Aggregate) -> str:
     functions = _show_items(node.functions)
     return f"Aggregate BY ({_show_items(node.keys)})" + (f" {functions}" if functions else "")
 
 
 @line.register
-def _limit(node: Limit) -> str:
+def _limit(node: nodes.Limit) -> str:
     keys = f" PER ({_list(node.keys)})" if node.keys else ""
     return f"Limit {node.count} OFFSET {node.offset}{keys} ORDER BY {_exprs(node.order)}"
 

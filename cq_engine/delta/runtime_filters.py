@@ -22,29 +22,9 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.lineage import equal_columns, path
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    History,
-    Join,
-    Limit,
-    Mark,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    RuntimeFilter,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-    references,
-)
+from cq_engine.algebra.nodes import Node, PlanError, RuntimeFilter, references
 
 __all__ = ["Reducer", "Reducers", "RuntimeFilters", "join_filters", "push_filters", "reducers_of"]
 
@@ -115,51 +95,55 @@ def push(node: Node, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     raise PlanError(f"no runtime filters for {type(node).__name__}")
 
 
-@push.register(Values)
-@push.register(SetOperation)
+@push.register(nodes.Values)
+@push.register(nodes.SetOperation)
 def _push_nothing(node: Node, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     return {}
 
 
 @push.register
-def _push_scan(node: Scan, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+def _push_scan(node: nodes.Scan, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     return {id(node): _filters(wanted, node.columns)}
 
 
-@push.register(Filter)
-@push.register(Generate)
-@push.register(Distinct)
-def _push_rows(node: Filter | Generate | Distinct, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+@push.register(nodes.Filter)
+@push.register(nodes.Generate)
+@push.register(nodes.Distinct)
+def _push_rows(
+    node: nodes.Filter | nodes.Generate | nodes.Distinct, wanted: dict[str, Reducer], memo: _Memo
+) -> RuntimeFilters:
     return _push(node.input, _of_columns(wanted, node.input.columns), memo)
 
 
 @push.register
-def _push_project(node: Project, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+def _push_project(node: nodes.Project, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     below = _rename(wanted, node.items)
     return {} if below is None else _push(node.input, below, memo)
 
 
 @push.register
-def _push_union(node: UnionAll, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+def _push_union(node: nodes.UnionAll, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     places = ({m: wanted[n] for n, m in zip(node.names, e.columns) if n in wanted} for e in node.inputs)
     return _merge([_push(e, below, memo) for e, below in zip(node.inputs, places)])
 
 
-@push.register(Window)
-@push.register(Limit)
-def _push_partitions(node: Window | Limit, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
-    keys = node.keys if isinstance(node, Limit) else _names(node.keys)
+@push.register(nodes.Window)
+@push.register(nodes.Limit)
+def _push_partitions(
+    node: nodes.Window | nodes.Limit, wanted: dict[str, Reducer], memo: _Memo
+) -> RuntimeFilters:
+    keys = node.keys if isinstance(node, nodes.Limit) else _names(node.keys)
     return _push(node.input, _of_columns(wanted, keys), memo)
 
 
 @push.register
-def _push_groups(node: Aggregate, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+def _push_groups(node: nodes.Aggregate, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     keyed = _rename(wanted, node.keys) or {}
     return {**_push(node.input, keyed, memo), id(node): _filters(wanted, [name for name, _ in node.keys])}
 
 
 @push.register
-def _push_join(node: Join, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+def _push_join(node: nodes.Join, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
     return _inner(node.inputs, node.conditions, wanted, memo)
 
 
@@ -179,15 +163,17 @@ def _inner(
     return _merge(parts)
 
 
-@push.register(OuterJoin)
-@push.register(SemiJoin)
-@push.register(Mark)
-def _push_sides(node: OuterJoin | SemiJoin | Mark, wanted: dict[str, Reducer], memo: _Memo) -> RuntimeFilters:
+@push.register(nodes.OuterJoin)
+@push.register(nodes.SemiJoin)
+@push.register(nodes.Mark)
+def _push_sides(
+    node: nodes.OuterJoin | nodes.SemiJoin | nodes.Mark, wanted: dict[str, Reducer], memo: _Memo
+) -> RuntimeFilters:
     """Rows of the left side by its own columns, of the right side by what the join equates them with.
 
     Where a right column is wanted with values that are not NULL, an outer join is as good as an inner one.
     """
-    if isinstance(node, OuterJoin) and node.kind != "LEFT":
+    if isinstance(node, nodes.OuterJoin) and node.kind != "LEFT":
         return _merge([_push(node.left, {}, memo), _push(node.right, {}, memo)])
     if any(name in node.right.columns and not reducer.nulls for name, reducer in wanted.items()):
         return _inner((node.left, node.right), node.conditions, wanted, memo)
@@ -221,12 +207,12 @@ def _reduce(node: Node, filters: RuntimeFilters, known: Reducers) -> dict[str, R
         if name in found:
             continue
         *above, (scan, source) = path(node, name)
-        simple = all(isinstance(each, (Filter, Project, Join)) for each, _ in above)
-        if simple and isinstance(scan, Scan) and filters.get(id(scan)):
-            versions: Node = History(scan, filters[id(scan)])
+        simple = all(isinstance(each, (nodes.Filter, nodes.Project, nodes.Join)) for each, _ in above)
+        if simple and isinstance(scan, nodes.Scan) and filters.get(id(scan)):
+            versions: Node = nodes.History(scan, filters[id(scan)])
             for each, _ in reversed(above):
-                if isinstance(each, Filter) and references(each.condition) <= set(scan.columns):
-                    versions = Filter(versions, each.condition)
+                if isinstance(each, nodes.Filter) and references(each.condition) <= set(scan.columns):
+                    versions = nodes.Filter(versions, each.condition)
             found[name] = Reducer(versions, source, nulls=True)
     return found
 

@@ -12,29 +12,9 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.lineage import path
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Join,
-    Limit,
-    Mark,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-    children,
-    column,
-    inner_first,
-)
+from cq_engine.algebra.nodes import Node, PlanError, children, column, inner_first
 
 __all__ = ["AFFECTED_KEYS", "FULL", "INCREMENTAL", "Exact", "block", "blocks", "classify", "full"]
 
@@ -65,11 +45,11 @@ def full(reason: str) -> str:
 
 def blocks(node: Node, stored: Exact) -> list[Block]:
     """The blocks of a plan; of one without any, a block for its filters and projections."""
-    nodes = inner_first(node)
-    found = [found for each in nodes if (found := block(each, stored)) is not None]
+    whole = inner_first(node)
+    found = [found for each in whole if (found := block(each, stored)) is not None]
     if found:
         return found
-    tables = dict.fromkeys(each.table for each in nodes if isinstance(each, Scan))
+    tables = dict.fromkeys(each.table for each in whole if isinstance(each, nodes.Scan))
     return [(f"rows of {', '.join(tables) or 'nothing'}", INCREMENTAL, "by the rows that change")]
 
 
@@ -79,38 +59,38 @@ def block(node: Node, stored: Exact) -> Block | None:
     raise PlanError(f"no verdict on {type(node).__name__}")
 
 
-@block.register(Scan)
-@block.register(Values)
-@block.register(Filter)
-@block.register(Project)
-@block.register(Generate)
-@block.register(UnionAll)
+@block.register(nodes.Scan)
+@block.register(nodes.Values)
+@block.register(nodes.Filter)
+@block.register(nodes.Project)
+@block.register(nodes.Generate)
+@block.register(nodes.UnionAll)
 def _no_block(node: Node, stored: Exact) -> None:
     """It is applied to changed rows."""
 
 
 @block.register
-def _join(node: Join, stored: Exact) -> Block:
+def _join(node: nodes.Join, stored: Exact) -> Block:
     return f"join{_on(node)}", INCREMENTAL, "by the rows that change and those that join them"
 
 
 @block.register
-def _outer_join(node: OuterJoin, stored: Exact) -> Block:
+def _outer_join(node: nodes.OuterJoin, stored: Exact) -> Block:
     return f"{node.kind} JOIN{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
 @block.register
-def _semi_join(node: SemiJoin, stored: Exact) -> Block:
+def _semi_join(node: nodes.SemiJoin, stored: Exact) -> Block:
     what = "rows without a match" if node.anti else "rows with a match"
     return f"{what}{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
 @block.register
-def _mark(node: Mark, stored: Exact) -> Block:
+def _mark(node: nodes.Mark, stored: Exact) -> Block:
     return f"is there a match{_on(node)}", INCREMENTAL, _how_matched(node)
 
 
-def _how_matched(node: OuterJoin | SemiJoin | Mark) -> str:
+def _how_matched(node: nodes.OuterJoin | nodes.SemiJoin | nodes.Mark) -> str:
     sides = [set(node.left.columns), set(node.right.columns)]
     for condition in node.conditions:
         bare = condition.unnest()
@@ -124,7 +104,7 @@ def _how_matched(node: OuterJoin | SemiJoin | Mark) -> str:
 
 
 @block.register
-def _aggregate(node: Aggregate, stored: Exact) -> Block:
+def _aggregate(node: nodes.Aggregate, stored: Exact) -> Block:
     keys = _list((e for _, e in node.keys), node.input)
     calls = _calls(e for _, e in node.functions)
     if node.of:
@@ -143,14 +123,14 @@ def _aggregate(node: Aggregate, stored: Exact) -> Block:
     return what, INCREMENTAL, f"sums and counts are kept {each}"
 
 
-def _counts(node: Aggregate, stored: Exact) -> tuple[str, str]:
+def _counts(node: nodes.Aggregate, stored: Exact) -> tuple[str, str]:
     if id(node) in stored:
         return INCREMENTAL, "the number of equal rows is kept"
     return AFFECTED_KEYS, "equal rows are counted anew where rows change"
 
 
 @block.register
-def _distinct(node: Distinct, stored: Exact) -> Block:
+def _distinct(node: nodes.Distinct, stored: Exact) -> Block:
     return (
         f"different values of {_list(map(column, node.columns), node.input)}",
         AFFECTED_KEYS,
@@ -159,13 +139,13 @@ def _distinct(node: Distinct, stored: Exact) -> Block:
 
 
 @block.register
-def _set_operation(node: SetOperation, stored: Exact) -> Block:
+def _set_operation(node: nodes.SetOperation, stored: Exact) -> Block:
     what = f"{node.kind} ALL" if node.all else node.kind
     return what, AFFECTED_KEYS, "equal rows are counted anew where rows change"
 
 
 @block.register
-def _window(node: Window, stored: Exact) -> Block:
+def _window(node: nodes.Window, stored: Exact) -> Block:
     what = f"window functions ({_calls(e.this for _, e in node.functions)})"
     if not node.keys:
         return f"{what} without PARTITION BY", AFFECTED_KEYS, "all rows are one partition, computed anew"
@@ -177,7 +157,7 @@ def _window(node: Window, stored: Exact) -> Block:
 
 
 @block.register
-def _limit(node: Limit, stored: Exact) -> Block:
+def _limit(node: nodes.Limit, stored: Exact) -> Block:
     what = "all rows" if node.count is None else f"the first {node.count} rows"
     what += f" after {node.offset}" if node.offset else ""
     what += f" by {_list(node.order, node.input)}" if node.order else ""
@@ -193,7 +173,7 @@ def _limit(node: Limit, stored: Exact) -> Block:
 # ------------------------------------------------------------------------------------------------ words
 
 
-def _on(node: Join | OuterJoin | SemiJoin | Mark) -> str:
+def _on(node: nodes.Join | nodes.OuterJoin | nodes.SemiJoin | nodes.Mark) -> str:
     shown = [_plain(condition, *children(node)) for condition in node.conditions]
     return f" on {_short(' AND '.join(shown))}" if shown else ""
 
@@ -217,7 +197,7 @@ def _plain(expression: exp.Expr, *under: Node) -> str:
 def _origin(node: Node, name: str) -> exp.Expr:
     """What the plan's column `name` of `node` is called where it is made."""
     made, name = path(node, name)[-1]
-    return exp.column(made.source_of(name) if isinstance(made, Scan) else _NUMBER.sub("", name))
+    return exp.column(made.source_of(name) if isinstance(made, nodes.Scan) else _NUMBER.sub("", name))
 
 
 def _calls(calls: Iterable[exp.Expr]) -> str:

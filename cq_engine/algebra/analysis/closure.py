@@ -12,30 +12,11 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.equality import Equality
 from cq_engine.algebra.analysis.lineage import path
 from cq_engine.algebra.functions import conjuncts
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Join,
-    Limit,
-    Mark,
-    Named,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-    references,
-)
+from cq_engine.algebra.nodes import Named, Node, PlanError, references
 
 __all__ = ["TableKey", "closure", "reduce_columns"]
 
@@ -59,15 +40,15 @@ def closure(node: Node, fixed: frozenset[str], table_key: TableKey, equality: Eq
     raise PlanError(f"no dependencies for {type(node).__name__}")
 
 
-@closure.register(Values)
-@closure.register(UnionAll)
-@closure.register(SetOperation)
+@closure.register(nodes.Values)
+@closure.register(nodes.UnionAll)
+@closure.register(nodes.SetOperation)
 def _just_these(node: Node, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     return fixed
 
 
 @closure.register
-def _scan(node: Scan, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+def _scan(node: nodes.Scan, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     key = table_key(node.table)
     names = {source.lower(): name for name, source in node.fields}
     if key is not None and {names[part.lower()] for part in key} <= fixed:
@@ -76,12 +57,14 @@ def _scan(node: Scan, fixed: frozenset[str], table_key: TableKey, equality: Equa
 
 
 @closure.register
-def _filter(node: Filter, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+def _filter(
+    node: nodes.Filter, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
     return _until_stable((node.input,), conjuncts(node.condition), fixed, table_key, equality)
 
 
 @closure.register
-def _join(node: Join, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+def _join(node: nodes.Join, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
     parts = [part for condition in node.conditions for part in conjuncts(condition)]
     return _until_stable(node.inputs, parts, fixed, table_key, equality)
 
@@ -114,7 +97,7 @@ def _until_stable(
 
 @closure.register
 def _outer_join(
-    node: OuterJoin, fixed: frozenset[str], table_key: TableKey, equality: Equality
+    node: nodes.OuterJoin, fixed: frozenset[str], table_key: TableKey, equality: Equality
 ) -> frozenset[str]:
     """What the left side of a LEFT JOIN says of its own columns.
 
@@ -125,20 +108,20 @@ def _outer_join(
     return fixed if side is None else _of_input(side, fixed, table_key, equality)
 
 
-@closure.register(SemiJoin)
-@closure.register(Mark)
+@closure.register(nodes.SemiJoin)
+@closure.register(nodes.Mark)
 def _left(
-    node: SemiJoin | Mark, fixed: frozenset[str], table_key: TableKey, equality: Equality
+    node: nodes.SemiJoin | nodes.Mark, fixed: frozenset[str], table_key: TableKey, equality: Equality
 ) -> frozenset[str]:
     return _of_input(node.left, fixed, table_key, equality)
 
 
-@closure.register(Generate)
-@closure.register(Window)
-@closure.register(Limit)
-@closure.register(Distinct)
+@closure.register(nodes.Generate)
+@closure.register(nodes.Window)
+@closure.register(nodes.Limit)
+@closure.register(nodes.Distinct)
 def _rows(
-    node: Generate | Window | Limit | Distinct,
+    node: nodes.Generate | nodes.Window | nodes.Limit | nodes.Distinct,
     fixed: frozenset[str],
     table_key: TableKey,
     equality: Equality,
@@ -151,13 +134,15 @@ def _of_input(node: Node, fixed: frozenset[str], table_key: TableKey, equality: 
 
 
 @closure.register
-def _project(node: Project, fixed: frozenset[str], table_key: TableKey, equality: Equality) -> frozenset[str]:
+def _project(
+    node: nodes.Project, fixed: frozenset[str], table_key: TableKey, equality: Equality
+) -> frozenset[str]:
     return _add_computed(node.input, node.items, fixed, table_key, equality)
 
 
 @closure.register
 def _aggregate(
-    node: Aggregate, fixed: frozenset[str], table_key: TableKey, equality: Equality
+    node: nodes.Aggregate, fixed: frozenset[str], table_key: TableKey, equality: Equality
 ) -> frozenset[str]:
     fixed = _add_computed(node.input, node.keys, fixed, table_key, equality)
     return frozenset(node.columns) | fixed if {name for name, _ in node.keys} <= fixed else fixed
@@ -184,8 +169,8 @@ def _add_computed(
 def _is_of_one_row(node: Node, name: str, known: frozenset[str], table_key: TableKey) -> bool:
     """Is the column one of a table of which `known` fixes the row? Then it has one value, not just equal ones."""
     scan = path(node, name)[-1].node
-    key = table_key(scan.table) if isinstance(scan, Scan) else None
-    if not isinstance(scan, Scan) or key is None:
+    key = table_key(scan.table) if isinstance(scan, nodes.Scan) else None
+    if not isinstance(scan, nodes.Scan) or key is None:
         return False
     names = {source.lower(): own for own, source in scan.fields}
     return all(names[part.lower()] in known for part in key)

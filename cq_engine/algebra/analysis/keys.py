@@ -12,27 +12,10 @@ from functools import singledispatch
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.closure import TableKey, reduce_columns
 from cq_engine.algebra.analysis.equality import Equality
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Join,
-    Limit,
-    Mark,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-)
+from cq_engine.algebra.nodes import Node, PlanError
 
 __all__ = ["Facts", "TableKeys", "covers", "facts", "result_key"]
 
@@ -115,7 +98,7 @@ def facts(node: Node, table_key: TableKey) -> Facts:
 
 
 @facts.register
-def _scan(node: Scan, table_key: TableKey) -> Facts:
+def _scan(node: nodes.Scan, table_key: TableKey) -> Facts:
     key = table_key(node.table)
     if key is None:
         return Facts(frozenset(), {})
@@ -126,17 +109,17 @@ def _scan(node: Scan, table_key: TableKey) -> Facts:
 
 
 @facts.register
-def _values(node: Values, table_key: TableKey) -> Facts:
+def _values(node: nodes.Values, table_key: TableKey) -> Facts:
     return Facts(frozenset({frozenset()}) if len(node.rows) == 1 else frozenset(), {})
 
 
 @facts.register
-def _filter(node: Filter, table_key: TableKey) -> Facts:
+def _filter(node: nodes.Filter, table_key: TableKey) -> Facts:
     return _equate(facts(node.input, table_key), [node.condition], table_key)
 
 
 @facts.register
-def _project(node: Project, table_key: TableKey) -> Facts:
+def _project(node: nodes.Project, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
     by_class: dict[str, str] = {}
     same: dict[str, str] = {}
@@ -167,7 +150,7 @@ def _is_present(expression: exp.Expr, inner: Facts) -> bool:
 
 
 @facts.register
-def _join(node: Join, table_key: TableKey) -> Facts:
+def _join(node: nodes.Join, table_key: TableKey) -> Facts:
     inner = [facts(each, table_key) for each in node.inputs]
     same: dict[str, str] = {}
     constant: set[str] = set()
@@ -267,7 +250,7 @@ def _equality(table_key: TableKey) -> Equality:
 
 
 @facts.register
-def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
+def _aggregate(node: nodes.Aggregate, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
     names = {e.name if isinstance(e, exp.Column) else name: name for name, e in node.keys}
     same = {}
@@ -290,14 +273,14 @@ def _aggregate(node: Aggregate, table_key: TableKey) -> Facts:
 
 
 @facts.register
-def _distinct(node: Distinct, table_key: TableKey) -> Facts:
+def _distinct(node: nodes.Distinct, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
     everything = frozenset(map(inner.class_of, node.columns)) - inner.constant
     return Facts(_minimal([*inner.keys, everything]), inner.same, inner.constant, inner.present)
 
 
 @facts.register
-def _set_operation(node: SetOperation, table_key: TableKey) -> Facts:
+def _set_operation(node: nodes.SetOperation, table_key: TableKey) -> Facts:
     left = facts(node.left, table_key)
     names = dict(zip(node.left.columns, node.names))
     keys = [frozenset(names[p] for p in key) for key in left.keys if all(p in names for p in key)]
@@ -305,40 +288,40 @@ def _set_operation(node: SetOperation, table_key: TableKey) -> Facts:
 
 
 @facts.register
-def _union(node: UnionAll, table_key: TableKey) -> Facts:
+def _union(node: nodes.UnionAll, table_key: TableKey) -> Facts:
     return Facts(frozenset(), {})
 
 
 @facts.register
-def _generate(node: Generate, table_key: TableKey) -> Facts:
+def _generate(node: nodes.Generate, table_key: TableKey) -> Facts:
     """A row becomes several, so that no key of the input is left."""
     inner = facts(node.input, table_key)
     return Facts(frozenset(), inner.same, inner.constant, inner.present)
 
 
 @facts.register
-def _window(node: Window, table_key: TableKey) -> Facts:
+def _window(node: nodes.Window, table_key: TableKey) -> Facts:
     return facts(node.input, table_key)
 
 
 @facts.register
-def _mark(node: Mark, table_key: TableKey) -> Facts:
+def _mark(node: nodes.Mark, table_key: TableKey) -> Facts:
     return facts(node.left, table_key)
 
 
 @facts.register
-def _semi(node: SemiJoin, table_key: TableKey) -> Facts:
+def _semi(node: nodes.SemiJoin, table_key: TableKey) -> Facts:
     return facts(node.left, table_key)
 
 
 @facts.register
-def _limit(node: Limit, table_key: TableKey) -> Facts:
+def _limit(node: nodes.Limit, table_key: TableKey) -> Facts:
     inner = facts(node.input, table_key)
     return Facts(frozenset({frozenset()}), inner.same) if node.count == 1 and not node.keys else inner
 
 
 @facts.register
-def _outer(node: OuterJoin, table_key: TableKey) -> Facts:
+def _outer(node: nodes.OuterJoin, table_key: TableKey) -> Facts:
     """A key of both sides together; of one side alone where the other is joined on its full key.
 
     In a FULL join one of the two must not be all NULL, or unmatched rows of both sides could look alike. Columns of a

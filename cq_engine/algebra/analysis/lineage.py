@@ -3,7 +3,7 @@
 Everything that asks where a column comes from asks here, one step at a time: which table it is of, which type it has,
 which change rows have its values, how the user calls it.
 
->>> from cq_engine.algebra.nodes import column
+>>> from cq_engine.algebra.nodes import Project, Scan, column
 >>> orders = Scan("orders", (("o_1", "o"), ("cust_2", "cust")))
 >>> shown = Project(orders, (("customer_3", column("cust_2")), ("one_4", exp.Literal.number(1))))
 >>> lineage(shown, "customer_3").columns == (ColumnOf(orders, "cust_2"),)
@@ -24,35 +24,8 @@ from weakref import WeakKeyDictionary
 
 from sqlglot import exp
 
-from cq_engine.algebra.nodes import (
-    FROM,
-    TO,
-    Aggregate,
-    Changes,
-    Distinct,
-    Edges,
-    Empty,
-    Filter,
-    Generate,
-    Given,
-    History,
-    Join,
-    Limit,
-    Mark,
-    Named,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    StateRows,
-    UnionAll,
-    Values,
-    Window,
-    inner_first,
-)
+from cq_engine.algebra import nodes
+from cq_engine.algebra.nodes import FROM, TO, Named, Node, PlanError, inner_first
 
 __all__ = [
     "ChangeColumns",
@@ -111,9 +84,9 @@ def column_types(root: Node, of_table: Callable[[str, str], str]) -> dict[str, s
     """
     found: dict[str, str] = {}
     for node in inner_first(root):
-        if isinstance(node, Scan):
+        if isinstance(node, nodes.Scan):
             found.update((name, of_table(node.table, source)) for name, source in node.fields)
-        elif not isinstance(node, SetOperation):  # its type is that of both sides
+        elif not isinstance(node, nodes.SetOperation):  # its type is that of both sides
             for name, step in lineages(node).items():
                 kinds = {found.get(each.name) for each in step.columns}
                 kind = kinds.pop() if len(kinds) == 1 else None
@@ -131,9 +104,9 @@ def change_columns(node: Node, name: str) -> ChangeColumns | None:
 
     Where a delta is too large for the driver, the keys that it wants of a table are still a query over change rows only.
     """
-    if isinstance(node, Empty):
+    if isinstance(node, nodes.Empty):
         return frozenset()
-    if isinstance(node, Changes):
+    if isinstance(node, nodes.Changes):
         return (
             frozenset({(node.scan.table, node.scan.source_of(name))}) if name in node.scan.columns else None
         )
@@ -169,60 +142,60 @@ def lineages(node: Node) -> Lineages:
     raise PlanError(f"no lineage for {type(node).__name__}")
 
 
-@lineages.register(Scan)
-@lineages.register(Changes)
-@lineages.register(History)
-@lineages.register(StateRows)
-@lineages.register(Given)
-@lineages.register(Values)
-@lineages.register(Empty)
+@lineages.register(nodes.Scan)
+@lineages.register(nodes.Changes)
+@lineages.register(nodes.History)
+@lineages.register(nodes.StateRows)
+@lineages.register(nodes.Given)
+@lineages.register(nodes.Values)
+@lineages.register(nodes.Empty)
 def _leaf(node: Node) -> Lineages:
     return {}
 
 
-@lineages.register(Filter)
-@lineages.register(Distinct)
-@lineages.register(Limit)
-@lineages.register(Window)
-@lineages.register(Generate)
-def _rows(node: Filter | Distinct | Limit | Window | Generate) -> Lineages:
+@lineages.register(nodes.Filter)
+@lineages.register(nodes.Distinct)
+@lineages.register(nodes.Limit)
+@lineages.register(nodes.Window)
+@lineages.register(nodes.Generate)
+def _rows(node: nodes.Filter | nodes.Distinct | nodes.Limit | nodes.Window | nodes.Generate) -> Lineages:
     return _columns(node.input)
 
 
-@lineages.register(SemiJoin)
-@lineages.register(Mark)
-def _left(node: SemiJoin | Mark) -> Lineages:
+@lineages.register(nodes.SemiJoin)
+@lineages.register(nodes.Mark)
+def _left(node: nodes.SemiJoin | nodes.Mark) -> Lineages:
     return _columns(node.left)
 
 
 @lineages.register
-def _edges(node: Edges) -> Lineages:
+def _edges(node: nodes.Edges) -> Lineages:
     return {name: step for name, step in _columns(node.input).items() if name not in (FROM, TO)}
 
 
 @lineages.register
-def _project(node: Project) -> Lineages:
+def _project(node: nodes.Project) -> Lineages:
     return _item_lineages(node.input, node.items)
 
 
 @lineages.register
-def _aggregate(node: Aggregate) -> Lineages:
+def _aggregate(node: nodes.Aggregate) -> Lineages:
     return _item_lineages(node.input, node.keys)
 
 
 @lineages.register
-def _union(node: UnionAll) -> Lineages:
+def _union(node: nodes.UnionAll) -> Lineages:
     places = zip(node.names, zip(*(each.columns for each in node.inputs)))
     return {name: Lineage(tuple(map(ColumnOf, node.inputs, columns))) for name, columns in places}
 
 
 @lineages.register
-def _set_operation(node: SetOperation) -> Lineages:
+def _set_operation(node: nodes.SetOperation) -> Lineages:
     return {name: Lineage((ColumnOf(node.left, own),)) for name, own in zip(node.names, node.left.columns)}
 
 
 @lineages.register
-def _join(node: Join) -> Lineages:
+def _join(node: nodes.Join) -> Lineages:
     found = {name: step for each in node.inputs for name, step in _columns(each).items()}
     equal: dict[str, list[ColumnOf]] = {}
     for a, b, _ in equal_columns(node.conditions):
@@ -232,7 +205,7 @@ def _join(node: Join) -> Lineages:
 
 
 @lineages.register
-def _outer_join(node: OuterJoin) -> Lineages:
+def _outer_join(node: nodes.OuterJoin) -> Lineages:
     left = _columns(node.left, padded=node.kind != "LEFT")
     return {**left, **_columns(node.right, padded=node.kind != "RIGHT")}
 

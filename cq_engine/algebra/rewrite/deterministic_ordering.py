@@ -16,31 +16,12 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.identity import Comparable, Identity, Types, row_identity
 from cq_engine.algebra.analysis.keys import TableKeys
 from cq_engine.algebra.functions import call_name
 from cq_engine.algebra.names import Names
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Join,
-    Limit,
-    Mark,
-    Named,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-    column,
-)
+from cq_engine.algebra.nodes import Named, Node, PlanError, column
 from cq_engine.algebra.rebuild import rebuild
 from cq_engine.algebra.rewrite.ordered_calls import (
     FIRST,
@@ -113,18 +94,18 @@ class _Ordering:
         """One node, its inputs done."""
         raise PlanError(f"nothing says whether {type(node).__name__} depends on an order")
 
-    @order.register(Scan)
-    @order.register(Values)
-    @order.register(Filter)
-    @order.register(Project)
-    @order.register(Generate)
-    @order.register(UnionAll)
-    @order.register(Join)
-    @order.register(OuterJoin)
-    @order.register(SemiJoin)
-    @order.register(Mark)
-    @order.register(Distinct)
-    @order.register(SetOperation)
+    @order.register(nodes.Scan)
+    @order.register(nodes.Values)
+    @order.register(nodes.Filter)
+    @order.register(nodes.Project)
+    @order.register(nodes.Generate)
+    @order.register(nodes.UnionAll)
+    @order.register(nodes.Join)
+    @order.register(nodes.OuterJoin)
+    @order.register(nodes.SemiJoin)
+    @order.register(nodes.Mark)
+    @order.register(nodes.Distinct)
+    @order.register(nodes.SetOperation)
     def _itself(self, node: Node) -> Node:
         """The result does not depend on an order of the input's rows."""
         return node
@@ -156,7 +137,7 @@ class _Ordering:
     # ---------------------------------------------------------------- LIMIT and GROUP BY
 
     @order.register
-    def _limit(self, node: Limit) -> Node:
+    def _limit(self, node: nodes.Limit) -> Node:
         if node.count is None and not node.offset:
             return node
         given = [*(column(k) for k in node.keys), *(o.this for o in node.order)]
@@ -164,7 +145,7 @@ class _Ordering:
         return replace(node, order=(*node.order, *identity.order())) if identity.expressions else node
 
     @order.register
-    def _aggregate(self, node: Aggregate) -> Node:
+    def _aggregate(self, node: nodes.Aggregate) -> Node:
         keys = [e for _, e in node.keys]
         rewrites = [self._calls(node.input, keys, call) for _, call in node.functions]
         if not any(rewrites):
@@ -172,7 +153,7 @@ class _Ordering:
         functions, items = self._show(node.functions, rewrites)
         result = replace(node, functions=functions)
         kept = tuple((name, column(name)) for name, _ in node.keys)
-        return Project(result, (*kept, *items)) if any(t and t.shown for t in rewrites) else result
+        return nodes.Project(result, (*kept, *items)) if any(t and t.shown for t in rewrites) else result
 
     def _show(self, functions: Named, rewrites: Sequence[OrderedCall | None]) -> tuple[Named, Named]:
         """The functions with their rewritten calls, and what stands for each of them in a projection above."""
@@ -190,7 +171,7 @@ class _Ordering:
     # ---------------------------------------------------------------- windows
 
     @order.register
-    def _window(self, node: Window) -> Node:
+    def _window(self, node: nodes.Window) -> Node:
         """Rows that are equal in all columns get their numbers of all orders in one way: one order after the other."""
         ranks: list[tuple[str, exp.Window]] = []
         rewrites = [self._function(node.input, call, ranks) for _, call in node.functions]
@@ -201,13 +182,13 @@ class _Ordering:
         rest = tuple(f for f, order in zip(node.functions, orders) if order not in ("", first))
         if rest:
             now = tuple(f for f in node.functions if f not in rest)
-            return self._window(Window(self._window(replace(node, functions=now)), rest, node.keys))
+            return self._window(nodes.Window(self._window(replace(node, functions=now)), rest, node.keys))
         functions, items = self._show(node.functions, rewrites)
-        source = Window(node.input, tuple(ranks), node.keys) if ranks else node.input
-        result = Window(source, functions, node.keys)
+        source = nodes.Window(node.input, tuple(ranks), node.keys) if ranks else node.input
+        result = nodes.Window(source, functions, node.keys)
         if not ranks and not any(t and t.shown for t in rewrites):
             return result
-        return Project(result, (*((n, column(n)) for n in node.input.columns), *items))
+        return nodes.Project(result, (*((n, column(n)) for n in node.input.columns), *items))
 
     def _function(
         self, source: Node, call: exp.Expr, ranks: list[tuple[str, exp.Window]]

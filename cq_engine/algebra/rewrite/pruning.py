@@ -3,7 +3,7 @@
 A refresh looks up rows of the tables, hands them over to Spark and carries their columns through every operator of the
 delta plan. Columns of a plan have names of their own, so that one set of names says what is read anywhere.
 
->>> from cq_engine.algebra.nodes import column
+>>> from cq_engine.algebra.nodes import Project, Scan, column
 >>> lines = Scan("line", (("oid_1", "oid"), ("no_2", "no"), ("price_3", "price"), ("note_4", "note")))
 >>> shown = Project(lines, (("price_5", column("price_3")), ("note_6", column("note_4"))))
 >>> prune(shown, ["price_5"], lambda table: ["oid", "no"]).input.columns
@@ -18,29 +18,8 @@ from functools import singledispatch
 
 from sqlglot import exp
 
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Generate,
-    Join,
-    Limit,
-    Mark,
-    Named,
-    Node,
-    OuterJoin,
-    PlanError,
-    Project,
-    Scan,
-    SemiJoin,
-    SetOperation,
-    UnionAll,
-    Values,
-    Window,
-    children,
-    inner_first,
-    references,
-)
+from cq_engine.algebra import nodes
+from cq_engine.algebra.nodes import Named, Node, PlanError, children, inner_first, references
 from cq_engine.algebra.rebuild import rebuild
 
 __all__ = ["prune", "reads", "scans"]
@@ -51,13 +30,13 @@ def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[s
     needed = _needed_columns(node, frozenset(outputs))
 
     def shown(each: Node) -> Node:
-        if not isinstance(each, Project):
+        if not isinstance(each, nodes.Project):
             return each
         items = _needed_items(each, needed)
         return each if len(items) == len(each.items) else replace(each, items=items)
 
     def read(each: Node) -> Node:
-        if not isinstance(each, Scan):
+        if not isinstance(each, nodes.Scan):
             return each
         stay = {key.lower() for key in keys(each.table)}
         fields = [f for f in each.fields if f[0] in needed or f[1].lower() in stay] or each.fields[:1]
@@ -66,22 +45,22 @@ def prune(node: Node, outputs: Iterable[str], keys: Callable[[str], Collection[s
     return rebuild(node, read, shown)
 
 
-def _needed_items(node: Project, needed: Set[str]) -> Named:
+def _needed_items(node: nodes.Project, needed: Set[str]) -> Named:
     return tuple(item for item in node.items if item[0] in needed) or node.items[:1]
 
 
-def scans(node: Node) -> Iterator[Scan]:
+def scans(node: Node) -> Iterator[nodes.Scan]:
     """The scans of a plan, each once."""
-    return (each for each in inner_first(node) if isinstance(each, Scan))
+    return (each for each in inner_first(node) if isinstance(each, nodes.Scan))
 
 
 def _needed_columns(root: Node, outputs: Set[str]) -> Set[str]:
     """The columns anywhere in the plan that `outputs` depend on."""
-    nodes = inner_first(root)[::-1]
+    downwards = inner_first(root)[::-1]
     found, before = set(outputs), -1
     while before < len(found):
         before = len(found)
-        for node in nodes:
+        for node in downwards:
             found |= reads(node, found)
     return found
 
@@ -92,50 +71,50 @@ def reads(node: Node, needed: Set[str]) -> Set[str]:
     raise PlanError(f"nothing says what {type(node).__name__} reads")
 
 
-@reads.register(Scan)
-@reads.register(Values)
-@reads.register(Distinct)
-@reads.register(UnionAll)
-@reads.register(SetOperation)
+@reads.register(nodes.Scan)
+@reads.register(nodes.Values)
+@reads.register(nodes.Distinct)
+@reads.register(nodes.UnionAll)
+@reads.register(nodes.SetOperation)
 def _everything(node: Node, needed: Set[str]) -> Set[str]:
     return {name for child in children(node) for name in child.columns}
 
 
 @reads.register
-def _project(node: Project, needed: Set[str]) -> Set[str]:
+def _project(node: nodes.Project, needed: Set[str]) -> Set[str]:
     return _references(expression for _, expression in _needed_items(node, needed))
 
 
 @reads.register
-def _filter(node: Filter, needed: Set[str]) -> Set[str]:
+def _filter(node: nodes.Filter, needed: Set[str]) -> Set[str]:
     return references(node.condition)
 
 
-@reads.register(Join)
-@reads.register(OuterJoin)
-@reads.register(SemiJoin)
-@reads.register(Mark)
-def _join(node: Join | OuterJoin | SemiJoin | Mark, needed: Set[str]) -> Set[str]:
+@reads.register(nodes.Join)
+@reads.register(nodes.OuterJoin)
+@reads.register(nodes.SemiJoin)
+@reads.register(nodes.Mark)
+def _join(node: nodes.Join | nodes.OuterJoin | nodes.SemiJoin | nodes.Mark, needed: Set[str]) -> Set[str]:
     return _references(node.conditions)
 
 
 @reads.register
-def _aggregate(node: Aggregate, needed: Set[str]) -> Set[str]:
+def _aggregate(node: nodes.Aggregate, needed: Set[str]) -> Set[str]:
     return _references(expression for _, expression in node.keys + node.functions)
 
 
 @reads.register
-def _window(node: Window, needed: Set[str]) -> Set[str]:
+def _window(node: nodes.Window, needed: Set[str]) -> Set[str]:
     return _references((*(expression for _, expression in node.functions), *node.keys))
 
 
 @reads.register
-def _generate(node: Generate, needed: Set[str]) -> Set[str]:
+def _generate(node: nodes.Generate, needed: Set[str]) -> Set[str]:
     return references(node.call)
 
 
 @reads.register
-def _limit(node: Limit, needed: Set[str]) -> Set[str]:
+def _limit(node: nodes.Limit, needed: Set[str]) -> Set[str]:
     return _references(node.order) | set(node.keys)
 
 
