@@ -23,6 +23,7 @@ __all__ = [
     "History",
     "Named",
     "Node",
+    "OwnNames",
     "PlanError",
     "RuntimeFilter",
     "Scan",
@@ -69,6 +70,16 @@ class Node:
     @property
     def columns(self) -> tuple[str, ...]:
         raise NotImplementedError
+
+
+class OwnNames(Node):
+    """Base of nodes whose columns have the names that are given in the field `names`."""
+
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
 
 
 def require(condition: bool, problem: str) -> None:
@@ -140,43 +151,31 @@ class History(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class StateRows(Node):
+class StateRows(OwnNames):
     """The stored state `label` as it was at the start of the interval."""
 
     label: str
     names: tuple[str, ...]
     filters: tuple[RuntimeFilter, ...] = ()
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
 
 @dataclass(frozen=True, eq=False)
-class Given(Node):
+class Given(OwnNames):
     """Rows that were computed before, under the name `name`."""
 
     name: str
     names: tuple[str, ...]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
 
 @dataclass(frozen=True, eq=False)
-class Empty(Node):
+class Empty(OwnNames):
     """No rows."""
 
     names: tuple[str, ...]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
 
 @dataclass(frozen=True, eq=False)
-class Values(Node):
+class Values(OwnNames):
     """Literal rows."""
 
     names: tuple[str, ...]
@@ -185,7 +184,3 @@ class Values(Node):
     def __post_init__(self) -> None:
         require(all(len(row) == len(self.names) for row in self.rows), "VALUES rows differ in width")
         require(len(self.rows) > 0, "VALUES without rows")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names

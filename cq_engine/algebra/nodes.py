@@ -28,6 +28,7 @@ from cq_engine.algebra.leaves import (
     History,
     Named,
     Node,
+    OwnNames,
     PlanError,
     RuntimeFilter,
     Scan,
@@ -80,20 +81,40 @@ __all__ = [
 ]
 
 
+class SameColumns(Node):
+    """Base of nodes that have the columns of their input."""
+
+    input: Node
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns
+
+
+class TwoSided(Node):
+    """Base of nodes that compare the rows of `left` with those of `right`."""
+
+    left: Node
+    right: Node
+    conditions: tuple[exp.Expr, ...]
+
+    def __post_init__(self) -> None:
+        kind, left, right = type(self).__name__, self.left.columns, self.right.columns
+        require(not set(left) & set(right), f"{kind} inputs share a column name")
+        for condition in self.conditions:
+            require_columns(left + right, references(condition), kind)
+
+
 # ------------------------------------------------------------------------------------------------ linear
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(SameColumns):
     input: Node
     condition: exp.Expr
 
     def __post_init__(self) -> None:
         require_columns(self.input.columns, references(self.condition), "Filter")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.input.columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +133,7 @@ class Project(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class UnionAll(Node):
+class UnionAll(OwnNames):
     """Bag union; `inputs` have the same number of columns, the union has names of its own."""
 
     inputs: tuple[Node, ...]
@@ -123,10 +144,6 @@ class UnionAll(Node):
         require(
             all(len(i.columns) == len(self.names) for i in self.inputs), "UnionAll inputs differ in width"
         )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +185,7 @@ class Join(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class OuterJoin(Node):
+class OuterJoin(TwoSided):
     """LEFT, RIGHT or FULL outer join."""
 
     left: Node
@@ -178,9 +195,7 @@ class OuterJoin(Node):
 
     def __post_init__(self) -> None:
         require(self.kind in ("LEFT", "RIGHT", "FULL"), f"no outer join {self.kind}")
-        require(not set(self.left.columns) & set(self.right.columns), "OuterJoin inputs share a column name")
-        for condition in self.conditions:
-            require_columns(self.columns, references(condition), "OuterJoin")
+        super().__post_init__()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -188,7 +203,7 @@ class OuterJoin(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class SemiJoin(Node):
+class SemiJoin(TwoSided):
     """Rows of `left` with (or with `anti`, without) a row of `right` for which all `conditions` are true."""
 
     left: Node
@@ -196,19 +211,13 @@ class SemiJoin(Node):
     anti: bool
     conditions: tuple[exp.Expr, ...]
 
-    def __post_init__(self) -> None:
-        both = self.left.columns + self.right.columns
-        require(not set(self.left.columns) & set(self.right.columns), "SemiJoin inputs share a column name")
-        for condition in self.conditions:
-            require_columns(both, references(condition), "SemiJoin")
-
     @property
     def columns(self) -> tuple[str, ...]:
         return self.left.columns
 
 
 @dataclass(frozen=True, eq=False)
-class Mark(Node):
+class Mark(TwoSided):
     """Rows of `left`, each with the BOOLEAN column `name`: is there a row of `right` for which all `conditions` are true?
 
     Never NULL (an existence join; Neumann & Kemper, BTW 2015, call it mark join).
@@ -218,12 +227,6 @@ class Mark(Node):
     right: Node
     conditions: tuple[exp.Expr, ...]
     name: str
-
-    def __post_init__(self) -> None:
-        both = self.left.columns + self.right.columns
-        require(not set(self.left.columns) & set(self.right.columns), "Mark inputs share a column name")
-        for condition in self.conditions:
-            require_columns(both, references(condition), "Mark")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -257,19 +260,15 @@ class Aggregate(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Distinct(Node):
+class Distinct(SameColumns):
     """Each row once. `internal`: not the query's own DISTINCT, but a part of how something else is computed."""
 
     input: Node
     internal: bool = False
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.input.columns
-
 
 @dataclass(frozen=True, eq=False)
-class SetOperation(Node):
+class SetOperation(OwnNames):
     """EXCEPT or INTERSECT, with ALL or without."""
 
     left: Node
@@ -284,10 +283,6 @@ class SetOperation(Node):
             len(self.left.columns) == len(self.right.columns) == len(self.names),
             "set operands differ in width",
         )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +303,7 @@ class Window(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Limit(Node):
+class Limit(SameColumns):
     """The rows numbered (offset, offset + count] in `order`, per value of `keys` (without keys: of all)."""
 
     input: Node
@@ -316,10 +311,6 @@ class Limit(Node):
     order: tuple[exp.Expr, ...]
     count: int | None
     offset: int = 0
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.input.columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,9 +36,10 @@ for room in ROOMS:
 
 
 def kinds(base: type[Node]) -> set[type[Node]]:
-    """All node kinds of the engine, wherever they are defined."""
+    """All node kinds of the engine, wherever they are defined, without what several of them are based on."""
     below = {found for each in base.__subclasses__() for found in (each, *kinds(each))}
-    return {each for each in below if each.__module__.startswith("cq_engine.")}
+    own = {each for each in below if each.__module__.startswith("cq_engine.")}
+    return {each for each in own if "__dataclass_fields__" in vars(each)}
 
 
 ALL = sorted(kinds(Node), key=lambda kind: kind.__name__)
