@@ -96,7 +96,11 @@ class Scheduling:
     def overview(self) -> Overview:
         """The catalog at one moment, as `\\d` shows it."""
         overview = Overview.of(self.catalog)
-        return replace(overview, status={q.name: self.status(q) for q in overview.state.queries.values()})
+        return replace(
+            overview,
+            status={q.name: self.status(q) for q in overview.state.queries.values()},
+            cursors=tuple(map(self.delivery.told, overview.cursors)),
+        )
 
     def _wake_behind(self) -> None:
         """After a restart: queries that commits should have moved, and destinations that have not had everything."""

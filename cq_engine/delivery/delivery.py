@@ -85,8 +85,8 @@ class Delivery:
         self._owners: dict[str, int] = {}
         self._jobs: dict[str, tuple[str, DestinationRef]] = {}
         self._timers: dict[str, threading.Timer] = {}
-        self._tries: dict[str, int] = {}
-        """Failures in a row, as the cursor counts them where the catalog can be written."""
+        self._failures: dict[str, tuple[int, str]] = {}
+        """Failures in a row and the last one, as the cursor has them where the catalog can be written."""
         self._background = False
         self._stopped = threading.Event()
         # Its clock stands still: deliveries are due when they are woken, never by the time.
@@ -189,6 +189,11 @@ class Delivery:
                 found.append((ref, cursor))
         return found
 
+    def told(self, cursor: Cursor) -> Cursor:
+        """The cursor, with a failure that could not be written into the catalog."""
+        failures, error = self._failures.get(_named(cursor.destination, cursor.query), (0, ""))
+        return cursor if cursor.error or not failures else replace(cursor, failures=failures, error=error)
+
     def _has_rows(self, query: ContinuousQuery, after: int, upto: int) -> bool:
         """Whether the query's delta log has rows of (after, upto]."""
         if not self.services.catalog.changes(query.result.id, after + 1, upto):
@@ -237,9 +242,12 @@ class Delivery:
             self._note(query, ref, error)
         else:
             self._clear_pause(_job(query, ref))
-            self._tries.pop(_job(query, ref), None)
+            self._failures.pop(_job(query, ref), None)
 
     def _note(self, query: ContinuousQuery, ref: DestinationRef, error: BaseException) -> None:
+        tries, _ = self._failures.get(_job(query, ref), (0, ""))
+        said = error.message if isinstance(error, CQError) else repr(error)
+        self._failures[_job(query, ref)] = tries + 1, said
         if isinstance(error, CQError):
             _log.warning("%s", error.message)
         else:
@@ -318,7 +326,7 @@ class Delivery:
     def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Tries again later; a callback that is not there is tried when it is registered."""
         cursor = self.services.catalog.cursor(query.name, _cursor_name(ref))
-        tries = self._tries[_job(query, ref)] = self._tries.get(_job(query, ref), 0) + 1
+        tries, _ = self._failures[_job(query, ref)]
         seconds = self.retry.pause(max(tries, cursor.failures if cursor is not None else 1))
         timer = threading.Timer(seconds, self._resume, [query, ref])
         timer.daemon = True
@@ -347,7 +355,11 @@ def _cursor_name(ref: DestinationRef) -> str:
 
 
 def _job(query: ContinuousQuery, ref: DestinationRef) -> str:
-    return f"{_cursor_name(ref)} of {query.name.lower()}"
+    return _named(_cursor_name(ref), query.name)
+
+
+def _named(destination: str, query: str) -> str:
+    return f"{destination} of {query.lower()}"
 
 
 def _remaining(deadline: float | None) -> float | None:

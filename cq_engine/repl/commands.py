@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from cq_engine.core.errors import CQError, CQSyntaxError, did_you_mean
 from cq_engine.query.rendering import FORMATS
 from cq_engine.repl.describe import describe_name, describe_warehouse
-from cq_engine.repl.ports import Overview
 from cq_engine.repl.shell import Shell
 
 __all__ = ["COMMANDS", "Command", "help_text", "run_command"]
@@ -67,9 +66,9 @@ def _help(shell: Shell, _argument: str) -> bool:
 
 def _describe(shell: Shell, argument: str) -> bool:
     if argument:
-        shell.call(lambda engine: describe_name(Overview.of(engine.catalog), argument))
+        shell.call(lambda engine: describe_name(engine.overview(), argument))
     else:
-        shell.call(lambda engine: describe_warehouse(Overview.of(engine.catalog)))
+        shell.call(lambda engine: describe_warehouse(engine.overview()))
     return True
 
 

@@ -27,6 +27,9 @@ class EngineLike(Protocol):
     def catalog(self) -> CatalogLike:
         """What the warehouse has."""
 
+    def overview(self) -> Overview:
+        """What the warehouse has, with what waits to be tried again."""
+
     def execute(self, sql: str, *, source: str = ..., line: int = ..., column: int = ...) -> Result:
         """Runs one statement whose first character stands at `line`, `column` of `source`."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cq_engine.catalog.model import QueryStatus
+from cq_engine.catalog.model import Cursor, QueryStatus
 from cq_engine.catalog.store import Catalog
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import Callbacks, Retry
@@ -118,6 +118,9 @@ def test_a_delivery_waits_out_a_catalog_that_cannot_be_written(
     delivery.wake(world.query)
     for _ in range(6):
         assert tries.acquire(timeout=LONG)
+    shown = delivery.told(Cursor(world.query.name, "callback:a", 0))
+    assert shown.failures > 0
+    assert "No space left" in shown.error
     monkeypatch.setattr(Catalog, "write", write)
     deadline = time.monotonic() + LONG
     while delivery.waiting(world.query) and time.monotonic() < deadline:

@@ -27,6 +27,7 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.catalog.overview import Overview
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError, CQError, CQSyntaxError, LeaseError, Location, TransactionError
 from cq_engine.grammar.statements import DestinationRef
@@ -111,6 +112,9 @@ class FakeEngine:
     @property
     def spark(self) -> object:
         return object()
+
+    def overview(self) -> Overview:
+        return Overview.of(self.catalog)
 
     def execute(self, sql: str, *, source: str = "<sql>", line: int = 1, column: int = 1) -> Result:
         self.calls.append((sql, source, line, column))
