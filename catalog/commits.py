@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta, timezone
 
 from cq_engine.core.errors import StorageError, TransactionError
@@ -64,6 +65,25 @@ class CommitIndex:
     def add(self, version: int, micros: int) -> None:
         self._versions.append(version)
         self._micros.append(micros)
+
+    def outside(self, below: int, spans: Iterable[tuple[int, int]]) -> list[int]:
+        """The commits below a version that lie in none of the spans (both ends inclusive), without the first commit."""
+        found: list[int] = []
+        kept, at, high = sorted(spans), 0, 0
+        for version in self._versions[1 : bisect_left(self._versions, below)]:
+            while at < len(kept) and kept[at][0] <= version:
+                high, at = max(high, kept[at][1]), at + 1
+            if version > high:
+                found.append(version)
+        return found
+
+    def without(self, versions: Collection[int]) -> CommitIndex:
+        """The other commits."""
+        gone, left = frozenset(versions), CommitIndex()
+        for version, micros in zip(self._versions, self._micros):
+            if version not in gone:
+                left.add(version, micros)
+        return left
 
     def timestamp(self, version: int) -> datetime:
         """Raises StorageError where there is no such commit."""

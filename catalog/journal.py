@@ -76,6 +76,7 @@ def _to_text(writes: WriteSet) -> str:
         "advances": [[a.table_id, a.version, documents.to_text(a.add), a.remove] for a in writes.advances],
         "replaced": [[r.table_id, [c.id for c in r.old], _changes(r.new)] for r in writes.replaced],
         "retired": [[r.table_id, r.floor, r.files, r.changes] for r in writes.retired],
+        "forgotten": writes.forgotten,
         "published": [[p.table_id, p.face, p.version] for p in writes.published],
         "next_id": writes.next_id,
         "storage": [asdict(storage) for storage in writes.storage],
@@ -131,6 +132,7 @@ def from_text(text: str, view: View) -> WriteSet:
             for table, version, add, remove in said.get("advances", ())
         ],
         retired=[Retired(t, floor, tuple(f), tuple(c)) for t, floor, f, c in said.get("retired", ())],
+        forgotten=said.get("forgotten", []),
         published=[Published(*each) for each in said.get("published", ())],
         next_id=said.get("next_id", 0),
         storage=[Storage(**each) for each in said.get("storage", ())],

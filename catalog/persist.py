@@ -34,9 +34,11 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import Storage, View, WriteSet
 
-__all__ = ["doom", "generation", "load", "read_inline", "read_refreshes", "write"]
+__all__ = ["REFRESHES", "doom", "generation", "load", "read_inline", "read_refreshes", "write"]
 
 _Value = TypeVar("_Value")
+REFRESHES = 100
+"""How many refreshes of a query are kept at least: as many as are shown."""
 
 
 def write(connection: Connection, writes: WriteSet, view: View, now: int) -> None:
@@ -63,6 +65,8 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
     for key, cursor in writes.cursors.items():
         _write_cursor(connection, key, cursor, None if key[0] in forgotten else view.cursors.get(key))
     _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
+    _forget_refreshes(connection, writes.read_from)
+    _delete_in(connection, schema.commits.c.version, writes.forgotten, "the commits")
     _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits))
 
 
@@ -201,6 +205,17 @@ def _write_cursor(
     else:
         stands = {**key, "version": known.version, "sequence": known.sequence}
         _swap(connection, schema.cursors, stands, {**vars(cursor), **key}, f"the cursor of {place[1]}")
+
+
+def _forget_refreshes(connection: Connection, below: int) -> None:
+    """Deletes the refreshes of versions below `below`, but for the newest of each query."""
+    table = schema.refreshes
+    count = sa.select(table.c.query).group_by(table.c.query).having(sa.func.count() > REFRESHES)
+    for query in connection.execute(count).scalars().all() if below else ():
+        newest = sa.select(table.c.id).where(table.c.query == query).order_by(table.c.id.desc())
+        last = newest.offset(REFRESHES).limit(1).scalar_subquery()
+        old = (table.c.query == query, table.c.to_version < below, table.c.id <= last)
+        connection.execute(table.delete().where(*old))
 
 
 def _refresh_row(record: RefreshRecord) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cq_engine.catalog.layouts import TableLayout
 from cq_engine.catalog.view import Retired, Storage, View
 
-__all__ = ["retire"]
+__all__ = ["forgettable", "retire"]
 
 
 def retire(view: View, holds: Mapping[int, int], *, logs: bool) -> list[Retired]:
@@ -27,6 +27,20 @@ def retire(view: View, holds: Mapping[int, int], *, logs: bool) -> list[Retired]
             if number in kinds and number in holds
         ]
     return [entry for entry in found if entry is not None]
+
+
+def forgettable(view: View, below: int, retired: Sequence[Retired]) -> list[int]:
+    """The commits below a version of which nothing is left when `retired` is gone: no change rows and no snapshot.
+
+    No change row has their timestamps, and what a table shows at their time it shows at the commit before, too. The first
+    commit stays, so that the time before it is known.
+    """
+    gone = {number for entry in retired for number in entry.changes}
+    with view.lock:
+        layouts = list(view.layouts.values())
+        spans = [(c.low, c.high) for layout in layouts for c in layout.changes if c.id not in gone]
+        spans += [(s, s) for layout in layouts for s in layout.snapshots]
+    return view.commits.outside(below, spans)
 
 
 def _retire(layout: TableLayout, kind: str, hold: int, storage: Storage | None, logs: bool) -> Retired | None:

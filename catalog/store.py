@@ -20,7 +20,7 @@ from cq_engine.catalog.attempts import TOPS, Attempt, attempt_directories, new_a
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.reading import Reading
-from cq_engine.catalog.retention import retire
+from cq_engine.catalog.retention import forgettable, retire
 from cq_engine.catalog.schema import Database, local_path
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.urls import Address, parse
@@ -212,11 +212,17 @@ class Catalog(Reading):
 
     def forget(self, holds: Callable[[], Mapping[int, int]], *, logs: bool = False) -> int:
         """Forgets the images below the holds (by table id, the oldest version that somebody still reads; asked for with
-        the commit lock held), with `logs` the change rows, too. The number of files that `sweep` is to remove."""
+        the commit lock held), with `logs` the change rows, too, and what is known of commits and refreshes below all of
+        them. The number of files that `sweep` is to remove."""
         with self.lock:
-            retired = retire(self.view, holds(), logs=logs)
-            self.write_set(WriteSet(retired=retired))
-        return sum(len(entry.files) for entry in retired)
+            held = holds()
+            writes = WriteSet(retired=retire(self.view, held, logs=logs))
+            stored = (n for n, layout in self.view.layouts.items() if layout.changes or layout.files)
+            if logs and held and all(number in held for number in stored):
+                writes.read_from = min(held.values())
+                writes.forgotten = forgettable(self.view, writes.read_from, writes.retired)
+            self.write_set(writes)
+        return sum(len(entry.files) for entry in writes.retired)
 
     def sweep(self, seconds: float = 0.0, *, left: Sequence[Storage] = ()) -> int:
         """Removes the files that were forgotten at least `seconds` ago, those of attempts that could not be given up

@@ -147,6 +147,10 @@ class WriteSet:
     advances: list[Advance] = field(default_factory=list)
     replaced: list[Replaced] = field(default_factory=list)
     retired: list[Retired] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    """Commits of which nothing is kept."""
+    read_from: int = 0
+    """The version below which nobody reads anything, where that is known."""
     published: list[Published] = field(default_factory=list)
     state: CatalogState | None = None
     diff: StateDiff | None = None
@@ -282,6 +286,8 @@ class View:
             self.generation += 1
             for version, micros in writes.commits:
                 self.commits.add(version, micros)
+            if writes.forgotten:
+                self.commits = self.commits.without(writes.forgotten)
 
     def _apply_state(self, writes: WriteSet) -> None:
         if writes.state is None or writes.diff is None:

@@ -173,6 +173,12 @@ def check(warehouse: Warehouse) -> None:
     assert sorted(kept) == sorted(c for c in naive.log if c[0] > warehouse.forgotten)
     for layout in catalog.view.layouts.values():
         assert all(c.high > warehouse.forgotten for c in layout.changes)
+    for version, *_ in kept:
+        assert catalog.timestamp(version) == START + timedelta(seconds=version)
+    for at in range(max(floor, 1), naive.newest + 1):
+        found = catalog.version_at(START + timedelta(seconds=at))
+        assert floor <= found <= at
+        assert naive.images[found] == naive.images[at]
         stored = [f for s in layout.files.values() for f in [s.file]] + [
             f for c in layout.changes for f in c.files
         ]
