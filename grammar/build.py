@@ -96,9 +96,6 @@ class _Builder(QueryRules, TableRules):
         super().__init__(source)
         self.skeleton = skeleton
 
-    def start(self, statement: Statement) -> Statement:
-        return statement
-
     # ------------------------------------------------------------ functions
 
     def create_function(
@@ -142,9 +139,6 @@ class _Builder(QueryRules, TableRules):
                 return found if found in _DML_VERBS else None
         return None
 
-    def copy_columns(self, *names: Token) -> tuple[str, ...]:
-        return tuple(map(str, names))
-
     @v_args(meta=True, inline=True)
     def copy_format(self, meta: Any, name: Token) -> tuple[str, str, int]:
         return "FORMAT", name.lower(), meta.start_pos
@@ -184,26 +178,11 @@ class _Builder(QueryRules, TableRules):
 
     # ------------------------------------------------------------ looking and setting
 
-    def show(self, statement: Show) -> Show:
-        return statement
-
-    def show_tables(self) -> Show:
-        return Show("TABLES")
-
-    def show_queries(self) -> Show:
-        return Show("CONTINUOUS QUERIES")
-
-    def show_destinations(self) -> Show:
-        return Show("DESTINATIONS")
-
-    def show_functions(self) -> Show:
-        return Show("FUNCTIONS")
+    def show_all(self, *words: Token) -> Show:
+        return Show(" ".join(words).upper())
 
     def show_refreshes(self, name: Token | None) -> Show:
         return Show("REFRESHES", None if name is None else str(name))
-
-    def described(self, *words: Token) -> str:
-        return " ".join(words).upper()
 
     def describe(self, kind: str | None, name: Token) -> Describe:
         return Describe(str(name), kind)

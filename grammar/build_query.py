@@ -38,27 +38,12 @@ class QueryRules(Rules):
 
     # ------------------------------------------------------------ clauses
 
-    def or_replace(self) -> bool:
-        return True
-
-    def if_not_exists(self) -> bool:
-        return True
-
-    def if_exists(self) -> bool:
-        return True
-
     def drop_mode(self, word: Token) -> bool:
         return word.upper() == "CASCADE"
 
     @v_args(meta=True, inline=True)
     def result_key(self, meta: Any, columns: tuple[str, ...]) -> Clause:
         return "PRIMARY KEY", columns, meta.start_pos
-
-    def mode(self, word: Token) -> str:
-        return word.upper()
-
-    def event(self, word: Token) -> Token:
-        return word
 
     @v_args(meta=True, inline=True)
     def delta(self, meta: Any, *events: Token) -> Clause:
@@ -112,9 +97,6 @@ class QueryRules(Rules):
         if not re.fullmatch("[0-9]{1,9}", digits) or int(digits) == 0:
             self.fail("bad_period", count.start_pos, found=repr(str(count)))
         return int(digits), unit.upper().rstrip("S")
-
-    def kind(self, word: Token) -> str:
-        return word.upper()
 
     def target(self, kind: str | None, name: Token) -> DestinationRef:
         self._not_a_clause(name)

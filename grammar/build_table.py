@@ -83,7 +83,7 @@ class TableRules(Rules):
         return "NULL", None, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def column_comment(self, meta: Any, text: Token) -> Clause:
+    def comment(self, meta: Any, text: Token) -> Clause:
         return "COMMENT", str(text), meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -187,15 +187,8 @@ class TableRules(Rules):
     def cluster_by(self, meta: Any, columns: tuple[str, ...]) -> Clause:
         return "CLUSTER BY", columns, meta.start_pos
 
-    @v_args(meta=True, inline=True)
-    def table_comment(self, meta: Any, text: Token) -> Clause:
-        return "COMMENT", str(text), meta.start_pos
-
     def table_clauses(self, *clauses: Clause) -> dict[str, Any]:
         return self.once(clauses)
-
-    def table_query(self, text: Token) -> tuple[str, int]:
-        return self.slice(text), text.start_pos or 0
 
     def create_table(
         self,

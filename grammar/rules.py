@@ -54,15 +54,15 @@ class Rules(Transformer[Token, Statement]):
     def STRING(self, token: Token) -> Token:  # noqa: N802 - as above
         return token.update(value=string_value(token))
 
-    # ------------------------------------------------------------ lists of names, options
+    # ------------------------------------------------------------ keywords, lists of names, options
 
-    def columns(self, *names: Token) -> tuple[str, ...]:
-        return tuple(map(str, names))
+    def yes(self) -> bool:
+        return True
 
-    def no_columns(self) -> tuple[str, ...]:
-        return ()
+    def keyword(self, *words: Token) -> str:
+        return " ".join(words).upper()
 
-    def tables(self, *names: Token) -> tuple[str, ...]:
+    def names(self, *names: Token) -> tuple[str, ...]:
         return tuple(map(str, names))
 
     def dotted(self, *parts: Token) -> str:
