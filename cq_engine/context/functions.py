@@ -27,7 +27,6 @@ from cq_engine.catalog.model import CatalogState, SqlFunction
 from cq_engine.core.errors import AnalysisError, CatalogError, RefreshError
 from cq_engine.core.types import canonical_type, spark_type
 from cq_engine.grammar import CreateFunction
-from cq_engine.planner.select_list import parse
 from cq_engine.spark.sql import SPARK_ERRORS, translate_errors
 
 __all__ = ["Functions", "PythonFunction"]
@@ -113,7 +112,7 @@ class Functions:
         Raises AnalysisError for one that is not deterministic.
         """
         try:
-            tree = parse(text)
+            tree = parse_expression(text)
         except SqlglotError:
             return ()
         names = [n for n in _calls_in(tree) if n in state.functions or n in self._python]

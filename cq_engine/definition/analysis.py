@@ -13,6 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.algebra.coercion import Types
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
 from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.apply import allocate_id
@@ -33,7 +34,7 @@ from cq_engine.definition.outputs import output_columns
 from cq_engine.definition.volatile import check_constant
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
-from cq_engine.planner.select_list import parse, safe_name, select_list
+from cq_engine.planner.select_list import safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
 from cq_engine.refresh.images import ImageBinder
@@ -123,7 +124,7 @@ def _over_nothing(services: Services, state: CatalogState) -> _Empty:
 def _check_constant(services: Services, state: CatalogState, sources: Mapping[str, Table], text: str) -> None:
     """Raises AnalysisError where the query is not a function of its tables."""
     try:
-        tree = parse(text)
+        tree = parse_expression(text)
     except SqlglotError:
         return
 

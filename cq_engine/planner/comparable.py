@@ -16,7 +16,7 @@ __all__ = ["comparable"]
 
 
 def comparable(expression: str, kind: str) -> str:
-    """`expression`, of the Spark type `kind`, in a each of which GROUP BY finds the same values.
+    """`expression`, of the Spark type `kind`, in a form of which GROUP BY finds the same values.
 
     A variant is compared by its JSON and its schema.
 

@@ -13,6 +13,7 @@ from sqlglot.errors import SqlglotError
 from cq_engine.algebra.analysis.keys import TableKeys, covers, facts, result_key
 from cq_engine.algebra.analysis.lineage import column_types
 from cq_engine.algebra.coercion import Types, write_casts
+from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.functions import nondeterministic_call
 from cq_engine.algebra.lowering.lower import Lowered, lower
 from cq_engine.algebra.names import Names, NotLowered
@@ -33,7 +34,6 @@ from cq_engine.delta.accumulators import State
 from cq_engine.delta.context import aggregates
 from cq_engine.delta.stored import state_of
 from cq_engine.planner.deterministic import deterministic_query
-from cq_engine.planner.select_list import parse
 from cq_engine.planner.union_types import union_types
 from cq_engine.planner.verdict import classify, full
 
@@ -142,7 +142,7 @@ def lowered_query(
 
     Raises AnalysisError for a query that is not deterministic, NotLowered or sqlglot's error where there is no algebra.
     """
-    tree = parse(text)
+    tree = parse_expression(text)
     _deterministic(tree)
     lowered = lower(tree, {name: [c.name for c in t.columns] for name, t in sources.items()}, names, types)
     lowered = replace(lowered, node=union_types(lowered.node, types))
@@ -233,7 +233,7 @@ def _table_keys(node: Node, sources: Mapping[str, Table]) -> TableKeys:
 
 def _ordering_notes(text: str) -> tuple[str, ...]:
     try:
-        return ordering_notes(parse(text))
+        return ordering_notes(parse_expression(text))
     except SqlglotError:
         return ()
 

@@ -10,10 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from cq_engine.algebra.dialect import parse_expression
 from cq_engine.core.errors import AnalysisError, Location, location_at
 from cq_engine.planner.tokens import scan
 
@@ -222,8 +220,3 @@ def _misplaced_error(text: str, token: Token) -> AnalysisError:
         hint="move it to the SELECT list of the outermost query",
         location=location,
     )
-
-
-def parse(text: str) -> exp.Expr:
-    """The query as a sqlglot tree."""
-    return parse_expression(text)

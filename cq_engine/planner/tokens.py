@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlglot
+from sqlglot.dialects.dialect import DialectType
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token
 
@@ -11,9 +12,9 @@ from cq_engine.core.errors import CQSyntaxError
 __all__ = ["scan"]
 
 
-def scan(text: str) -> list[Token]:
-    """The tokens of `text` in Spark's dialect. Raises CQSyntaxError."""
+def scan(text: str, dialect: DialectType = "spark") -> list[Token]:
+    """The tokens of `text` in Spark's dialect, or another. Raises CQSyntaxError."""
     try:
-        return sqlglot.tokenize(text, dialect="spark")
+        return sqlglot.tokenize(text, dialect=dialect)
     except SqlglotError as error:
         raise CQSyntaxError(f"the text cannot be read: {str(error).splitlines()[0]}") from error

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import sqlglot
-from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from cq_engine.algebra.dialect import CQSpark
-from cq_engine.core.errors import CQSyntaxError
+from cq_engine.planner.tokens import scan
 
 __all__ = ["SPECIAL_TIME", "Constant", "Words", "number_type", "read_words"]
 
@@ -43,7 +41,9 @@ def read_words(text: str) -> Words:
     (True, ['85'])
     """
     words, literals = [], []
-    for token in _tokens(text):
+    for token in scan(
+        text, CQSpark
+    ):  # as the parser of plans reads them: a literal is the same here and there
         kind = token.token_type
         if kind == TokenType.NUMBER or (kind == TokenType.STRING and not SPECIAL_TIME.fullmatch(token.text)):
             type_ = number_type(token.text) if kind == TokenType.NUMBER else "string"
@@ -52,14 +52,6 @@ def read_words(text: str) -> Words:
         else:
             words.append((kind.name, text[token.start : token.end + 1]))
     return Words(tuple(words), tuple(literals))
-
-
-def _tokens(text: str) -> list[Token]:
-    """As the parser of plans reads them, so that a literal is the same here and there. Raises CQSyntaxError."""
-    try:
-        return sqlglot.tokenize(text, dialect=CQSpark)
-    except SqlglotError as error:
-        raise CQSyntaxError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def number_type(text: str) -> str:

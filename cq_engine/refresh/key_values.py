@@ -1,6 +1,6 @@
 """Which values the keys of a delta have, and so which rows of a table a refresh can need.
 
-A filter_ (`delta.filters`) names a column of the delta plan. Where the rows below that column are few and at hand, the
+A runtime filter (`delta.runtime_filters`) names a column of the delta plan. Where the rows below that column are few and at hand, the
 driver follows it down to them: change rows, rows given by an earlier statement, versions that were read before.
 """
 
@@ -72,7 +72,7 @@ class KeyValues:
         tables: the tables of the plan's scans.
         log: a table's changes, where the driver can have them.
         versions: the row versions of a leaf; None where they are many.
-        reduced: what of a restriction has to be read.
+        reduce: what of a restriction has to be read.
         remaining: the same for a column's keys that the driver does not know; None where they are too many.
         limits: the engine's.
     """
@@ -82,7 +82,7 @@ class KeyValues:
         tables: Mapping[str, VersionedTable],
         log: Callable[[str], UncompactedLog | None],
         versions: Callable[[History], pa.Table | None],
-        reduced: Callable[[VersionedTable, Restrict], Restrict],
+        reduce: Callable[[VersionedTable, Restrict], Restrict],
         remaining: Callable[[VersionedTable, str, RuntimeFilter, int], pa.Array | None],
         limits: Limits,
     ) -> None:
@@ -90,7 +90,7 @@ class KeyValues:
         self._tables = tables
         self._log = log
         self._versions = versions
-        self._reduced = reduced
+        self._reduce = reduce
         self._remaining = remaining
         self._restricts: dict[tuple[int, int], tuple[Sequence[RuntimeFilter], Wanted]] = {}
         self._given: dict[str, pa.Table] = {}
@@ -126,7 +126,7 @@ class KeyValues:
                 if fitting is not None:
                     found[sources[filter_.column]] = fitting
             most = self._limits.key_values
-            left = {name: v for name, v in self._reduced(table, found).items() if len(v) <= most}
+            left = {name: v for name, v in self._reduce(table, found).items() if len(v) <= most}
             if not found:
                 left = self._large(table, filters, sources)
             wanted = {name: values for name, values in found.items() if len(values) <= most}
@@ -198,11 +198,7 @@ class KeyValues:
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
     """The distinct values; None for types of which Arrow does not know any."""
-    return None if pa.types.is_nested(column.type) else pc.unique(_one(column))
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
+    return None if pa.types.is_nested(column.type) else pc.unique(column.combine_chunks())
 
 
 def _with_null(values: pa.Array) -> pa.Array:
