@@ -18,6 +18,9 @@ Filter cust > 1
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import (
@@ -105,45 +108,30 @@ def _values_history(node: Values, context: Context) -> Node:
     return always(node)
 
 
-def _filter_delta(node: Filter, context: Context) -> Node:
-    return _filter(delta(node.input, context), node)
-
-
-def _filter_history(node: Filter, context: Context) -> Node:
-    return _filter(history(node.input, context), node)
-
-
 def _filter(rows: Node, node: Filter) -> Node:
-    return rows if isinstance(rows, Empty) else Filter(rows, node.condition)
-
-
-def _project_delta(node: Project, context: Context) -> Node:
-    return _project(delta(node.input, context), node, (VERSION, WEIGHT))
-
-
-def _project_history(node: Project, context: Context) -> Node:
-    return _project(history(node.input, context), node, (FROM, TO))
+    return Filter(rows, node.condition)
 
 
 def _project(rows: Node, node: Project, extra: tuple[str, str]) -> Node:
-    if isinstance(rows, Empty):
-        return Empty((*node.columns, *extra))
     return Project(rows, node.items + tuple((name, column(name)) for name in extra))
 
 
-def _generate_delta(node: Generate, context: Context) -> Node:
-    return _generate(delta(node.input, context), node, (VERSION, WEIGHT))
-
-
-def _generate_history(node: Generate, context: Context) -> Node:
-    return _generate(history(node.input, context), node, (FROM, TO))
-
-
 def _generate(rows: Node, node: Generate, extra: tuple[str, str]) -> Node:
-    if isinstance(rows, Empty):
-        return Empty((*node.columns, *extra))
     made = Generate(rows, node.call, node.names, node.outer)
     return Project(made, tuple((name, column(name)) for name in (*node.columns, *extra)))
+
+
+def _alike(kind: type[Node], apply: Callable[[Node, Any, tuple[str, str]], Node]) -> Rule:
+    """The rule of an operator that does the same to its input's signed rows as to its versions."""
+
+    def over(rows: Node, node: Node, extra: tuple[str, str]) -> Node:
+        return Empty((*node.columns, *extra)) if isinstance(rows, Empty) else apply(rows, node, extra)
+
+    return Rule(
+        kind,
+        lambda node, context: over(delta(node.input, context), node, (VERSION, WEIGHT)),
+        lambda node, context: over(history(node.input, context), node, (FROM, TO)),
+    )
 
 
 def _union_delta(node: UnionAll, context: Context) -> Node:
@@ -157,8 +145,8 @@ def _union_history(node: UnionAll, context: Context) -> Node:
 RULES = (
     Rule(Scan, _scan_delta, _scan_history),
     Rule(Values, None, _values_history),
-    Rule(Filter, _filter_delta, _filter_history),
-    Rule(Project, _project_delta, _project_history),
-    Rule(Generate, _generate_delta, _generate_history),
+    _alike(Filter, lambda rows, node, _: _filter(rows, node)),
+    _alike(Project, _project),
+    _alike(Generate, _generate),
     Rule(UnionAll, _union_delta, _union_history),
 )
