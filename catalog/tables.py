@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -240,14 +241,14 @@ def prune(files: Sequence[DataFile], column: str, values: pa.Array) -> list[Data
     wanted = _distinct_values(values)
     if wanted is None:
         return list(files)
-    if not wanted:
+    if not len(wanted):
         return []
     return [
         file for file in files if _may_hold(file.stats.get(column), wanted, pa.types.is_decimal(values.type))
     ]
 
 
-def _distinct_values(values: pa.Array) -> list[Any] | None:
+def _distinct_values(values: pa.Array) -> Sequence[Any] | None:
     """The distinct values in ascending order, as comparable as the statistics; None where they cannot be."""
     if values.null_count:
         return None
@@ -259,6 +260,8 @@ def _distinct_values(values: pa.Array) -> list[Any] | None:
         return sorted(set(values.to_pylist()))
     if convert is None:
         return None
+    if pa.types.is_signed_integer(kind):
+        return cast("Sequence[int]", np.unique(values))
     try:
         found = values.cast(kind).to_pylist()
     except (pa.ArrowInvalid, OverflowError, ValueError):  # a time between two microseconds, a year after 9999
@@ -271,7 +274,7 @@ def _distinct_values(values: pa.Array) -> list[Any] | None:
         return None
 
 
-def _may_hold(bounds: tuple[object, object] | None, wanted: list[Any], decimal: bool) -> bool:
+def _may_hold(bounds: tuple[object, object] | None, wanted: Sequence[Any], decimal: bool) -> bool:
     if bounds is None:
         return True
     low: Any = bounds[0]

@@ -53,11 +53,11 @@ class Limits:
     """Literals in one pushed-down IN; more become a broadcast semi-join."""
     relevant_rows: int = 1_000
     """Of more change rows than this, those are picked that concern what is looked up."""
-    change_rows: int = 200_000
+    change_rows: int = 1_000_000
     """Change rows that the driver is willing to apply to build one image in memory."""
-    change_files: int = 16
+    change_files: int = 64
     """Change files that the driver reads itself."""
-    change_bytes: int = 64 * _MIB
+    change_bytes: int = 128 * _MIB
     """How large those files may be together."""
     row_group_files: int = 1_024
     """Files of which the statistics of row groups are kept in memory; those used last stay."""

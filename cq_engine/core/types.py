@@ -156,6 +156,11 @@ def arrow_type(text: str) -> pa.DataType:
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """The columns as an Arrow schema, all nullable."""
+    return _arrow_schema(tuple(columns))
+
+
+@lru_cache(maxsize=1024)
+def _arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     return pa.schema([pa.field(c.name, arrow_type(c.type), True) for c in columns])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from operator import attrgetter
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
@@ -34,6 +35,7 @@ from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.change_rows import ChangeReader, retry_reading
 from cq_engine.storage.file_look_ups import FileLookUps, Restrict, filter_rows, prune_files, restriction
+from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import (
     ResidentImage,
     conform,
@@ -169,17 +171,16 @@ class Reader(ChangeReader):
 
         Reads of a large table are restricted to the keys.
         """
-        wanted = set(identity_keys(keys, identity_columns(table)))
         with self._lock:
             resident = self._resident(table, version)
             if resident is not None:
-                return resident.find(wanted)
+                return resident.find(set(identity_keys(keys, identity_columns(table))))
         restrict = restriction(keys, identity_columns(table))
         found = self._read_restricted(table, version, restrict)
         if found is None:
             found = self._semi_join(table, version, keys, restrict)
-        hits = [n for n, key in enumerate(identity_keys(found, identity_columns(table))) if key in wanted]
-        return found.take(pa.array(hits, pa.int64()))
+        wanted = Identities(keys, identity_columns(table))
+        return found.filter(pa.array(np.isin(wanted.find(found), wanted.numbers)))
 
     @retry_reading
     def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from cachetools import LRUCache
@@ -37,7 +38,7 @@ class RowGroups:
         """The dataset of Parquet files without row groups that have no wanted value in some column, and the share of
         each file that is left."""
         wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
-        known = {name: each for name, each in wanted.items() if each[0] is not None}
+        known = {name: (values, nulls) for name, (values, nulls) in wanted.items() if values is not None}
         if not known:
             return dataset, [1.0] * len(dataset.files)
         kept, shares = [], []
@@ -46,7 +47,7 @@ class RowGroups:
             groups = range(complete.num_row_groups)
             for name, (values, nulls) in known.items():
                 if name in bounds:
-                    groups = [g for g in groups if _may_hold(bounds[name], g, values or [], nulls)]  # type: ignore[assignment]
+                    groups = [g for g in groups if _may_hold(bounds[name], g, values, nulls)]  # type: ignore[assignment]
             shares.append(len(groups) / max(1, complete.num_row_groups))
             if len(groups) == complete.num_row_groups:
                 kept.append(complete)
@@ -87,6 +88,8 @@ def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return None
+    if pa.types.is_integer(kind):
+        return cast("Sequence[int]", np.unique(values.drop_null()))
     return sorted(value for value in values.to_pylist() if value is not None)
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -35,6 +37,7 @@ __all__ = [
     "identity_keys",
     "open_dataset",
     "row_values",
+    "same_images",
 ]
 
 _NAN = ("NaN",)
@@ -100,6 +103,26 @@ def row_values(table: pa.Table) -> list[Hashable]:
         return [()] * table.num_rows
     lists = [_hashable(column, None) for column in table.columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+
+def same_images(old: pa.Table, new: pa.Table) -> npt.NDArray[np.bool_]:
+    """Where the rows of two tables of the same columns are the same row image, as `row_values` tells them."""
+    same = np.ones(old.num_rows, np.bool_)
+    for mine, theirs in zip(old.columns, new.columns):
+        same &= _same(mine, theirs)
+    return same
+
+
+def _same(mine: pa.ChunkedArray, theirs: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    kind = mine.type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        pairs = zip(_hashable(mine, None), _hashable(theirs, None))
+        return np.fromiter((a == b for a, b in pairs), np.bool_, len(mine))
+    same = pc.equal(mine, theirs).fill_null(False)
+    if pa.types.is_floating(kind):
+        same = pc.or_(same, pc.and_(pc.is_nan(mine), pc.is_nan(theirs)).fill_null(False))
+    found: npt.NDArray[np.bool_] = np.asarray(pc.or_(same, pc.and_(pc.is_null(mine), pc.is_null(theirs))))
+    return found
 
 
 def _key_type(column: Column) -> t.DataType:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,12 +26,12 @@ from cq_engine.catalog.model import (
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
+from cq_engine.storage.rows import change_columns, conform
 from cq_engine.transactions.batch_references import check_within
 from cq_engine.transactions.change_batches import Batch, Roles, Rows, prepare, rank_transactions, timestamps
-from cq_engine.transactions.constraints import Change, check, check_not_null
+from cq_engine.transactions.constraints import Change, check_foreign_keys, check_not_null
 from cq_engine.transactions.replay import Log, replay
-from cq_engine.transactions.write_set import SmallPending
+from cq_engine.transactions.write_set import NetPending
 
 __all__ = ["Applied", "Rows", "apply_all"]
 
@@ -89,39 +90,34 @@ def apply_all(
     words = {**OPERATIONS, **(operations or {})}
     roles = Roles(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
     prepared = [prepare(services, name, rows, roles) for name, rows in batches.items()]
-    ranks, times = rank_transactions(prepared, order is not None)
-    if not ranks:
+    ranks, times = rank_transactions(prepared)
+    if not times:
         return Applied([], {})
     with services.catalog.lock:
         first = services.catalog.newest_version + 1
         stamps = timestamps(services, times, commit_time)
-        logs = [replay(services, batch, ranks, first) for batch in prepared]
+        logs = [replay(services, batch, places, first) for batch, places in zip(prepared, ranks)]
         _check(services, prepared, logs, first)
         return _write(services, prepared, logs, first, stamps)
 
 
 def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
     """NOT NULL on every row that comes, foreign keys after every commit."""
-    changes: dict[str, Change] = {}
     for batch, log in zip(batches, logs):
-        came = [n for n in log.events.after if n >= 0]
-        check_not_null(batch.table, log.rows.take(pa.array(came, pa.int64())))
-        ends: dict[Hashable, tuple[int, int]] = {}
-        keys = identity_keys(log.rows, identity_columns(batch.table.storage))
-        for before, after in zip(log.events.before, log.events.after):
-            key = keys[before if before >= 0 else after]
-            ends[key] = (ends[key][0] if key in ends else before, after)
-        pending = SmallPending(batch.table)
-        gone = pa.array([before for before, _ in ends.values() if before >= 0], pa.int64())
-        new = pa.array([after for _, after in ends.values() if after >= 0], pa.int64())
-        pending.apply(log.rows.take(gone), log.rows.take(new))
-        net = pending.net()
-        if net.rows:
-            changes[batch.table.name] = Change(batch.table, pending, net=net, duplicates=pending.duplicates())
+        came = log.events.after[log.events.after >= 0]
+        check_not_null(batch.table, log.rows.take(pa.array(came)))
     state = services.catalog.state
     if any(key.enforced for table in state.tables.values() for key in table.foreign_keys):
-        check(services, state, changes)
-        check_within(services, state, {batch.table.name: log for batch, log in zip(batches, logs)}, first)
+        by_name = {batch.table.name: log for batch, log in zip(batches, logs)}
+        nets = {name: log.net() for name, log in by_name.items()}
+        tables = {batch.table.name: batch.table for batch in batches}
+        changes = {
+            name: Change(tables[name], NetPending(tables[name], net), net=net)
+            for name, net in nets.items()
+            if net.rows
+        }
+        check_foreign_keys(services, state, changes)
+        check_within(services, state, by_name, first)
 
 
 def _write(
@@ -134,9 +130,7 @@ def _write(
     catalog = services.catalog
     faults.point("commit.begin")
     parts = [
-        (batch.table, _change_rows(batch.table, log))
-        for batch, log in zip(batches, logs)
-        if log.events.version
+        (batch.table, _change_rows(batch.table, log)) for batch, log in zip(batches, logs) if len(log.events)
     ]
     inline = services.limits.inline_bytes
     attempt = catalog.attempt("apply") if any(rows.nbytes > inline for _, rows in parts) else None
@@ -169,22 +163,14 @@ def _write(
 def _change_rows(table: Table, log: Log) -> pa.Table:
     """The net changes as change rows in version order."""
     events = log.events
-    positions: list[int] = []
-    kinds: list[str] = []
-    versions: list[int] = []
-    for before, after, version in zip(events.before, events.after, events.version):
-        update = before >= 0 and after >= 0
-        if before >= 0:
-            positions.append(before)
-            kinds.append(UPDATE_PREIMAGE if update else DELETE)
-            versions.append(version)
-        if after >= 0:
-            positions.append(after)
-            kinds.append(UPDATE_POSTIMAGE if update else INSERT)
-            versions.append(version)
-    rows = log.rows.take(pa.array(positions, pa.int64())).combine_chunks()
-    rows = rows.append_column(CHANGE_TYPE, pa.array(kinds, pa.string()))
-    rows = rows.append_column(COMMIT_VERSION, pa.array(versions, pa.int64()))
+    update = (events.before >= 0) & (events.after >= 0)
+    words = [DELETE, INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE]
+    positions = np.column_stack((events.before, events.after)).ravel()
+    kinds = np.column_stack((np.where(update, 2, 0), np.where(update, 3, 1))).ravel()
+    there = positions >= 0
+    rows = log.rows.take(pa.array(positions[there])).combine_chunks()
+    rows = rows.append_column(CHANGE_TYPE, pa.array(words).take(pa.array(kinds[there])))
+    rows = rows.append_column(COMMIT_VERSION, pa.array(np.repeat(events.version, 2)[there]))
     return conform(rows, change_columns(table.storage))
 
 

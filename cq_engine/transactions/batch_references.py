@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
@@ -27,7 +27,7 @@ def check_within(services: Services, state: CatalogState, logs: Mapping[str, Log
 
     `logs` are the changes by table name, `first` is the first commit's version. Raises ConstraintError.
     """
-    if len(set(chain.from_iterable(log.events.version for log in logs.values()))) < 2:
+    if len({version for log in logs.values() for version in np.unique(log.events.version).tolist()}) < 2:
         return
     for child in state.tables.values():
         for key in child.foreign_keys:
@@ -46,7 +46,7 @@ def _check(
     if child.name in logs:
         log = logs[child.name]
         rows = identity_keys(log.rows, identity_columns(child.storage))
-        touched = {rows[max(pair)] for pair in zip(log.events.before, log.events.after)}
+        touched = {rows[max(before, after)] for before, after, _ in log.events}
         wanted = _keys(log.rows, child, key.columns)
         for at, (start, end) in _lives(log, child, first):
             value = wanted[at]
@@ -72,10 +72,7 @@ def _absences(log: Log, table: Table, columns: Sequence[str], first: int) -> dic
     keys = _keys(log.rows, table, columns)
     found: dict[Hashable, list[_Span]] = {}
     gone: dict[Hashable, int] = {}
-    events = log.events
-    for before, after, version in sorted(
-        zip(events.before, events.after, events.version), key=lambda event: event[2]
-    ):
+    for before, after, version in log.events:
         value = keys[max(before, after)]
         spans = found.setdefault(value, [])
         if before < 0:
@@ -91,8 +88,7 @@ def _lives(log: Log, table: Table, first: int) -> Iterator[tuple[int, _Span]]:
     """The images of the rows that the batch changes, as positions in `log.rows`, and when they are there."""
     keys = identity_keys(log.rows, identity_columns(table.storage))
     chains: dict[Hashable, list[tuple[int, int, int]]] = {}
-    events = log.events
-    for before, after, version in zip(events.before, events.after, events.version):
+    for before, after, version in log.events:
         chains.setdefault(keys[max(before, after)], []).append((version, before, after))
     for steps in chains.values():
         steps.sort()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
+from enum import IntEnum
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -21,15 +24,30 @@ from cq_engine.query.query import unknown_table
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
-from cq_engine.storage.rows import conform, identity_columns, identity_keys
+from cq_engine.storage.identities import Numbers
+from cq_engine.storage.rows import conform, identity_columns
+from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.commit import next_timestamp
 from cq_engine.transactions.copy_into import format_of
 
-__all__ = ["Batch", "Roles", "Rows", "prepare", "rank_transactions", "timestamps"]
+__all__ = ["Batch", "Operation", "Roles", "Rows", "prepare", "rank_transactions", "timestamps"]
 
-_ALLOWED = ("insert", "update", "delete", "upsert")
 Rows: TypeAlias = "pa.Table | DataFrame | str"
 """A string is the path of CSV (with header), JSON or Parquet files."""
+
+
+class Operation(IntEnum):
+    """What a change does."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+    UPSERT = 3
+
+    @property
+    def word(self) -> str:
+        """As it is written in `operations`."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True)
@@ -43,17 +61,28 @@ class Roles:
     time: str | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
-    """One table's changes: `rows` as physical columns, then per row its operation, transaction and order."""
+    """One table's changes: `rows` as physical columns, then per row its operation, transaction, order and commit time.
+
+    Columns that are None were not named.
+    """
 
     table: Table
     rows: pa.Table
-    old_keys: list[Hashable] | None
-    operations: list[str]
-    transactions: list[Any]
-    orders: list[Any]
-    times: list[Any]
+    old_keys: pa.Table | None
+    """The key columns before the change."""
+    operations: Numbers
+    transactions: pa.ChunkedArray | None
+    orders: pa.ChunkedArray | None
+    times: pa.ChunkedArray | None
+
+    def in_order(self, groups: Numbers) -> Numbers:
+        """The places of the changes by group, those of a group by their order. Raises AnalysisError."""
+        columns: dict[str, Any] = {"group": pa.array(groups)}
+        if self.orders is not None:
+            columns["order"] = self.orders
+        return _sorted(self.table, columns)
 
 
 # ---------------------------------------------------------------- what was given
@@ -88,16 +117,14 @@ def prepare(
     old = [f"old_{c}" for c in key]
     has_old = bool(old) and all(c.lower() in present for c in old)
     rows, others = _columns(table, given, present, [*extra, *(old if has_old else [])])
-    ops = [_operation(table, value, roles.words) for value in others[roles.op].to_pylist()]
-    count = rows.num_rows
     return Batch(
         table,
         rows,
         _old_keys(table, others, old) if has_old else None,
-        ops,
-        others[roles.transaction].to_pylist() if roles.transaction else [None] * count,
-        others[roles.order].to_pylist() if roles.order else list(range(count)),
-        others[roles.time].to_pylist() if roles.time else [None] * count,
+        _operations(table, others[roles.op], roles.words),
+        others[roles.transaction] if roles.transaction else None,
+        others[roles.order] if roles.order else None,
+        others[roles.time] if roles.time else None,
     )
 
 
@@ -138,47 +165,88 @@ def _columns(
     return rows, {c: given.column(present[c.lower()]) for c in extra}
 
 
-def _old_keys(table: Table, others: Mapping[str, pa.ChunkedArray], old: Sequence[str]) -> list[Hashable]:
-    key = table.primary_key or ()
-    columns = identity_columns(table.storage)
-    named = pa.table({name: others[o] for name, o in zip(key, old)})
-    return identity_keys(conform(named, columns), columns)
+def _old_keys(table: Table, others: Mapping[str, pa.ChunkedArray], old: Sequence[str]) -> pa.Table:
+    named = pa.table({name: others[o] for name, o in zip(table.primary_key or (), old)})
+    return conform(named, identity_columns(table.storage))
 
 
-def _operation(table: Table, value: object, words: Mapping[str, str]) -> str:
+def _operations(table: Table, column: pa.ChunkedArray, words: Mapping[str, str]) -> Numbers:
+    places, values = _numbered(column)
+    return np.array([_operation(table, value, words) for value in values], np.int64)[places]
+
+
+def _operation(table: Table, value: object, words: Mapping[str, str]) -> Operation:
     word = words.get(str(value), str(value).lower())
-    if word not in _ALLOWED:
+    found = next((each for each in Operation if each.word == word), None)
+    if found is None:
         raise AnalysisError(
             f"the changes of {table.name} have an unknown operation {value!r}",
-            hint=f"operations maps values to {', '.join(_ALLOWED)}; now it has {dict(words)}",
+            hint=f"operations maps values to {', '.join(each.word for each in Operation)}; now it has {dict(words)}",
         )
-    return word
+    return found
 
 
 # ---------------------------------------------------------------- the order of transactions
 
 
-def rank_transactions(batches: Sequence[Batch], ordered: bool) -> tuple[dict[Any, int], list[Any]]:
-    """Transaction → its place, and the greatest commit time of each in that order."""
+def _numbered(column: pa.ChunkedArray) -> tuple[Numbers, list[Any]]:
+    """Of each row the place of its value among the distinct values, and these in the order of their first row."""
+    distinct = pc.unique(column)
+    return np.asarray(pc.index_in(column, value_set=distinct), np.int64), distinct.to_pylist()
+
+
+def _sorted(table: Table, columns: Mapping[str, Any]) -> Numbers:
+    """The places of rows sorted by the columns, equal ones as they come."""
+    rows = pa.table(dict(columns))
+    try:
+        found = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.column_names])
+    except (pa.ArrowException, TypeError) as error:
+        raise AnalysisError(f"the changes of {table.name} cannot be ordered", detail=str(error)) from error
+    return np.asarray(found, np.int64)
+
+
+def _ends(batch: Batch, groups: Numbers, column: pa.ChunkedArray) -> list[tuple[int, Any, Any]]:
+    """Of each group with values of the column: the group, the least and the greatest."""
+    there = np.flatnonzero(np.asarray(pc.is_valid(column)))
+    groups, column = groups[there], column.take(pa.array(there))
+    order = _sorted(batch.table, {"group": pa.array(groups), "value": column})
+    starts = group_starts(groups[order])
+    ends = np.append(starts[1:], True)[: len(starts)]
+    least, greatest = (column.take(pa.array(order[each])).to_pylist() for each in (starts, ends))
+    return list(zip(groups[order[starts]].tolist(), least, greatest))
+
+
+def rank_transactions(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Any]]:
+    """Of each batch the places of its rows' transactions, and the greatest commit time of each transaction in order."""
     least: dict[Any, Any] = {}
     greatest: dict[Any, Any] = {}
+    numbered = []
+    ordered = any(batch.orders is not None for batch in batches)
     for batch in batches:
-        for value, place, moment in zip(batch.transactions, batch.orders, batch.times):
-            if value not in least or (ordered and place < least[value]):
-                least[value] = place
-            if moment is not None and (greatest.get(value) is None or moment > greatest[value]):
-                greatest[value] = moment
+        groups, values = np.zeros(batch.rows.num_rows, np.int64), [None]
+        if batch.transactions is not None:
+            groups, values = _numbered(batch.transactions)
+        numbered.append((groups, values))
+        for value in values if len(groups) else ():
+            least.setdefault(value, None)
+        for group, place, _ in _ends(batch, groups, batch.orders) if batch.orders is not None else ():
+            known = least[values[group]]
+            least[values[group]] = place if known is None or place < known else known
+        for group, _, moment in _ends(batch, groups, batch.times) if batch.times is not None else ():
+            known = greatest.get(values[group])
+            greatest[values[group]] = moment if known is None or moment > known else known
     try:
-        inorder = (
-            sorted(least, key=(lambda v: least[v]) if ordered else (lambda v: v))
-            if len(least) > 1
-            else list(least)
-        )
+        inorder = sorted(least, key=least.__getitem__ if ordered else None) if len(least) > 1 else list(least)
     except TypeError as error:
         raise AnalysisError(
             "the transactions cannot be ordered", detail=str(error), hint="name an `order` column"
         ) from error
-    return {value: n for n, value in enumerate(inorder)}, [greatest.get(value) for value in inorder]
+    places = {value: n for n, value in enumerate(inorder)}
+    ranks = [
+        np.array([places[v] for v in values], np.int64)[groups] if len(groups) else groups
+        for groups, values in numbered
+    ]
+    return ranks, [greatest.get(value) for value in inorder]
 
 
 def timestamps(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -19,12 +21,13 @@ from cq_engine.core.errors import ConstraintError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.file_look_ups import restriction
+from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader
-from cq_engine.storage.rows import conform, empty, identity_keys
+from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions import bulk
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
-__all__ = ["Change", "check", "check_not_null"]
+__all__ = ["Change", "check", "check_foreign_keys", "check_not_null"]
 
 SHOWN = 3
 """Offending rows that a message names."""
@@ -59,6 +62,11 @@ def check(services: Services, state: CatalogState, changes: Mapping[str, Change]
         _check_nulls(services, table, change)
         if table.primary_key is not None and table.primary_key_enforced:
             _check_unique(services, table, change)
+    check_foreign_keys(services, state, changes)
+
+
+def check_foreign_keys(services: Services, state: CatalogState, changes: Mapping[str, Change]) -> None:
+    """Checks the ENFORCED foreign keys alone. Raises ConstraintError."""
     for child in state.tables.values():
         for key in child.foreign_keys:
             parent = state.tables.get(key.references.lower())
@@ -212,10 +220,7 @@ def _absent(
 ) -> pa.Table:
     if not wanted.num_rows:
         return wanted
-    kinds = _kinds(table, columns)
-    there = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
-    keys = identity_keys(wanted, kinds)
-    return wanted.filter(pa.array([key not in there for key in keys], pa.bool_()))
+    return wanted.filter(pa.array(~_held(services, table, columns, wanted, change)))
 
 
 def _present(
@@ -225,11 +230,16 @@ def _present(
     if not wanted.num_rows:
         return []
     wanted = wanted.rename_columns(list(columns))
-    kinds = _kinds(table, columns)
-    there: set[Hashable] = set(identity_keys(_after(services, table, columns, wanted, change), kinds))
-    keys = identity_keys(wanted, kinds)
-    rows = wanted.to_pylist()
-    return [tuple(row.values()) for row, key in zip(rows, keys) if key in there]
+    found = wanted.filter(pa.array(_held(services, table, columns, wanted, change)))
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
+def _held(
+    services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
+) -> npt.NDArray[np.bool_]:
+    """Which of the wanted values some row of the table will have."""
+    values = Identities(wanted, _kinds(table, columns))
+    return np.isin(values.numbers, values.find(_after(services, table, columns, wanted, change)))
 
 
 def _kinds(table: Table, names: Sequence[str]) -> list[Column]:

@@ -1,32 +1,53 @@
-"""Replay of one table's changes: every row's chain of images becomes one net change per source transaction."""
+"""Replay of one table's changes: every row's chain of images becomes one net change per source transaction.
+
+All chains are followed at once, in NumPy: changes are sorted by row and time, and what a change finds is what the one
+before it has left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cq_engine.catalog.model import ROW_ID, Table
+from cq_engine.catalog.model import ROW_ID
 from cq_engine.context.services import Services
-from cq_engine.core.errors import AnalysisError, ConstraintError
-from cq_engine.storage.rows import conform, identity_columns, identity_keys, row_values
-from cq_engine.transactions.change_batches import Batch
+from cq_engine.core.errors import ConstraintError
+from cq_engine.storage.identities import Identities, Numbers
+from cq_engine.storage.rows import conform, empty, identity_columns, same_images
+from cq_engine.storage.uncompacted_log import group_starts
+from cq_engine.transactions.change_batches import Batch, Operation
+from cq_engine.transactions.write_set import Net
 
 __all__ = ["Events", "Log", "replay"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Events:
-    """Net changes of one table, as positions in a table of rows."""
+    """Net changes of one table in the order of the commits: positions in a table of rows, -1 where there is no row."""
 
-    before: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
-    version: list[int] = field(default_factory=list)
+    before: Numbers
+    after: Numbers
+    version: Numbers
+    key: Numbers
+    """Equal for changes of one row."""
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Before, after and version of each."""
+        return zip(self.before.tolist(), self.after.tolist(), self.version.tolist())
+
+    def take(self, places: Numbers | npt.NDArray[np.bool_]) -> Events:
+        return Events(self.before[places], self.after[places], self.version[places], self.key[places])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Log:
     """Rows, and the net changes among them."""
 
@@ -35,137 +56,178 @@ class Log:
 
     def without_no_ops(self) -> Log:
         """Drops updates whose rows are equal."""
-        pairs = [
-            n for n, (a, b) in enumerate(zip(self.events.before, self.events.after)) if a >= 0 and b >= 0
-        ]
-        old = self.rows.take(pa.array([self.events.before[n] for n in pairs], pa.int64()))
-        new = self.rows.take(pa.array([self.events.after[n] for n in pairs], pa.int64()))
-        same = {n for n, a, b in zip(pairs, row_values(old), row_values(new)) if a == b}
-        kept = [n for n in range(len(self.events.before)) if n not in same]
-        events = Events(
-            *(
-                [column[n] for n in kept]
-                for column in (self.events.before, self.events.after, self.events.version)
-            )
+        updates = np.flatnonzero((self.events.before >= 0) & (self.events.after >= 0))
+        same = same_images(*(_take(self.rows, c[updates]) for c in (self.events.before, self.events.after)))
+        kept = np.ones(len(self.events), np.bool_)
+        kept[updates[same]] = False
+        return self if kept.all() else Log(self.rows, self.events.take(kept))
+
+    def net(self) -> Net:
+        """What all commits together change."""
+        order = np.argsort(self.events.key, kind="stable")
+        starts = group_starts(self.events.key[order])
+        ends = np.append(starts[1:], True)[: len(starts)]
+        before, after = self.events.before[order[starts]], self.events.after[order[ends]]
+        both = (before >= 0) & (after >= 0)
+        old, new = _take(self.rows, before[both]), _take(self.rows, after[both])
+        differ = pa.array(~same_images(old, new))
+        return Net(
+            _take(self.rows, after[(before < 0) & (after >= 0)]),
+            _take(self.rows, before[(before >= 0) & (after < 0)]),
+            old.filter(differ),
+            new.filter(differ),
         )
-        return Log(self.rows, events)
 
 
-def replay(services: Services, batch: Batch, ranks: Mapping[Any, int], first: int) -> Log:
+def replay(services: Services, batch: Batch, ranks: Numbers, first: int) -> Log:
     """Follows every row's chain of images through the batch.
 
     Args:
         services: the engine's parts.
         batch: the changes.
-        ranks: source transaction → its place.
+        ranks: of each change the place of its source transaction.
         first: the commit version of the first one.
 
     Raises:
         ConstraintError: a key that is to be inserted exists, or one to be updated or deleted does not.
-        AnalysisError: a large table's keys are to be changed.
     """
-    table = batch.table
-    rows = _with_row_ids(services, table, batch)
-    identity = identity_columns(table.storage)
-    keys = identity_keys(rows, identity)
-    there = _existing(services, batch, rows, keys)
+    rows = _with_row_ids(services, batch)
+    there = _existing(services, batch, rows)
     images = pa.concat_tables([rows, there]).combine_chunks()
-    current: dict[Hashable, int] = {
-        key: rows.num_rows + n for n, key in enumerate(identity_keys(there, identity))
-    }
-    events = Events()
-    touched: dict[Hashable, int] = {}
-    rank = -1
-    for n in sorted(range(rows.num_rows), key=lambda i: (ranks[batch.transactions[i]], batch.orders[i])):
-        if ranks[batch.transactions[n]] != rank:
-            _flush(events, touched, current, first + rank)
-            rank = ranks[batch.transactions[n]]
-        operation, key = batch.operations[n], keys[n]
-        old_key = key if batch.old_keys is None or operation in ("insert", "upsert") else batch.old_keys[n]
-        if operation == "delete" and batch.old_keys is not None and old_key not in current:
-            old_key = key  # old columns that a deletion leaves empty
-        if operation == "update" and batch.old_keys is not None and old_key is None:
-            old_key = key
-        _check_step(table, operation, rows, n, key=key, old_key=old_key, current=current)
-        touched.setdefault(old_key, current.get(old_key, -1))
-        if operation == "delete" or old_key != key:
-            current.pop(old_key, None)
-        if operation != "delete":
-            touched.setdefault(key, current.get(key, -1))
-            current[key] = n
-    _flush(events, touched, current, first + rank)
-    return Log(images, events).without_no_ops()
+    keys, old, theirs = _number(batch, images, rows.num_rows)
+    steps = _steps(batch, keys, old, ranks)
+    before = _found(steps, theirs, rows.num_rows)
+    _check_steps(batch, rows, steps, before)
+    starts = group_starts(steps.key, ranks[steps.row])
+    ends = np.append(starts[1:], True)[: len(starts)]
+    events = Events(
+        before[starts],
+        np.where(steps.leaves, steps.row, -1)[ends],
+        first + ranks[steps.row[starts]],
+        steps.key[starts],
+    )
+    events = events.take(np.argsort(steps.place[starts], kind="stable"))
+    return Log(images, events.take((events.before >= 0) | (events.after >= 0))).without_no_ops()
 
 
-def _flush(
-    events: Events, touched: dict[Hashable, int], current: Mapping[Hashable, int], version: int
-) -> None:
-    for key, before in touched.items():
-        after = current.get(key, -1)
-        if before >= 0 or after >= 0:
-            events.before.append(before)
-            events.after.append(after)
-            events.version.append(version)
-    touched.clear()
+# ---------------------------------------------------------------- steps
 
 
-def _check_step(
-    table: Table,
-    operation: str,
-    rows: pa.Table,
-    n: int,
-    *,
-    key: Hashable,
-    old_key: Hashable,
-    current: Mapping[Hashable, int],
-) -> None:
-    exists = old_key in current
-    if operation == "insert" and exists:
-        raise _step_error(table, rows, n, "insert", "a row with this key exists already")
-    if operation in ("update", "delete") and not exists:
-        raise _step_error(table, rows, n, operation, "there is no row with this key")
-    if operation == "update" and old_key != key and key in current:
-        raise _step_error(table, rows, n, "update", "a row with the new key exists already")
+@dataclass(frozen=True)
+class _Steps:
+    """What the changes do to single keys, by key and time. An update that changes the key is two of them."""
+
+    key: Numbers
+    place: Numbers
+    row: Numbers
+    """The change, as its position in the batch."""
+    needs: Numbers
+    """1: a row must be there, -1: none may be, 0: it is all the same."""
+    leaves: npt.NDArray[np.bool_]
+    """Is there a row afterwards?"""
 
 
-def _step_error(table: Table, rows: pa.Table, n: int, operation: str, why: str) -> ConstraintError:
-    row = ", ".join(f"{k} = {v!r}" for k, v in rows.slice(n, 1).to_pylist()[0].items() if k != ROW_ID)
-    return ConstraintError(
-        f"cannot {operation} a row of table {table.name}: {why}",
-        detail=f"the change is ({row})",
+_NEEDS = {Operation.INSERT: -1, Operation.UPDATE: 1, Operation.DELETE: 1, Operation.UPSERT: 0}
+
+
+def _steps(batch: Batch, keys: Numbers, old: Numbers, ranks: Numbers) -> _Steps:
+    operations, count = batch.operations, len(keys)
+    place = np.empty(count, np.int64)
+    place[batch.in_order(ranks)] = 2 * np.arange(count)
+    moved = np.flatnonzero((operations == Operation.UPDATE) & (old != keys))
+    leaves = operations != Operation.DELETE
+    leaves[moved] = False
+    key = np.append(np.where(leaves, keys, old), keys[moved])
+    place = np.append(place, place[moved] + 1)
+    order = np.lexsort((place, key))
+    needs = np.append(np.array([_NEEDS[each] for each in Operation])[operations], np.full(len(moved), -1))
+    return _Steps(
+        key[order],
+        place[order],
+        np.append(np.arange(count), moved)[order],
+        needs[order],
+        np.append(leaves, np.ones(len(moved), np.bool_))[order],
+    )
+
+
+def _found(steps: _Steps, theirs: Numbers, count: int) -> Numbers:
+    """The row that each step finds, as a position in the images, of which the first `count` are the batch's own."""
+    starts = group_starts(steps.key)
+    found = np.where(starts, -1, np.where(np.roll(steps.leaves, 1), np.roll(steps.row, 1), -1))
+    if len(theirs):
+        order = np.argsort(theirs, kind="stable")
+        wanted = steps.key[starts]
+        places = np.minimum(np.searchsorted(theirs, wanted, sorter=order), len(theirs) - 1)
+        known = order[places]
+        found[starts] = np.where(theirs[known] == wanted, count + known, -1)
+    return found
+
+
+def _check_steps(batch: Batch, rows: pa.Table, steps: _Steps, before: Numbers) -> None:
+    """Raises ConstraintError for the first step that does not find what it needs."""
+    exists = before >= 0
+    wrong = np.flatnonzero(((steps.needs > 0) & ~exists) | ((steps.needs < 0) & exists))
+    if not len(wrong):
+        return
+    at = wrong[np.argmin(steps.place[wrong])]
+    operation = Operation(batch.operations[steps.row[at]])
+    which = "the new" if operation is Operation.UPDATE else "this"
+    why = "there is no row with this key" if steps.needs[at] > 0 else f"a row with {which} key exists already"
+    row = rows.slice(int(steps.row[at]), 1).to_pylist()[0]
+    shown = ", ".join(f"{k} = {v!r}" for k, v in row.items() if k != ROW_ID)
+    raise ConstraintError(
+        f"cannot {operation.word} a row of table {batch.table.name}: {why}",
+        detail=f"the change is ({shown})",
         hint="nothing of the batch was applied; an operation `upsert` inserts or updates",
     )
 
 
-def _with_row_ids(services: Services, table: Table, batch: Batch) -> pa.Table:
+# ---------------------------------------------------------------- rows and keys
+
+
+def _take(rows: pa.Table, places: Numbers) -> pa.Table:
+    return rows.take(pa.array(places))
+
+
+def _with_row_ids(services: Services, batch: Batch) -> pa.Table:
+    table = batch.table
     if not table.storage.has_row_id:
         return batch.rows
-    wrong = next((n for n, operation in enumerate(batch.operations) if operation != "insert"), None)
-    if wrong is not None:
+    wrong = batch.operations[batch.operations != Operation.INSERT]
+    if len(wrong):
         raise ConstraintError(
-            f"table {table.name} has no PRIMARY KEY, so that {batch.operations[wrong]} cannot find its row",
+            f"table {table.name} has no PRIMARY KEY, so that {Operation(wrong[0]).word} cannot find its row",
             hint="only inserts can be applied to it",
         )
     count = batch.rows.num_rows
     start = services.catalog.reserve_row_ids(table.storage.id, count) if count else 0
-    return batch.rows.append_column(ROW_ID, pa.array(range(start, start + count), pa.int64()))
+    return batch.rows.append_column(ROW_ID, pa.array(np.arange(start, start + count)))
 
 
-def _existing(services: Services, batch: Batch, rows: pa.Table, keys: Sequence[Hashable]) -> pa.Table:
+def _existing(services: Services, batch: Batch, rows: pa.Table) -> pa.Table:
     """The rows that the table has now for every key that the batch names."""
     storage = batch.table.storage
     if storage.has_row_id:
-        return rows.slice(0, 0)
+        return empty(storage.physical_columns)
     wanted = rows.select(list(storage.identity))
-    newest = services.catalog.newest_version
     if batch.old_keys is not None:
-        small = services.reader.small_image(storage, newest)
-        if small is not None:
-            return small
-        strange = set(batch.old_keys) - set(keys)
-        if strange:
-            raise AnalysisError(
-                f"changes of keys of the large table {batch.table.name} cannot be applied",
-                hint="give a key update as a delete and an insert",
-            )
+        wanted = pa.concat_tables([wanted, batch.old_keys.select(wanted.column_names).drop_null()])
+    newest = services.catalog.newest_version
     return conform(services.reader.lookup(storage, newest, wanted), storage.physical_columns)
+
+
+def _number(batch: Batch, images: pa.Table, count: int) -> tuple[Numbers, Numbers, Numbers]:
+    """The keys as numbers: of the `count` changes after and before, and of the rows that are there."""
+    identity = identity_columns(batch.table.storage)
+    named = images.select([c.name for c in identity])
+    if batch.old_keys is None:
+        numbers = Identities(named, identity).numbers
+        return numbers[:count], numbers[:count], numbers[count:]
+    old_keys = batch.old_keys.select(named.column_names)
+    numbers = Identities(pa.concat_tables([named, old_keys]), identity).numbers
+    keys, old = numbers[:count], numbers[images.num_rows :]
+    given = np.zeros(count, np.bool_)  # old columns that are left empty say nothing
+    for column in old_keys.columns:
+        given |= np.asarray(pc.is_valid(column))
+    given &= np.isin(batch.operations, (Operation.UPDATE, Operation.DELETE))
+    return keys, np.where(given, old, keys), numbers[count : images.num_rows]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.model import (
@@ -20,9 +21,10 @@ from cq_engine.catalog.model import (
     DataFile,
     Table,
 )
+from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys, row_values
 
-__all__ = ["BulkPending", "Net", "SmallPending"]
+__all__ = ["BulkPending", "Net", "NetPending", "SmallPending"]
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,6 @@ class SmallPending:
             else:
                 entry.before = start + n
 
-    def hidden_keys(self) -> list[Hashable]:
-        """Identities whose snapshot row is gone."""
-        return [key for key, entry in self._entries.items() if entry.before >= 0]
-
     def hidden_rows(self) -> pa.Table:
         """The snapshot rows that are gone."""
         return self._take(entry.before for entry in self._entries.values() if entry.before >= 0)
@@ -131,10 +129,10 @@ class SmallPending:
 
     def overlay(self, image: pa.Table) -> pa.Table:
         """The snapshot `image` with this difference applied."""
-        hidden = set(self.hidden_keys())
-        if hidden:
-            keys = identity_keys(image, self._identity)
-            image = image.filter(pa.array([key not in hidden for key in keys], pa.bool_()))
+        hidden = self.hidden_rows()
+        if hidden.num_rows:
+            gone = Identities(hidden, self._identity)
+            image = image.filter(pa.array(~np.isin(gone.find(image), gone.numbers)))
         return pa.concat_tables([image, self.added_rows()])
 
     def duplicates(self) -> pa.Table:
@@ -168,6 +166,23 @@ class SmallPending:
             self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
         wanted = pa.array(list(positions), pa.int64())
         return self._chunks[0].take(wanted).combine_chunks()
+
+
+class NetPending(SmallPending):
+    """A net change that is known as a whole."""
+
+    def __init__(self, table: Table, net: Net) -> None:
+        super().__init__(table)
+        self._net = net
+
+    def hidden_rows(self) -> pa.Table:
+        return self._net.removed_rows()
+
+    def added_rows(self) -> pa.Table:
+        return self._net.added_rows()
+
+    def net(self) -> Net:
+        return self._net
 
 
 @dataclass(frozen=True)
