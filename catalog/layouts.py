@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from cq_engine.catalog.model import ChangeSet, DataFile, Layout
 from cq_engine.core.errors import StorageError
@@ -70,10 +71,10 @@ class TableLayout:
 
     def changes_after(self, version: int) -> tuple[ChangeSet, ...]:
         """The change sets with high > `version`, in version order."""
-        return tuple(self.changes[bisect_right(self.changes, version, key=_high) :])
+        return tuple(self.changes[bisect_right(self.changes, version, key=attrgetter("high")) :])
 
     def add_change(self, changes: ChangeSet) -> None:
-        insort(self.changes, changes, key=_order)
+        insort(self.changes, changes, key=attrgetter("high", "low", "id"))
 
     def replace_changes(self, old: Iterable[int], new: ChangeSet) -> None:
         """Puts `new` in the place of the change sets with the ids `old`."""
@@ -103,11 +104,3 @@ class TableLayout:
             self.files.pop(path, None)
         self.remove_changes(changes)
         self._snapshot_files = {v: f for v, f in self._snapshot_files.items() if v >= floor}
-
-
-def _high(changes: ChangeSet) -> int:
-    return changes.high
-
-
-def _order(changes: ChangeSet) -> tuple[int, int, int]:
-    return (changes.high, changes.low, changes.id)

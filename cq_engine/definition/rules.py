@@ -13,7 +13,6 @@ from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
-from cq_engine.definition.start import scalar_states
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import check, columns_for
 from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
@@ -77,7 +76,8 @@ def start_version(services: Services, start: StartFrom, query: ContinuousQuery, 
                 f"START FROM VERSION {version} lies inside a refresh of a compressed query that {query.name} reads"
             )
     else:
-        needs_row = start.point == "SNAPSHOT" or scalar_states(compiled.states)
+        scalar = any(not each.keys for each in compiled.states)  # its state has a row even over empty tables
+        needs_row = start.point == "SNAPSHOT" or scalar
         version = 1 if newest == 0 and needs_row else end
     for table in compiled.sources.values():
         if version < table.created_version:

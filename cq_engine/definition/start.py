@@ -36,7 +36,7 @@ from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "scalar_states"]
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start"]
 
 
 @dataclass
@@ -230,8 +230,3 @@ def keep_relation(
     table = query.relation.storage
     result = result_at(services, compiled, version).select(*(quote(c.name) for c in table.columns))
     _keep(services, start, table, first_rows(table, result))
-
-
-def scalar_states(stored: Sequence[StoredAggregate]) -> bool:
-    """True if a state has a row even over empty tables."""
-    return any(not each.keys for each in stored)

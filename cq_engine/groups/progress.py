@@ -42,12 +42,10 @@ class Progress:
         log = group.query.result
         with self._lock:
             if log.id not in self._newest:
-                self._newest[log.id] = self._from_floor(group)
+                kept = self.services.catalog.floor(log.id)
+                position = self.services.catalog.status(group.name).position
+                self._newest[log.id] = self._read(log, kept, position)
             return self._newest[log.id]
-
-    def _from_floor(self, group: QueryGroup) -> dict[int, int]:
-        log, catalog = group.query.result, self.services.catalog
-        return self._read(log, catalog.floor(log.id), catalog.status(group.name).position)
 
     def is_known(self, group: QueryGroup) -> bool:
         """Whether the log has been read."""

@@ -244,7 +244,8 @@ def _store(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
     def type_of(expression: exp.Expr) -> str:
         return types(node.input, [expression])[0]
 
-    results = dict(zip((n for n, _ in node.functions), types_of_calls(node, types)))
+    calls = [call for _, call in node.functions]
+    results = dict(zip((n for n, _ in node.functions), types(node.input, calls) if calls else ()))
     state = state_of(node, label, type_of, results)
     kinds = types(node.input, [e for _, e in node.keys]) if node.keys else []
     if any(contains(spark_type(kind), MapType) for kind in kinds):
@@ -255,11 +256,6 @@ def _store(node: Aggregate, label: str, types: Types) -> StoredAggregate | None:
     columns.append(Column("_n", "bigint"))
     columns += [Column(f"a{i}", each.type) for i, each in enumerate(state.accumulators)]
     return StoredAggregate(node, state, tuple(columns))
-
-
-def types_of_calls(node: Aggregate, types: Types) -> Sequence[str]:
-    """Spark's types of the aggregate calls of `node`."""
-    return types(node.input, [call for _, call in node.functions]) if node.functions else []
 
 
 def _key_names(declared: tuple[str, ...] | None, columns: Sequence[Column]) -> tuple[str, ...] | None:

@@ -99,11 +99,7 @@ def _comparisons(condition: exp.Expr) -> list[tuple[exp.Literal, exp.Expr]]:
     else:
         return []
     found = [(_literal(side), other) for side, other in sides]
-    return [(literal, other) for literal, other in found if literal is not None and _reads(other)]
-
-
-def _reads(expression: exp.Expr) -> bool:
-    return expression.find(exp.Column) is not None
+    return [(literal, other) for literal, other in found if literal is not None and other.find(exp.Column)]
 
 
 def _literal(expression: exp.Expr) -> exp.Literal | None:

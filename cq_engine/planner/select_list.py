@@ -133,14 +133,10 @@ def _bounds(tokens: Sequence[Token]) -> tuple[int, int]:
             and token.text.upper() in _END
             and token.token_type != TokenType.IDENTIFIER
         ):
-            if _with_alias(tokens, i):
+            if i > 0 and tokens[i - 1].token_type == TokenType.ALIAS:
                 continue
             return first, i
     return (first if first is not None else len(tokens)), len(tokens)
-
-
-def _with_alias(tokens: Sequence[Token], i: int) -> bool:
-    return i > 0 and tokens[i - 1].token_type == TokenType.ALIAS
 
 
 def _items(text: str, tokens: Sequence[Token], first: int, last: int) -> list[Item]:
