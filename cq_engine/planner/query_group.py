@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import singledispatchmethod
 
 from sqlglot import exp
 
@@ -221,25 +222,28 @@ class _Carrier:
 
     def carry(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried | None]:
         """The plan with the member where a condition in it has a constant, and the constants `above` that need be."""
-        if not self.inside(node):
-            return node, None
-        if isinstance(node, Filter):
-            return self.filter(node, above)
-        if isinstance(node, Join):
-            return self.join(node, above)
-        if isinstance(node, Aggregate):
-            return self.aggregate(node, above)
-        if isinstance(node, Project):
-            below, carried = self.below(node.input, above)
-            kept = tuple((name, column(name)) for name in self.needed(carried, above))
-            return Project(below, (*node.items, *kept)), carried
-        if isinstance(node, Distinct):
-            below, carried = self.below(node.input, above)
-            return replace(node, input=below), carried
-        if isinstance(node, (SemiJoin, OuterJoin)):
-            below, carried = self.below(node.left, above)
-            return replace(node, left=below), carried
+        return self._carry(node, above) if self.inside(node) else (node, None)
+
+    @singledispatchmethod
+    def _carry(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried]:  # noqa: ARG002 - as the rules
         raise NotGrouped(f"{type(node).__name__} above a constant")
+
+    @_carry.register
+    def _project(self, node: Project, above: frozenset[int]) -> tuple[Node, _Carried]:
+        below, carried = self.below(node.input, above)
+        kept = tuple((name, column(name)) for name in self.needed(carried, above))
+        return Project(below, (*node.items, *kept)), carried
+
+    @_carry.register
+    def _distinct(self, node: Distinct, above: frozenset[int]) -> tuple[Node, _Carried]:
+        below, carried = self.below(node.input, above)
+        return replace(node, input=below), carried
+
+    @_carry.register(SemiJoin)
+    @_carry.register(OuterJoin)
+    def _left(self, node: SemiJoin | OuterJoin, above: frozenset[int]) -> tuple[Node, _Carried]:
+        below, carried = self.below(node.left, above)
+        return replace(node, left=below), carried
 
     def below(self, node: Node, above: frozenset[int]) -> tuple[Node, _Carried]:
         found, carried = self.carry(node, above)
@@ -257,14 +261,16 @@ class _Carrier:
     def needed(self, carried: _Carried, above: frozenset[int]) -> tuple[str, ...]:
         return (carried.member, *(carried.constants[number] for number in sorted(above)))
 
-    def filter(self, node: Filter, above: frozenset[int]) -> tuple[Node, _Carried]:
+    @_carry.register
+    def _filter(self, node: Filter, above: frozenset[int]) -> tuple[Node, _Carried]:
         own = self.used(node.condition)
         below, carried = self.carry(node.input, above | own)
         if carried is not None:
             return Filter(below, self.over(node.condition, carried)), carried
         return self.join_constants([node], [], above)
 
-    def join(self, node: Join, above: frozenset[int]) -> tuple[Node, _Carried]:
+    @_carry.register
+    def _join(self, node: Join, above: frozenset[int]) -> tuple[Node, _Carried]:
         return self.join_constants(list(node.inputs), list(node.conditions), above)
 
     def join_constants(
@@ -316,7 +322,8 @@ class _Carrier:
 
         return condition.copy().transform(replaced)
 
-    def aggregate(self, node: Aggregate, above: frozenset[int]) -> tuple[Node, _Carried]:
+    @_carry.register
+    def _aggregate(self, node: Aggregate, above: frozenset[int]) -> tuple[Node, _Carried]:
         below, carried = self.below(node.input, above)
         if node.scalar:
             return self.scalar(node, below, carried, above)
