@@ -2,7 +2,7 @@
 
     Δδ(R) at commit s  =  δ(R)@s − δ(R)@s⁻   on the rows in Δ(R)ₛ
 
-The query's own DISTINCTs are aggregates with a state before (`algebra.normal`); here are those that the lowering makes,
+The query's own DISTINCTs are aggregates with a state before (`algebra.rewrite.normal`); here are those that the lowering makes,
 whose rows are looked up in their input.
 
 >>> from cq_engine.algebra.names import Names

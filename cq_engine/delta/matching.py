@@ -1,4 +1,4 @@
-"""What LEFT, semi, anti and mark joins share: every row of the left side, with or without its join_filters on the right.
+"""What LEFT, semi, anti and mark joins share: every row of the left side, with or without its partners on the right.
 
     Δ(L ⟕ R) at commit s  =  Δ(L)ₛ ⟕ R@s  +  (A ⟕ R@s)  −  (A ⟕ R@s⁻),      A = L@s⁻ ⋉ Δ(R)ₛ
 
@@ -8,7 +8,7 @@ Record 1998, with the three kinds of changed matches in one term.) The last two 
 with the weights +1 and −1, and meets the right side after and before the commit.
 
 Where the conditions have equalities, A is found by their values. NULL equals nothing there, so that a left row with a
-NULL key is has_changes by no change of the right side.
+NULL key is touched by no change of the right side.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def matched_delta(node: Matching, context: Context) -> Node:
 
 
 def _own_changes(node: Matching, context: Context) -> Node:
-    """The left side's changed rows with their join_filters at that commit."""
+    """The left side's changed rows with their partners at that commit."""
     columns = (*node.columns, VERSION, WEIGHT)
     own = delta(node.left, context)
     if isinstance(own, Empty):
@@ -112,7 +112,7 @@ def _own_changes(node: Matching, context: Context) -> Node:
 
 
 def _partner_changes(node: Matching, context: Context) -> Node:
-    """The left rows that changed right rows can match, with their join_filters before and after the commit."""
+    """The left rows that changed right rows can match, with their partners before and after the commit."""
     columns = (*node.columns, VERSION, WEIGHT)
     changes = delta(node.right, context)
     if isinstance(changes, Empty):
@@ -169,7 +169,7 @@ def _by_condition(node: Matching, changes: Node, commit: str, context: Context) 
 
 
 def matched_history(node: Matching, context: Context) -> Node:
-    """The left side's versions, cut where the right side changes for their key, each with its join_filters then."""
+    """The left side's versions, cut where the right side changes for their key, each with its partners then."""
     columns = (*node.columns, FROM, TO)
     rows = history(node.left, context)
     equal = _Equalities.of(node)

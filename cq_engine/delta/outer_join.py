@@ -1,6 +1,6 @@
-"""LEFT OUTER JOIN: every left row with its join_filters, or once with NULLs. See `matching` for the formula.
+"""LEFT OUTER JOIN: every left row with its partners, or once with NULLs. See `matching` for the formula.
 
-RIGHT and FULL joins are written with LEFT and anti joins before (`algebra.normal`).
+RIGHT and FULL joins are written with LEFT and anti joins before (`algebra.rewrite.normal`).
 
 >>> from cq_engine.algebra.names import Names
 >>> from cq_engine.algebra.nodes import OuterJoin, Scan

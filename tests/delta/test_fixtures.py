@@ -76,8 +76,8 @@ def leaves(changed: str) -> str:
     columns, key = ["o", "cust", "amt"], ["o"]
     return "\n".join(
         [
-            "net:", net_sql("tail", columns, key, 3, 5, compressed=False),
-            "net, compressed:", net_sql("tail", columns, key, 3, 5, compressed=True),
+            "net:", net_sql("log", columns, key, 3, 5, compressed=False),
+            "net, compressed:", net_sql("log", columns, key, 3, 5, compressed=True),
             "changes:", changes_sql("net", columns, 3),
             "history:", history_sql("base", "net", columns, key, 3, insert_only=False),
             "history, inserts only:", history_sql("base", "net", columns, key, 3, insert_only=True),

@@ -196,7 +196,7 @@ def test_a_few_groups_of_a_large_state_are_merged(history: History) -> None:
 
 
 def test_what_is_due(history: History) -> None:
-    """Few changes wait; more wait while merging them rewrites much; a long tail does not wait."""
+    """Few changes wait; more wait while merging them rewrites much; a long log does not wait."""
     engine, table = history.engine, history.table
     limit(engine, compact_rows=4, compact_long_rows=30, compact_share=2)
 
@@ -219,7 +219,7 @@ def test_what_is_due(history: History) -> None:
 
 
 def test_few_change_rows_of_many_are_looked_at(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look-up takes the change rows of its keys out of the tail before it applies them."""
+    """A look-up takes the change rows of its keys out of the log before it applies them."""
     engine = history.engine
     engine.execute("INSERT INTO t SELECT id, 0, id % 100, 'x' FROM range(1500)")
     engine.execute("UPDATE t SET s = 'y' WHERE a % 2 = 0")

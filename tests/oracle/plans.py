@@ -196,7 +196,7 @@ class PlannedQuery:
         self.position = position
         self.compressed = compressed
         self.base_version = position
-        """From which image on the tails of the tables are read."""
+        """From which image on the uncompacted logs of the tables are read."""
         self.states = {s.state.label: plans.initial(s, position) for s in compiled.states}
         count = compiled.key_count
         if count is not None and any(row[len(count.keys)] > 1 for row in self.states[count.state.label]):

@@ -124,7 +124,7 @@ def repair_in_vain(patch: pytest.MonkeyPatch) -> None:
 def not_netted(patch: pytest.MonkeyPatch) -> None:
     right = images.net_sql
     patch.setattr(
-        plans, "net_sql", lambda tail, columns, identity, a, b, _: right(tail, columns, identity, a, b, False)
+        plans, "net_sql", lambda log, columns, identity, a, b, _: right(log, columns, identity, a, b, False)
     )
 
 
