@@ -9,7 +9,10 @@ __all__ = ["make_directory", "touch"]
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory, and those above it that are not there, with mode 0700; one that is there stays as it is. Raises OSError."""
+    """Makes a directory, and those above it that are not there, with mode 0700; one that is there stays as it is.
+
+    Raises OSError.
+    """
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)

@@ -47,7 +47,9 @@ class Points:
 
 @dataclass
 class Context:
-    """One planning run with the `rules` of all operators (`delta.rules`). `changed` are the tables (lower case) with changes in the interval.
+    """One planning run with the `rules` of all operators (`delta.rules`).
+
+    `changed` are the tables (lower case) with changes in the interval.
 
     `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
     `filters` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.

@@ -26,7 +26,8 @@ _SIGN = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1
 def net_sql(
     log: str, columns: Sequence[str], identity: Sequence[str], a: int, b: int, compressed: bool
 ) -> str:
-    """Signed change rows: `columns`, `ROW_VERSION`, `ROW_WEIGHT`. Compressed: of (a, b] only the net change per row, at version b."""
+    """Signed change rows: `columns`, `ROW_VERSION`, `ROW_WEIGHT`. Compressed: of (a, b] only the net change per row, at
+    version b."""
     shown = ", ".join(map(quote, columns))
     signed = f"SELECT {shown}, _commit_version AS {ROW_VERSION}, {_SIGN} AS {ROW_WEIGHT} FROM {log}"
     if not compressed:

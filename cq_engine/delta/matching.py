@@ -2,10 +2,10 @@
 
     Δ(L ⟕ R) at commit s  =  Δ(L)ₛ ⟕ R@s  +  (A ⟕ R@s)  −  (A ⟕ R@s⁻),      A = L@s⁻ ⋉ Δ(R)ₛ
 
-and the same with ⋉, ▷ or an existence mark for ⟕. A are the left rows that a changed right row can match; a left row that changes itself
-goes by the first term. (Griffin & Kumar, "Algebraic Change Propagation for Semijoin and Outerjoin Queries", SIGMOD
-Record 1998, with the three kinds of changed matches in one term.) The last two terms are one join: A is taken twice,
-with the weights +1 and −1, and meets the right side after and before the commit.
+and the same with ⋉, ▷ or an existence mark for ⟕. A are the left rows that a changed right row can match; a left row
+that changes itself goes by the first term. (Griffin & Kumar, "Algebraic Change Propagation for Semijoin and Outerjoin
+Queries", SIGMOD Record 1998, with the three kinds of changed matches in one term.) The last two terms are one join: A
+is taken twice, with the weights +1 and −1, and meets the right side after and before the commit.
 
 Where the conditions have equalities, A is found by their values. NULL equals nothing there, so that a left row with a
 NULL key is touched by no change of the right side.

@@ -1,8 +1,9 @@
 """Recompute of affected partitions: the rule for every operator whose result for a key depends on that key's rows only.
 
-For an operator with partition key k over R, a commit can change its result only for the keys in π_k(ΔR). `points` are those (key, commit) pairs, and for each such key the version before the interval. The operator is then
-evaluated once per point, over the rows of that key that are valid there, by adding the point to its partition key:
-one pass, whatever the number of commits. A point's result is valid until the key's next point. (Griffin & Kumar's
+For an operator with partition key k over R, a commit can change its result only for the keys in π_k(ΔR). `points` are
+those (key, commit) pairs, and for each such key the version before the interval. The operator is then evaluated once
+per point, over the rows of that key that are valid there, by adding the point to its partition key: one pass,
+whatever the number of commits. A point's result is valid until the key's next point. (Griffin & Kumar's
 partition-wise recomputation, with the versions of the interval as one more grouping column.)
 """
 

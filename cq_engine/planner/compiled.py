@@ -68,8 +68,8 @@ class StoredAggregate:
 class Compiled:
     """`node` is None where the query is recomputed in full; `outputs` are the plan's names of the result columns.
 
-    `text` gives the result from scratch: the user's query, or the plan's where its orders had to be made deterministic. `notes` are the
-    reasons that say what cannot be made certain.
+    `text` gives the result from scratch: the user's query, or the plan's where its orders had to be made
+    deterministic. `notes` are the reasons that say what cannot be made certain.
     """
 
     text: str

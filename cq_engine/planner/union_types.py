@@ -2,8 +2,8 @@
 
     R ∪ S : τ   ⇒   CAST(R AS τ) ∪ CAST(S AS τ)
 
-EXCEPT and INTERSECT likewise. Spark does so whenever it sees both inputs. A delta often has only one of them, and an expression above the union
-(`CAST(x AS STRING)`, a division) would then be computed in that input's own type.
+EXCEPT and INTERSECT likewise. Spark does so whenever it sees both inputs. A delta often has only one of them, and an
+expression above the union (`CAST(x AS STRING)`, a division) would then be computed in that input's own type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which values the keys of a delta have, and so which rows of a table a refresh can need.
 
-A runtime filter (`delta.runtime_filters`) names a column of the delta plan. Where the rows below that column are few and at hand, the
-driver follows it down to them: change rows, rows given by an earlier statement, versions that were read before.
+A runtime filter (`delta.runtime_filters`) names a column of the delta plan. Where the rows below that column are few
+and at hand, the driver follows it down to them: change rows, rows given by an earlier statement, versions that were
+read before.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class UncompactedLog:
         return pa.concat_tables([self.untouched(base).select(changed.column_names), changed])
 
     def before_images(self, base: pa.Table) -> pa.Table:
-        """The rows of `base` that the interval changes first, with `ROW_FROM` and `ROW_TO`: the other way to what `undo` gives."""
+        """The rows of `base` that the interval changes first, with `ROW_FROM` and `ROW_TO`: the other way to what `undo`
+        gives."""
         versions = _numbers(self.net, ROW_VERSION)
         order = np.lexsort((versions, self.net_numbers))
         order = order[group_starts(self.net_numbers[order])]
