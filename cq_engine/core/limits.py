@@ -147,14 +147,12 @@ class Limits:
     """So many of them cost nothing."""
     snapshot_file_rows: int = 500_000
     """Rows per file of a snapshot: what one changed row causes to be written again."""
-    merge_changes: int = 200_000
+    merge_changes: int = 2_000_000
     """Change rows that the driver plans a merge with; more are merged by rewriting the whole table with Spark."""
     merge_files: int = 1_000
     """Files of change rows that it reads for that."""
     merge_rows: int = 1_000_000
-    """Rows that the driver rewrites itself; more are rewritten by Spark."""
-    merge_versions: int = 32
-    """Insert-only commits whose files one Spark statement rewrites."""
+    """Rows of a slice that a merge rewrites at a time: what bounds its memory."""
     vacuum_seconds: float = 3600.0
     """Between two vacuums in the background."""
     first_vacuum_seconds: float = 600.0

@@ -99,11 +99,11 @@ class Compactor:
             merge = self._plan(table, at)
             attempt = catalog.attempt("compact")
             with _abandon_on_error(attempt):
-                files = None if merge is None else write_merge(self.services.reader, merge, attempt)
-                if merge is None or files is None:
+                if merge is None:
                     files, removed = self._whole(table, at, attempt)
                 else:
-                    files, removed = [*merge.kept, *files], merge.removed
+                    files = [*merge.kept, *write_merge(self.services.reader, merge, attempt)]
+                    removed = merge.removed
             self._advance(table, at, files, removed, attempt)
         return True
 

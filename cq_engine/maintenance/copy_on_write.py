@@ -4,22 +4,24 @@ A file is touched where its statistics allow one of the before-images of the cha
 updated row had in the clustering and identity columns. Other files stay as they are, and files of insert-only commits
 are taken into the snapshot as they are. Small files are rewritten with the rest while together they are no larger
 than it: so there are few of them, and no row is rewritten for this more than a logarithmic number of times.
+
+All of it is done in Arrow, in slices of the clustering order: whatever the size of the table, a merge takes the memory
+of one slice, no task of Spark, and the interpreter only between calls that let others have it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
-from cq_engine.algebra.emit import quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
@@ -32,15 +34,13 @@ from cq_engine.catalog.model import (
     Layout,
     VersionedTable,
 )
-from cq_engine.context.staging import row_groups
-from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
+from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.reader import Reader
-from cq_engine.storage.rows import conform, identity_columns, identity_keys
+from cq_engine.storage.rows import conform, identity_columns
+from cq_engine.storage.uncompacted_log import group_starts
 
 __all__ = ["Merge", "plan_merge", "stats_columns", "write_merge"]
-
-_VERSION = "_cq_changed"
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,8 @@ class Merge:
     """Of these, the paths that leave the snapshot."""
     added: pa.Table
     """The newest after-images of changed rows, physical columns."""
-    changed: Mapping[Hashable, int]
+    changed: _Changed
     """Every identity that change rows name, with its last version."""
-    keys: pa.Table
-    """These identities as columns, with the version as `_cq_changed`."""
     restrict: Mapping[str, pa.Array]
     """Identity column → values of rows that left: what can be obsolete in a file."""
 
@@ -69,6 +67,24 @@ class Merge:
     def rows(self) -> int:
         """How many rows are written."""
         return sum(file.rows for file, _ in self.rewritten) + int(self.added.num_rows)
+
+
+class _Changed:
+    """The identities of change rows, one row each, and the version of each."""
+
+    def __init__(self, table: VersionedTable, newest: pa.Table) -> None:
+        self._identities = Identities(newest, identity_columns(table))
+        order = np.argsort(self._identities.numbers, kind="stable")
+        self._numbers = self._identities.numbers[order]
+        self._versions = np.asarray(newest.column(COMMIT_VERSION), np.int64)[order]
+
+    def versions(self, rows: pa.Table) -> Numbers:
+        """When each row's identity was last changed; -1 where it was not."""
+        if not len(self._numbers):
+            return np.full(rows.num_rows, -1)
+        wanted = self._identities.find(rows)
+        places = np.minimum(np.searchsorted(self._numbers, wanted), len(self._numbers) - 1)
+        return np.where(self._numbers[places] == wanted, self._versions[places], -1)
 
 
 def stats_columns(table: VersionedTable) -> list[str]:
@@ -94,20 +110,16 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
         return None
     changes = changes.sort_by(COMMIT_VERSION) if changes.num_rows > 1 else changes
     identity = identity_columns(table)
-    keys = identity_keys(changes, identity)
     kinds = changes.column(CHANGE_TYPE)
-    last = _last_places(keys, kinds.to_pylist())
-    versions = changes.column(COMMIT_VERSION).to_pylist()
+    newest = changes.take(pa.array(_last_places(Identities(changes, identity).numbers, kinds)))
     # States have no before-images: what a row was before has the identity of its after-image.
     leaving = [DELETE, UPDATE_POSTIMAGE if table.kind == "state" else UPDATE_PREIMAGE]
     gone = changes.filter(pc.is_in(kinds, value_set=pa.array(leaving)))
     stored = [*((file, layout.base) for file in layout.snapshot), *plain]
     rewritten = _files_with(table, stored, gone)
-    newest = changes.take(pa.array(last.values(), pa.int64()))
     added = conform(newest.filter(pc.not_equal(newest.column(CHANGE_TYPE), DELETE)), table.physical_columns)
     rewritten += _small(stored, rewritten, added.num_rows, limits.snapshot_file_rows // 2)
     again = {file.path for file, _ in rewritten}
-    names = [c.name for c in identity]
     return Merge(
         table,
         layout.base,
@@ -116,19 +128,17 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
         tuple(rewritten),
         tuple(file.path for file in layout.snapshot if file.path in again),
         added,
-        {key: versions[place] for key, place in last.items()},
-        newest.select(names).append_column(_VERSION, newest.column(COMMIT_VERSION)),
+        _Changed(table, newest),
         restriction(gone, identity),
     )
 
 
-def _last_places(keys: Sequence[Hashable], kinds: Sequence[str]) -> dict[Hashable, int]:
+def _last_places(numbers: Numbers, kinds: pa.ChunkedArray) -> Numbers:
     """By identity, the place of its last change row that is no before-image of an update; rows in version order."""
-    found: dict[Hashable, int] = {}
-    for place, (key, kind) in enumerate(zip(keys, kinds)):
-        if kind != UPDATE_PREIMAGE:
-            found[key] = place
-    return found
+    places = np.flatnonzero(np.asarray(pc.not_equal(kinds, UPDATE_PREIMAGE)))
+    order = places[np.argsort(numbers[places], kind="stable")]
+    ends = np.append(group_starts(numbers[order])[1:], True)[: len(order)]
+    return np.sort(order[ends])
 
 
 def _files_with(
@@ -163,27 +173,40 @@ def _small(
 # ------------------------------------------------------------------------------------------------ writing
 
 
-def write_merge(reader: Reader, merge: Merge, attempt: Attempt) -> list[DataFile] | None:
-    """Writes the new files of the merge; None where it reads the files of too many commits for one statement."""
-    if not merge.rewritten and merge.added.num_rows == 0:
-        return []
+def write_merge(reader: Reader, merge: Merge, attempt: Attempt) -> list[DataFile]:
+    """Writes the new files of the merge, a slice after the other."""
     directory = attempt.directory(merge.table, "snapshot") + f"/v{merge.at}"
-    if merge.rows <= reader.limits.merge_rows:
-        return _write_arrow(reader, merge, directory)
-    if len({version for _, version in merge.rewritten}) > reader.limits.merge_versions:
-        return None
-    image = _image(reader, merge)
-    keys = [quote(name) for name in (merge.table.cluster_by or merge.table.identity)]
-    count = math.ceil(merge.rows / reader.limits.snapshot_file_rows)
-    sorted_image = image.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
-    sorted_image.write.options(**row_groups(reader.limits)).parquet(directory)
-    return tables.data_files(directory, reader.catalog.warehouse, stats_columns(merge.table))
+    files: list[DataFile] = []
+    for stored, added in _slices(merge, reader.limits.merge_rows):
+        files += _write_slice(reader, merge, stored, added, f"{directory}/part-{len(files):05d}")
+    return files
 
 
-def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]:
+def _slices(merge: Merge, most: int) -> list[tuple[list[tuple[DataFile, int]], pa.Table]]:
+    """Files to be rewritten in the order of the clustering, of about `most` rows together, and the new rows that belong
+    to them."""
+    by = next(iter(merge.table.cluster_by or merge.table.identity))
+    lows: dict[str, Any] = {file.path: (file.stats.get(by) or (None,))[0] for file, _ in merge.rewritten}
+    slices = [[each for each in merge.rewritten if lows[each[0].path] is None]]
+    known = (each for each in merge.rewritten if lows[each[0].path] is not None)
+    for each in sorted(known, key=lambda each: lows[each[0].path]):
+        if slices[-1] and sum(file.rows for file, _ in slices[-1]) + each[0].rows > most:
+            slices.append([])
+        slices[-1].append(each)
+    values = merge.added.column(by)
+    place = np.zeros(merge.added.num_rows, np.int64)
+    with suppress(pa.ArrowException):  # a type that Arrow does not order: all of them go to the first
+        for low in pa.array([lows[some[0][0].path] for some in slices[1:]]).cast(values.type):
+            place += np.asarray(pc.greater_equal(values, low).fill_null(False))
+    return [(some, merge.added.filter(pa.array(place == n))) for n, some in enumerate(slices)]
+
+
+def _write_slice(
+    reader: Reader, merge: Merge, stored: Sequence[tuple[DataFile, int]], added: pa.Table, prefix: str
+) -> list[DataFile]:
     table = merge.table
-    parts = [_rows_without_changes(reader, merge, file, version) for file, version in merge.rewritten]
-    rows = pa.concat_tables([*parts, merge.added])
+    parts = [_rows_without_changes(reader, merge, file, version) for file, version in stored]
+    rows = pa.concat_tables([*parts, added])
     with suppress(pa.ArrowException):  # a column whose type Arrow does not sort
         rows = rows.sort_by([(name, "ascending") for name in (table.cluster_by or table.identity)])
     count = math.ceil(rows.num_rows / reader.limits.snapshot_file_rows)
@@ -191,7 +214,7 @@ def _write_arrow(reader: Reader, merge: Merge, directory: str) -> list[DataFile]
     return [
         tables.write_parquet(
             rows.slice(start, size),
-            f"{directory}/part-{number:05d}.parquet",
+            f"{prefix}-{number:05d}.parquet",
             reader.catalog.warehouse,
             stats_columns(table),
             row_group=reader.limits.row_group_rows,
@@ -205,42 +228,20 @@ def _rows_without_changes(reader: Reader, merge: Merge, file: DataFile, version:
     columns = merge.table.physical_columns
     rows = conform(reader.read_files(merge.table, [file], columns), columns)
     places = _suspects(rows, merge.restrict)
-    keys = identity_keys(rows.take(places), identity_columns(merge.table))
-    obsolete = [p for p, key in zip(places.to_pylist(), keys) if merge.changed.get(key, -1) > version]
-    if not obsolete:
+    obsolete = places[merge.changed.versions(rows.take(pa.array(places))) > version]
+    if not len(obsolete):
         return rows
-    alive = pc.invert(pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(obsolete)))
-    return rows.filter(alive)
+    alive = np.ones(rows.num_rows, np.bool_)
+    alive[obsolete] = False
+    return rows.filter(pa.array(alive))
 
 
-def _suspects(rows: pa.Table, restrict: Mapping[str, pa.Array]) -> pa.Array:
+def _suspects(rows: pa.Table, restrict: Mapping[str, pa.Array]) -> Numbers:
     """The places of rows with one of the values in every column: few, as a rule, whose identities are then compared."""
     masks = [
         pc.is_in(rows.column(name), value_set=values.cast(rows.schema.field(name).type))
         for name, values in restrict.items()
     ]
     if not masks:
-        return pa.array(range(rows.num_rows), pa.int64())
-    found = pc.indices_nonzero(reduce(pc.and_, masks))
-    return found.cast(pa.int64())
-
-
-def _image(reader: Reader, merge: Merge) -> DataFrame:
-    """The rows of the new files, computed by Spark."""
-    identity = identity_columns(merge.table)
-    names = {c.name: f"_cq_k{n}" for n, c in enumerate(identity)}
-    keys = reader.frame(merge.keys, [*identity, Column(_VERSION, "bigint")])
-    keys = keys.select(*(f.col(quote(c)).alias(k) for c, k in names.items()), _VERSION)
-    on = [f.col(quote(c)).eqNullSafe(f.col(k)) for c, k in names.items()]
-    parts = [
-        reader.files(files, merge.table.physical_columns).join(
-            f.broadcast(keys.where(f.col(_VERSION) > version)), on, "left_anti"
-        )
-        for version, files in _by_version(merge)
-    ]
-    return reduce(DataFrame.unionAll, [*parts, reader.frame(merge.added, merge.table.physical_columns)])
-
-
-def _by_version(merge: Merge) -> Iterator[tuple[int, list[DataFile]]]:
-    for version in sorted({version for _, version in merge.rewritten}):
-        yield version, [file for file, at in merge.rewritten if at == version]
+        return np.arange(rows.num_rows)
+    return np.flatnonzero(np.asarray(reduce(pc.and_, masks)))

@@ -63,9 +63,9 @@ def test_images_of_generated_histories(history: History, seed: int) -> None:
     history.check_by_spark(rng.choice(list(history.images)))
 
 
-@pytest.mark.parametrize("seed", [7])
-def test_images_where_spark_merges(history: History, seed: int) -> None:
-    limit(history.engine, merge_rows=-1)
+@pytest.mark.parametrize("seed", [7, 8])
+def test_images_of_merges_in_slices(history: History, seed: int) -> None:
+    limit(history.engine, merge_rows=8)
     history.rng = random.Random(seed)
     for number in range(6):
         limit(history.engine, inline_bytes=0 if number % 2 else 1_000_000)
