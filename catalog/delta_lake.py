@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -25,6 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from cq_engine.catalog.attempts import root_of
+from cq_engine.catalog.delta_durable import flush_log, mend_log
 from cq_engine.catalog.delta_files import add_action, copy_inserts, delta_schema, relative, remove_action
 from cq_engine.catalog.flush import flush, log_columns
 from cq_engine.catalog.model import ChangeSet, DataFile, Layout, VersionedTable
@@ -116,7 +118,7 @@ class Publisher:
         ]
         high = max((c.high for c in pending), default=0)
         if actions:
-            self._commit_log(handle, actions, high)
+            self._commit_log(handle, root, actions, high)
             faults.point("publish.committed")
         done = max(high, handle.transaction_version(APPLICATION) or 0)
         if done > storage.published_log:
@@ -138,10 +140,12 @@ class Publisher:
         faults.point("publish.file")
         return copies
 
-    def _commit_log(self, handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int) -> None:
+    def _commit_log(
+        self, handle: DeltaTable, root: str, actions: list[AddAction | RemoveAction], version: int
+    ) -> None:
         for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
             try:
-                _commit(handle, actions, version, self.catalog.limits.checkpoint_commits)
+                self._commit(handle, root, actions, version)
                 return
             except CommitFailedError:
                 self.catalog.check_lease()  # it may be our successor who was faster
@@ -182,7 +186,7 @@ class Publisher:
             if not actions:
                 return 0
             try:
-                _commit(handle, actions, layout.base, self.catalog.limits.checkpoint_commits)
+                self._commit(handle, root, actions, layout.base)
                 faults.point("publish.committed")
                 return 1
             except CommitFailedError:
@@ -206,11 +210,34 @@ class Publisher:
         is_new = False
         handle = self._handles.get(key)
         if handle is None:
+            mend_log(Path(uri))
             is_new = not DeltaTable.is_deltatable(uri)
             handle = DeltaTable.create(uri, schema, name=name) if is_new else DeltaTable(uri)
             self._handles[key] = handle
         _add_columns(handle, schema)
         return handle, is_new
+
+    def _commit(
+        self,
+        handle: DeltaTable,
+        root: str,
+        actions: list[AddAction | RemoveAction],
+        version: int,
+    ) -> None:
+        """One durable Delta commit, as a compare-and-set on the version that `handle` has seen."""
+        faults.point("publish.commit")
+        properties = CommitProperties(
+            custom_metadata={"cq_engine.commit_version": version},
+            max_commit_retries=0,
+            app_transactions=[Transaction(APPLICATION, version)],
+        )
+        seen = handle.version()
+        handle.create_write_transaction(actions, "append", handle.schema(), commit_properties=properties)
+        handle.update_incremental()
+        if handle.version() % self.catalog.limits.checkpoint_commits == 0:
+            handle.create_checkpoint()
+        top = Path(self.catalog.warehouse)
+        flush_log(top / root, seen and seen + 1, top)  # with the first one, what made the table
 
 
 def _add_columns(handle: DeltaTable, schema: Schema) -> None:
@@ -219,19 +246,3 @@ def _add_columns(handle: DeltaTable, schema: Schema) -> None:
     if missing:
         handle.alter.add_columns(missing)
         handle.update_incremental()
-
-
-def _commit(
-    handle: DeltaTable, actions: list[AddAction | RemoveAction], version: int, checkpoint_every: int
-) -> None:
-    """One Delta commit, as a compare-and-set on the version that `handle` has seen."""
-    faults.point("publish.commit")
-    properties = CommitProperties(
-        custom_metadata={"cq_engine.commit_version": version},
-        max_commit_retries=0,
-        app_transactions=[Transaction(APPLICATION, version)],
-    )
-    handle.create_write_transaction(actions, "append", handle.schema(), commit_properties=properties)
-    handle.update_incremental()
-    if handle.version() % checkpoint_every == 0:
-        handle.create_checkpoint()

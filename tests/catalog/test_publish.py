@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import Table, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
+from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from tests.catalog.conftest import vacuum
@@ -335,6 +338,40 @@ class TestFaults:
         expected = [sample.rows(1, [1, 2]), sample.rows(2, [3]), sample.rows(3, [4])]
         assert read(catalog, "changes/orders") == logged(sample, pa.concat_tables(expected))
         assert read(catalog, "tables/orders") == sample.plain([1, 2]).to_pylist()
+
+    @pytest.mark.parametrize("left", [0, 30])
+    @pytest.mark.parametrize("which", ["commit", "first", "checkpoint", "hint"])
+    def test_what_a_power_cut_has_torn_is_published_again(
+        self, catalog: Catalog, sample: Any, which: str, left: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The newest commit or checkpoint, of which the catalog has not been told."""
+        catalog.limits = replace(catalog.limits, checkpoint_commits=2)
+
+        def die(name: str, *_: object) -> None:
+            if name == "publish.committed":
+                raise KeyboardInterrupt
+
+        count = 1 if which == "first" else 2
+        for number in range(1, count + 1):
+            sample.commit(catalog, [number])
+            if number == count:
+                monkeypatch.setattr(faults, "point", die)
+            with suppress(KeyboardInterrupt):
+                Publisher(catalog).publish()
+        monkeypatch.undo()
+        log = Path(catalog.warehouse, "changes/orders/_delta_log")
+        found = {
+            "commit": [max(log.glob("[0-9]*.json"))],
+            "first": list(log.glob("[0-9]*.json")),
+            "checkpoint": list(log.glob("*.checkpoint.parquet")),
+            "hint": [log / "_last_checkpoint"],
+        }
+        assert found[which]
+        for path in found[which]:
+            os.truncate(path, left)
+        sample.commit(catalog, [count + 1])
+        Publisher(catalog).publish()
+        assert [row["k"] for row in read(catalog, "changes/orders")] == list(range(1, count + 2))
 
     def test_the_log_gets_checkpoints(self, catalog: Catalog, publisher: Publisher, sample: Any) -> None:
         for version in range(1, 56):
