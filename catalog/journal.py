@@ -40,7 +40,7 @@ from cq_engine.catalog.view import (
     tables_of,
 )
 
-__all__ = ["add", "from_text", "read_after"]
+__all__ = ["add", "from_text", "has", "read_after"]
 
 KEPT = 10_000
 """Rows of the journal. A process that was suspended for longer than so many writes reads the whole catalog again."""
@@ -57,6 +57,12 @@ def add(connection: Connection, generation: int, writes: WriteSet) -> None:
     if generation % _TRIM == 0:
         old = schema.journal.c.generation <= generation - KEPT
         connection.execute(schema.journal.delete().where(old))
+
+
+def has(connection: Connection, generation: int, writes: WriteSet) -> bool:
+    """Whether the step to `generation` is `writes`."""
+    found = sa.select(schema.journal.c.document).where(schema.journal.c.generation == generation)
+    return bool(connection.execute(found).scalar() == _to_text(writes))
 
 
 def read_after(connection: Connection, generation: int) -> list[tuple[int, str]]:

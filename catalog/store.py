@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -51,7 +52,8 @@ class Catalog(Reading):
         self.warehouse = warehouse
         self.clock = clock
         self._lease = lease
-        self._live_attempts: set[str] = set()
+        self._live_attempts: WeakValueDictionary[str, Attempt] = WeakValueDictionary()
+        """Those that somebody in this process holds. The files of others go with the next sweep."""
         self._row_ids: dict[int, tuple[int, int]] = {}
 
     @classmethod
@@ -140,21 +142,33 @@ class Catalog(Reading):
         """
         with self.lock, interrupts.deferred():
             view = self.view
+            generation = view.generation + 1
             try:
                 resolve(view, writes)
                 with self._transaction(view) as connection:
                     persist.write(connection, writes, view, self._database.now(connection))
-                    journal.add(connection, view.generation + 1, writes)
+                    journal.add(connection, generation, writes)
                     if attempt is not None:
                         self._use(connection, attempt.id)
                     if also is not None:
                         also(connection)
                 self._show(view, writes)
-            except BaseException:
+            except BaseException as error:
                 self._look_again()
-                raise
+                if not isinstance(error, StorageError) or not self._is_stored(generation, writes):
+                    raise  # else the answer to COMMIT was lost, and it was done
             if attempt is not None:
-                self._live_attempts.discard(attempt.id)
+                self._live_attempts.pop(attempt.id, None)
+
+    def _is_stored(self, generation: int, writes: WriteSet) -> bool:
+        """Whether `writes` are known to be in the database, as this process's step to `generation`."""
+        try:
+            with self._reading() as connection:
+                if self._lease is not None:
+                    self._lease.check(connection)
+                return journal.has(connection, generation, writes)
+        except CQError:
+            return False
 
     def check_lease(self) -> None:
         """Raises LeaseError where another process has taken the warehouse over: before anything is done outside the
@@ -181,11 +195,12 @@ class Catalog(Reading):
         """Registers an attempt to write files; `kind` is a word that says what for."""
         self._check_writable()
         attempt_id = new_attempt_id(kind, self._lease.epoch if self._lease else 0)
-        self._live_attempts.add(attempt_id)
+        made = Attempt(attempt_id, self.warehouse, self.storage_of, self._abandon)
+        self._live_attempts[attempt_id] = made
         with self.lock, self._transaction() as connection:
             started = self._database.now(connection)
             connection.execute(schema.attempts.insert().values(id=attempt_id, kind=kind, started=started))
-        return Attempt(attempt_id, self.warehouse, self.storage_of, self._abandon)
+        return made
 
     def storage_of(self, table: VersionedTable) -> Storage:
         """Where the table is stored; decided now for a table that the catalog is about to have."""
@@ -274,7 +289,7 @@ class Catalog(Reading):
     def _abandon(self, attempt: Attempt) -> None:
         """Removes the files of an attempt, unless a transaction uses them or another process has taken over. Where the
         catalog cannot be written, `sweep` does it later."""
-        self._live_attempts.discard(attempt.id)
+        self._live_attempts.pop(attempt.id, None)
         with self.lock, self._transaction() as connection:
             left = self._give_up(connection, attempt.id)
         self._remove(left)

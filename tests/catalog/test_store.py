@@ -447,7 +447,47 @@ class TestRecovery:
                 attempt.abandon()
         assert len(files_below(warehouse)) == 2
         catalog.sweep(600)
-        assert [other.id in str(path) for path in files_below(warehouse)] == [True]
+        assert [other.id in path for path in files_below(warehouse)] == [True]
+
+    def test_what_nobody_holds_any_more_goes_with_the_next_sweep(
+        self, catalog: Catalog, sample: Any, warehouse: Path
+    ) -> None:
+        """Whoever wrote it was interrupted before the transaction, and before anybody could tidy up."""
+        held = catalog.attempt("copy")
+        stage(catalog, held, sample.orders, sample.plain([1]))
+        stage(catalog, catalog.attempt("merge"), sample.orders, sample.plain([2]))
+        catalog.sweep(600)
+        assert [held.id in path for path in files_below(warehouse)] == [True]
+
+    @pytest.mark.parametrize("stored", [True, False])
+    def test_the_answer_to_a_commit_is_lost(
+        self, catalog: Catalog, sample: Any, monkeypatch: pytest.MonkeyPatch, stored: bool
+    ) -> None:
+        """What is in the database has not failed; what is not, has."""
+        dialect = catalog._database.engine.dialect
+        commit = dialect.do_commit
+
+        def lose(connection: Any) -> None:
+            (commit if stored else dialect.do_rollback)(connection)
+            monkeypatch.undo()
+            raise dialect.loaded_dbapi.OperationalError("server closed the connection unexpectedly")
+
+        attempt = catalog.attempt("copy")
+        file = stage(catalog, attempt, sample.orders, sample.plain([1]))
+        monkeypatch.setattr(dialect, "do_commit", lose)
+        said = []
+        try:
+            with catalog.lock, catalog.write(attempt) as unit:
+                unit.add_commit(1, sample.when(1))
+                inserts = frozenset({"INSERT"})
+                unit.add_change_files(sample.orders, 1, 1, [file], inserts, insert_only=True)
+        except StorageError as error:
+            said.append(error)
+        assert bool(said) != stored
+        assert catalog.newest_version == int(stored)
+        assert Path(catalog.warehouse, file.path).exists() == stored
+        sample.commit(catalog, [2])
+        assert catalog.newest_version == 1 + int(stored)
 
 
 class TestSchema:
