@@ -88,6 +88,7 @@ class CallbackDestination(Destination):
                 return Delivered(cursor, count)
             version = wide.column("version")[0].as_py()
             batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
+            self.services.catalog.check_lease()  # a successor may have given it, and what follows
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
