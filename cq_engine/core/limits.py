@@ -84,9 +84,9 @@ class Limits:
     """More rows than this of one table are read by Spark."""
     driver_bytes: int = 128 * _MIB
     """Likewise, whatever their number."""
-    state_changes: int = 500_000
+    state_changes: int = 1_000_000
     """More change rows than this of a state are merged by Spark."""
-    key_values: int = 100_000
+    key_values: int = 1_000_000
     """More distinct keys than this are not worth a look-up by key; the table is scanned."""
     known_values: int = 1_000_000
     """More distinct keys than this are not even counted: of those that are left out of a look-up, few may remain."""
@@ -104,8 +104,9 @@ class Limits:
     """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
     plan_misses: int = 3
     """After so many intervals that a plan could not serve, it serves only those that it was made for."""
-    input_least_bytes: int = 1 * _MIB
-    """Room of a plan input at least. The room is a hole in a file and costs nothing."""
+    input_least_bytes: int = 32 * _MIB
+    """Room of a plan input at least, so that a first catch-up is run by the plan of small refreshes. The room is a hole in
+    a file and costs nothing."""
     input_most_bytes: int = 128 * _MIB
     """Larger contents are no plan input: there the fixed cost of a query counts for little."""
     input_spare: int = 8

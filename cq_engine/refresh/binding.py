@@ -81,6 +81,8 @@ class IntervalBinder:
         self.b = b
         self.compressed = compressed
         self.relations: dict[str, DataFrame] = {}
+        self.scans = False
+        """Do statements read rows that are not at the driver? They are planned like any query then, for all cores."""
         self.emitter: Emitter | None = None
         self._logs: dict[str, UncompactedLog | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
@@ -187,6 +189,7 @@ class IntervalBinder:
         sets = self.reader.catalog.changes(table.id, start + 1, self.b)
         if not sets:
             return None, True
+        self.scans = True
         if ("net", name) not in self._names:
             relation = fresh_name(f"log_{name}")
             self.relations[relation] = self.reader.changes(table, start, self.b)
@@ -306,6 +309,7 @@ class IntervalBinder:
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):
             return self.reader.frame(empty(table.physical_columns), table.physical_columns)
+        self.scans = True
         layout = self.reader.catalog.layout(table.id, self.a)
         files = prune_files(layout.snapshot, restrict)
         self._note(table, "scan", sum(file.rows for file in files), len(files))
@@ -344,6 +348,7 @@ class IntervalBinder:
         rows = self._wanted_state(leaf)
         if rows is not None:
             return self._name_rows(("state", leaf.label, id(leaf)), rows, table.columns)
+        self.scans = True
         name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
         self.relations[name] = self.reader.image(table, self.a, self._state_restrict(leaf) or None)
         return name

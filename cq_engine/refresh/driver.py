@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,23 +47,25 @@ class Driver(Executor[pa.Table]):
         self._cached = cached
         self._most = services.limits.refresh_rows
 
-    def settings(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._cached is None else small_settings(self.services.spark())
-
     def run(self, name: str, text: Text) -> pa.Table:
         assert self._cached is not None
         spark, binder, cached = self.services.spark(), self.binder, self._cached
         with _size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
-            rows = cached.run(spark, name, text, binder, self._most + 1) if lasting else None
+            rows = None
+            if lasting:
+                with small_settings(spark):
+                    rows = cached.run(spark, name, text, binder, self._most + 1)
             if rows is not None:
                 cached.misses = 0
                 return self._check_size(rows)
             if not cached.serves(self.interval.changed, self.interval.insert_only):
                 cached.misses += 1
                 raise FallbackError(Fallback.UNPREPARED)
-            return self._collect(run_sql(spark, text(binder, binder.attach), binder.relations))
+            statement = text(binder, binder.attach)
+            with nullcontext() if binder.scans else small_settings(spark):
+                return self._collect(run_sql(spark, statement, binder.relations))
 
     def load(self, frame: DataFrame, *, keep: bool) -> pa.Table:  # noqa: ARG002 - rows in memory stay
         with _size_guard():

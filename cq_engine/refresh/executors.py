@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -91,10 +90,6 @@ class Executor(ABC, Generic[Rows]):
         if kind is not None and self.attempt is not None:
             self.attempt.abandon()
 
-    def settings(self) -> AbstractContextManager[None]:
-        """Spark's settings for the statements of a delta plan."""
-        return nullcontext()
-
     @abstractmethod
     def run(self, name: str, text: Text) -> Rows:
         """The rows of a delta plan's statement, computed once. Raises FallbackError."""
@@ -144,12 +139,9 @@ def execute(plan: DeltaPlan | Recomputation, executor: Executor[Rows]) -> Outcom
     """What the plan gives. Raises ResultKeyError where two rows of the result have one key; PySpark's exceptions pass."""
     try:
         with executor:
-            with executor.settings():
-                outcome = (
-                    _recompute(plan, executor)
-                    if isinstance(plan, Recomputation)
-                    else _run_stages(plan, executor)
-                )
+            outcome = (
+                _recompute(plan, executor) if isinstance(plan, Recomputation) else _run_stages(plan, executor)
+            )
             relation = executor.query.relation
             if relation is None or not outcome.summary.rows:
                 return outcome

@@ -7,9 +7,10 @@ read before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -36,9 +37,15 @@ from cq_engine.storage.uncompacted_log import UncompactedLog
 __all__ = ["KeyValues", "contents"]
 
 
-def contents(restrict: Restrict) -> tuple[tuple[str, frozenset[object]], ...]:
+def contents(restrict: Restrict) -> tuple[tuple[str, Hashable], ...]:
     """What two restrictions have in common that ask for the same rows."""
-    return tuple(sorted((name, frozenset(values.to_pylist())) for name, values in restrict.items()))
+    return tuple((name, _content(values)) for name, values in sorted(restrict.items()))
+
+
+def _content(values: pa.Array) -> Hashable:
+    if pa.types.is_integer(values.type):
+        return values.null_count, np.sort(np.asarray(values.drop_null())).tobytes()
+    return frozenset(values.to_pylist())
 
 
 class Wanted(NamedTuple):

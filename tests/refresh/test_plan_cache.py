@@ -291,6 +291,7 @@ def test_a_general_plan_that_cannot_be_prepared_does_not_run(engine: cq_engine.E
         assert sum(read.rows for read in reads if read.how in ("scan", "look-up")) == 0
 
 
+@pytest.mark.parametrize("limits", [Limits(input_least_bytes=65_536)])
 def test_more_rows_than_the_plan_input_holds(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
     total = 0
