@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -89,36 +89,25 @@ class Attacher:
         """The query group of this signature whose other literals are these."""
         state = self.services.catalog.state
         for group in state.groups.values():
-            found, pattern = self._signature(group)
-            fixed = (place for place in range(len(literals)) if place not in group.places)
-            if found != signature or any(literals[place].value != pattern[place].value for place in fixed):
+            if group.name not in self._patterns:
+                self._patterns[group.name] = _read(group.pattern)
+            found, pattern = self._patterns[group.name]
+            if found != signature or not _agree(literals, pattern, group.places):
                 continue
             if _same_sources(state, group) and self.services.catalog.status(group.name).state == "ACTIVE":
                 return group
         return None
 
-    def _signature(self, group: QueryGroup) -> _Known:
-        if group.name not in self._patterns:
-            words, query = read_words(group.pattern.query), group.pattern
-            key = query.key if query.declared else None
-            signature = signature_of(words, query.mode, query.when, key, query.session)
-            self._patterns[group.name] = signature, words.literals
-        return self._patterns[group.name]
-
     def _has_alike(self, signature: Signature, literals: Sequence[Constant]) -> bool:
         """Whether a query of this signature is there, with the same literals where it is known which are no constants."""
         places = self._places.get(signature, range(len(literals)))
-        fixed = [place for place in range(len(literals)) if place not in places]
         for query in self.services.catalog.state.queries.values():
             if query.group is not None or group_option(query.options) == "off":
                 continue
             if query.id not in self._single:
-                words = read_words(query.query)
-                key = query.key if query.declared else None
-                known = signature_of(words, query.mode, query.when, key, query.session)
-                self._single[query.id] = known, words.literals
+                self._single[query.id] = _read(query)
             found, others = self._single[query.id]
-            if found == signature and all(literals[place].value == others[place].value for place in fixed):
+            if found == signature and _agree(literals, others, places):
                 return True
         return False
 
@@ -242,6 +231,19 @@ class Attacher:
             rows = difference(services, result.limit(0), result, compiled.key, version)
             keep_difference(services, start, shared, rows)
         return start
+
+
+def _read(query: ContinuousQuery) -> _Known:
+    """The signature of a definition, and its literals."""
+    words = read_words(query.query)
+    key = query.key if query.declared else None
+    return signature_of(words, query.mode, query.when, key, query.session), words.literals
+
+
+def _agree(literals: Sequence[Constant], others: Sequence[Constant], places: Container[int]) -> bool:
+    """Whether two texts of one signature have the same literals, but for those at `places`."""
+    pairs = enumerate(zip(literals, others))
+    return all(place in places or one.value == other.value for place, (one, other) in pairs)
 
 
 def _same_sources(state: CatalogState, group: QueryGroup) -> bool:
