@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, fields
 
 import pyarrow as pa
 
@@ -46,20 +47,9 @@ def show(
         rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
         return _rows(("query", "destination", "delivered", "failures", "error"), rows)
     name = None if statement.name is None else apply.find_query(state, statement.name).name
-    done = [(*_refresh(record), "") for record in catalog.refreshes(name)]
-    return _rows(_REFRESH, [*_failed(state, catalog, name, waiting), *done])
-
-
-_REFRESH = (
-    "query", "from_version", "to_version", "inserted", "deleted", "updated", "plan", "seconds", "finished", "error",
-)  # fmt: skip
-
-
-def _refresh(record: RefreshRecord) -> tuple[object, ...]:
-    return (
-        record.query, record.from_version, record.to_version, record.inserted, record.deleted, record.updated,
-        record.plan, record.seconds, record.finished,
-    )  # fmt: skip
+    done = [(*astuple(record), "") for record in catalog.refreshes(name)]
+    columns = [*(field.name for field in fields(RefreshRecord)), "error"]
+    return _rows(columns, [*_failed(state, catalog, name, waiting), *done])
 
 
 def _failed(

@@ -212,19 +212,7 @@ class Refresher:
                 for table, rows in outcome.states:
                     write_changes(unit, table, interval.b, interval.b, rows, frozenset(KINDS.values()))
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
-            unit.add_refresh(
-                RefreshRecord(
-                    query.name,
-                    interval.a,
-                    interval.b,
-                    result.inserted,
-                    result.deleted,
-                    result.updated,
-                    result.plan,
-                    result.seconds,
-                    now,
-                )
-            )
+            unit.add_refresh(RefreshRecord(**vars(result), finished=now))
             faults.point("refresh.before_catalog")
 
 
