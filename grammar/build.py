@@ -8,7 +8,7 @@ from typing import Any
 from lark import Token, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
-from cq_engine.grammar import diagnostics
+from cq_engine.grammar import diagnostics, statements
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules
 from cq_engine.grammar.names import string_value
@@ -17,22 +17,6 @@ from cq_engine.grammar.parser import parser
 from cq_engine.grammar.rules import Clause
 from cq_engine.grammar.scan import scan
 from cq_engine.grammar.source import SourceText
-from cq_engine.grammar.statements import (
-    Begin,
-    Commit,
-    CopyInto,
-    CreateFunction,
-    Describe,
-    Dml,
-    DropFunction,
-    Explain,
-    Options,
-    Query,
-    Rollback,
-    SetOption,
-    Show,
-    Statement,
-)
 
 __all__ = ["parse"]
 
@@ -45,7 +29,7 @@ _UPSERT = re.compile(
 _TOP_LEVEL = re.compile(r"[()]|(?<![\w.])(?:SELECT|VALUES|FROM|TABLE|INSERT|UPDATE|DELETE|MERGE)(?!\w)", re.I)
 
 
-def parse(text: str, source: str = "<input>", line: int = 1, column: int = 1) -> Statement:
+def parse(text: str, source: str = "<input>", line: int = 1, column: int = 1) -> statements.Statement:
     """The one statement in `text`, with or without a semicolon at its end.
 
     `source`, `line` and `column` say where the text begins, for errors; a `ScriptItem` has them. Raises
@@ -54,7 +38,7 @@ def parse(text: str, source: str = "<input>", line: int = 1, column: int = 1) ->
     return _parse(SourceText(text, source, line, column))
 
 
-def _parse(source: SourceText) -> Statement:
+def _parse(source: SourceText) -> statements.Statement:
     found = scan(source.text)
     if found.unclosed is not None:
         raise diagnostics.error(found.unclosed.key, source, found.unclosed.offset)
@@ -78,7 +62,7 @@ def _parse(source: SourceText) -> Statement:
     except UnexpectedInput:
         raise diagnostics.explain(source, code) from None
     try:
-        statement: Statement = _Builder(source, found.skeleton).transform(tree)
+        statement: statements.Statement = _Builder(source, found.skeleton).transform(tree)
     except VisitError as wrapped:
         # lark wraps what a rule raises.
         cause: BaseException = wrapped
@@ -100,29 +84,29 @@ class _Builder(QueryRules, TableRules):
 
     def create_function(
         self, or_replace: bool | None, if_not_exists: bool | None, name: Token, rest: Token
-    ) -> CreateFunction:
+    ) -> statements.CreateFunction:
         if or_replace and if_not_exists:
             self.fail("replace_and_exists", name.start_pos)
-        return CreateFunction(str(name), self.slice(rest), bool(or_replace), bool(if_not_exists))
+        return statements.CreateFunction(str(name), self.slice(rest), bool(or_replace), bool(if_not_exists))
 
-    def drop_function(self, if_exists: bool | None, name: Token) -> DropFunction:
-        return DropFunction(str(name), bool(if_exists))
+    def drop_function(self, if_exists: bool | None, name: Token) -> statements.DropFunction:
+        return statements.DropFunction(str(name), bool(if_exists))
 
     # ------------------------------------------------------------ data and transactions
 
-    def dml(self, verb: Token, rest: Token) -> Dml:
+    def dml(self, verb: Token, rest: Token) -> statements.Dml:
         return self._dml(verb.upper(), verb.start_pos or 0, rest.end_pos)
 
-    def _dml(self, verb: str, start: int, end: int | None) -> Dml:
+    def _dml(self, verb: str, start: int, end: int | None) -> statements.Dml:
         upsert = _UPSERT.search(self.skeleton, start, end or len(self.skeleton)) if verb == "INSERT" else None
         if upsert is not None:
             self.fail("on_conflict", upsert.start(), words=" ".join(upsert.group().upper().split()))
-        return Dml(verb, self.source.text[start:end])
+        return statements.Dml(verb, self.source.text[start:end])
 
-    def plain_query(self, text: Token) -> Statement:
+    def plain_query(self, text: Token) -> statements.Statement:
         written = self.slice(text)
         verb = self._verb_after_with(text) if text[:4].upper() == "WITH" else None
-        return self._dml(verb, text.start_pos or 0, text.end_pos) if verb else Query(written)
+        return self._dml(verb, text.start_pos or 0, text.end_pos) if verb else statements.Query(written)
 
     def _verb_after_with(self, text: Token) -> str | None:
         """INSERT, UPDATE, DELETE or MERGE if that is what the common table expressions serve, else None."""
@@ -143,7 +127,7 @@ class _Builder(QueryRules, TableRules):
     def copy_format(self, meta: Any, name: Token) -> tuple[str, str, int]:
         return "FORMAT", name.lower(), meta.start_pos
 
-    def copy_list(self, *options: Clause | None) -> Options:
+    def copy_list(self, *options: Clause | None) -> statements.Options:
         return self.option_list(*options)
 
     @v_args(meta=True, inline=True)
@@ -151,7 +135,7 @@ class _Builder(QueryRules, TableRules):
         return name, "true" if value is None else value, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def copy_options(self, meta: Any, options: Options) -> tuple[str, Options, int]:
+    def copy_options(self, meta: Any, options: statements.Options) -> tuple[str, statements.Options, int]:
         return "OPTIONS", options, meta.start_pos
 
     def copy_clauses(self, *clauses: tuple[str, Any, int]) -> dict[str, Any]:
@@ -159,33 +143,33 @@ class _Builder(QueryRules, TableRules):
 
     def copy_into(
         self, table: Token, columns: tuple[str, ...] | None, path: Token, clauses: dict[str, Any]
-    ) -> CopyInto:
+    ) -> statements.CopyInto:
         options = dict(clauses.get("OPTIONS", ()))
         inside = options.pop("format", None)
         if inside is not None and "FORMAT" in clauses:
             self.fail("duplicate_clause", path.end_pos, clause="FORMAT")
         kind = clauses.get("FORMAT") if inside is None else inside.lower()
-        return CopyInto(str(table), str(path), kind, columns or (), tuple(options.items()))
+        return statements.CopyInto(str(table), str(path), kind, columns or (), tuple(options.items()))
 
-    def begin(self) -> Begin:
-        return Begin()
+    def begin(self) -> statements.Begin:
+        return statements.Begin()
 
-    def commit(self) -> Commit:
-        return Commit()
+    def commit(self) -> statements.Commit:
+        return statements.Commit()
 
-    def rollback(self) -> Rollback:
-        return Rollback()
+    def rollback(self) -> statements.Rollback:
+        return statements.Rollback()
 
     # ------------------------------------------------------------ looking and setting
 
-    def show_all(self, *words: Token) -> Show:
-        return Show(" ".join(words).upper())
+    def show_all(self, *words: Token) -> statements.Show:
+        return statements.Show(" ".join(words).upper())
 
-    def show_refreshes(self, name: Token | None) -> Show:
-        return Show("REFRESHES", None if name is None else str(name))
+    def show_refreshes(self, name: Token | None) -> statements.Show:
+        return statements.Show("REFRESHES", None if name is None else str(name))
 
-    def describe(self, kind: str | None, name: Token) -> Describe:
-        return Describe(str(name), kind)
+    def describe(self, kind: str | None, name: Token) -> statements.Describe:
+        return statements.Describe(str(name), kind)
 
     @v_args(meta=True, inline=True)
     def analyze(self, meta: Any) -> Clause:
@@ -201,24 +185,24 @@ class _Builder(QueryRules, TableRules):
 
     def explained_query(
         self, analyze: Clause | None, options: tuple[Clause, ...] | None, name: Token
-    ) -> Explain:
+    ) -> statements.Explain:
         given = self.once([*((analyze,) if analyze else ()), *(options or ())])
-        return Explain(
+        return statements.Explain(
             name=str(name), analyze="ANALYZE" in given, format=given.get("FORMAT", _EXPLAIN_FORMATS[0])
         )
 
-    def explain(self, what: Explain | Token) -> Explain:
-        if isinstance(what, Explain):
+    def explain(self, what: statements.Explain | Token) -> statements.Explain:
+        if isinstance(what, statements.Explain):
             return what
         if what.upper().split(maxsplit=1)[0] == "ANALYZE":
             self.fail("analyze_what", what.start_pos)
         # Parsed for its errors only: the engine reads the text again.
         _parse(self.source.part(what.start_pos or 0, what.end_pos))
-        return Explain(text=self.slice(what))
+        return statements.Explain(text=self.slice(what))
 
-    def set_option(self, name: str, value: Token) -> SetOption:
+    def set_option(self, name: str, value: Token) -> statements.SetOption:
         text = str(value).strip()
         whole = scan(text)
         if text[0] in "'\"" and not whole.skeleton.strip():
             text = string_value(text)
-        return SetOption(name, text)
+        return statements.SetOption(name, text)

@@ -8,23 +8,8 @@ from typing import Any
 
 from lark import Token, v_args
 
+from cq_engine.grammar import statements
 from cq_engine.grammar.rules import Clause, Rules
-from cq_engine.grammar.statements import (
-    AlterContinuousQuery,
-    CreateContinuousQuery,
-    Cron,
-    DestinationRef,
-    DropContinuousQuery,
-    EveryInterval,
-    OnCommit,
-    OnDemand,
-    OnDml,
-    Options,
-    RefreshContinuousQuery,
-    StartFrom,
-    StartWithPeriod,
-    When,
-)
 
 _EVENTS = ("INSERT", "DELETE", "UPDATE")
 _MARKERS = {"INSERT": "I", "DELETE": "D", "UPDATE": "U"}
@@ -65,32 +50,32 @@ class QueryRules(Rules):
 
     @v_args(meta=True, inline=True)
     def on_commit(self, meta: Any) -> Clause:
-        return "frequency", OnCommit(), meta.start_pos
+        return "frequency", statements.OnCommit(), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def on_demand(self, meta: Any) -> Clause:
-        return "frequency", OnDemand(), meta.start_pos
+        return "frequency", statements.OnDemand(), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def every(self, meta: Any, period: tuple[int, str]) -> Clause:
-        return "frequency", EveryInterval(*period), meta.start_pos
+        return "frequency", statements.EveryInterval(*period), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def start_with_period(self, meta: Any, start: Token, period: tuple[int, str]) -> Clause:
-        return "frequency", StartWithPeriod(str(start), *period), meta.start_pos
+        return "frequency", statements.StartWithPeriod(str(start), *period), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def cron(self, meta: Any, expression: Token) -> Clause:
         if len(expression.split()) != 5:
             self.fail("cron_fields", expression.start_pos, found=str(len(expression.split())))
-        return "frequency", Cron(str(expression)), meta.start_pos
+        return "frequency", statements.Cron(str(expression)), meta.start_pos
 
     def events(self, *events: Token) -> tuple[str, ...]:
         return self._events(events)
 
     @v_args(meta=True, inline=True)
     def on_dml(self, meta: Any, events: tuple[str, ...], tables: tuple[str, ...]) -> Clause:
-        return "frequency", OnDml(events, tables), meta.start_pos
+        return "frequency", statements.OnDml(events, tables), meta.start_pos
 
     def period(self, count: Token, unit: Token) -> tuple[int, str]:
         digits = count.strip()
@@ -98,9 +83,9 @@ class QueryRules(Rules):
             self.fail("bad_period", count.start_pos, found=repr(str(count)))
         return int(digits), unit.upper().rstrip("S")
 
-    def target(self, kind: str | None, name: Token) -> DestinationRef:
+    def target(self, kind: str | None, name: Token) -> statements.DestinationRef:
         self._not_a_clause(name)
-        return DestinationRef(str(name), kind)
+        return statements.DestinationRef(str(name), kind)
 
     def _not_a_clause(self, name: Token) -> None:
         """An error where a name is forgotten, so that the word of the next clause would be taken for it."""
@@ -109,22 +94,22 @@ class QueryRules(Rules):
             self.fail("reserved_name", name.start_pos, found=f"'{name}'")
 
     @v_args(meta=True, inline=True)
-    def destination(self, meta: Any, *targets: DestinationRef) -> Clause:
+    def destination(self, meta: Any, *targets: statements.DestinationRef) -> Clause:
         return "DESTINATION", targets, meta.start_pos
 
     @v_args(meta=True, inline=True)
     def no_destination(self, meta: Any) -> Clause:
         return "DESTINATION", (), meta.start_pos
 
-    def point(self, word: Token, version: Token | None = None) -> StartFrom:
-        return StartFrom(word.upper(), None if version is None else int(version))
+    def point(self, word: Token, version: Token | None = None) -> statements.StartFrom:
+        return statements.StartFrom(word.upper(), None if version is None else int(version))
 
     @v_args(meta=True, inline=True)
-    def start_from(self, meta: Any, point: StartFrom) -> Clause:
+    def start_from(self, meta: Any, point: statements.StartFrom) -> Clause:
         return "START FROM", point, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def options(self, meta: Any, options: Options) -> Clause:
+    def options(self, meta: Any, options: statements.Options) -> Clause:
         return "WITH", tuple((name.lower(), value) for name, value in options), meta.start_pos
 
     # ------------------------------------------------------------ statements
@@ -156,20 +141,20 @@ class QueryRules(Rules):
         name: Token,
         clauses: dict[str, Any],
         query: tuple[str, int],
-    ) -> CreateContinuousQuery:
+    ) -> statements.CreateContinuousQuery:
         self._not_a_clause(name)
         if or_replace and if_not_exists:
             self.fail("replace_and_exists", name.start_pos)
         text, offset = query
-        return CreateContinuousQuery(
+        return statements.CreateContinuousQuery(
             name=str(name),
             query=text,
             primary_key=clauses.get("PRIMARY KEY"),
             mode=clauses.get("mode", "TRANSACTIONAL"),
             markers=clauses.get("DELTA", _ALL_MARKERS),
-            when=clauses.get("frequency", OnCommit()),
+            when=clauses.get("frequency", statements.OnCommit()),
             destinations=clauses.get("DESTINATION", ()),
-            start=clauses.get("START FROM", StartFrom()),
+            start=clauses.get("START FROM", statements.StartFrom()),
             options=clauses.get("WITH", ()),
             or_replace=bool(or_replace),
             if_not_exists=bool(if_not_exists),
@@ -179,7 +164,7 @@ class QueryRules(Rules):
     def pause(self) -> dict[str, Any]:
         return {"action": "PAUSE"}
 
-    def resume(self, point: StartFrom | None) -> dict[str, Any]:
+    def resume(self, point: statements.StartFrom | None) -> dict[str, Any]:
         return {"action": "RESUME", "start": point}
 
     def settings(self, *clauses: Clause) -> dict[str, Any]:
@@ -187,7 +172,7 @@ class QueryRules(Rules):
             if name == "COMPUTE" and value[0] is not None:
                 self.fail("alter_mode", offset, mode=value[0])
         found = self.clauses(*clauses)
-        when: When | None = found.get("frequency")
+        when: statements.When | None = found.get("frequency")
         return {
             "action": "SET",
             "when": when,
@@ -199,11 +184,13 @@ class QueryRules(Rules):
     def redefine(self, text: Token) -> dict[str, Any]:
         return {"action": "AS", "query": self.slice(text), "query_offset": text.start_pos or 0}
 
-    def alter_query(self, name: Token, change: dict[str, Any]) -> AlterContinuousQuery:
-        return AlterContinuousQuery(str(name), **change)
+    def alter_query(self, name: Token, change: dict[str, Any]) -> statements.AlterContinuousQuery:
+        return statements.AlterContinuousQuery(str(name), **change)
 
-    def refresh_query(self, name: Token) -> RefreshContinuousQuery:
-        return RefreshContinuousQuery(str(name))
+    def refresh_query(self, name: Token) -> statements.RefreshContinuousQuery:
+        return statements.RefreshContinuousQuery(str(name))
 
-    def drop_query(self, if_exists: bool | None, name: Token, cascade: bool | None) -> DropContinuousQuery:
-        return DropContinuousQuery(str(name), bool(if_exists), bool(cascade))
+    def drop_query(
+        self, if_exists: bool | None, name: Token, cascade: bool | None
+    ) -> statements.DropContinuousQuery:
+        return statements.DropContinuousQuery(str(name), bool(if_exists), bool(cascade))

@@ -6,23 +6,14 @@ from typing import Any
 
 from lark import Token, v_args
 
+from cq_engine.grammar import statements
 from cq_engine.grammar.column_types import INTERVAL_FIELDS, type_problem
 from cq_engine.grammar.names import quote_name, string_literal
 from cq_engine.grammar.rules import Clause, Rules
-from cq_engine.grammar.statements import (
-    AlterTable,
-    CheckConstraints,
-    ColumnSpec,
-    CompactTable,
-    CreateTable,
-    DropTable,
-    ForeignKeySpec,
-    Options,
-    PrimaryKeySpec,
-    Vacuum,
-)
 
-Element = tuple[ColumnSpec | None, PrimaryKeySpec | None, ForeignKeySpec | None, int]
+Element = tuple[
+    statements.ColumnSpec | None, statements.PrimaryKeySpec | None, statements.ForeignKeySpec | None, int
+]
 """What one element of a column list says, and its offset. A column may carry constraints."""
 
 
@@ -114,7 +105,7 @@ class TableRules(Rules):
     @v_args(meta=True, inline=True)
     def table_key(self, meta: Any, name: Clause | None, columns: tuple[str, ...], *traits: Clause) -> Element:
         enforced, rely = self._traits(traits, enforced=True)
-        key = PrimaryKeySpec(columns, enforced, rely, None if name is None else name[1])
+        key = statements.PrimaryKeySpec(columns, enforced, rely, None if name is None else name[1])
         return None, key, None, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -129,7 +120,7 @@ class TableRules(Rules):
     ) -> Element:
         enforced, rely = self._traits(traits, enforced=False)
         constraint = None if name is None else name[1]
-        key = ForeignKeySpec(columns, str(table), ref_columns or (), constraint, enforced, rely)
+        key = statements.ForeignKeySpec(columns, str(table), ref_columns or (), constraint, enforced, rely)
         return None, None, key, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -160,12 +151,14 @@ class TableRules(Rules):
         primary = foreign = None
         if "PRIMARY KEY" in found:
             enforced, rely = self._traits(tuple(traits["PRIMARY KEY"]), enforced=True)
-            primary = PrimaryKeySpec((column,), enforced, rely, names["PRIMARY KEY"])
+            primary = statements.PrimaryKeySpec((column,), enforced, rely, names["PRIMARY KEY"])
         if "REFERENCES" in found:
             table, ref_columns = found["REFERENCES"]
             enforced, rely = self._traits(tuple(traits["REFERENCES"]), enforced=False)
-            foreign = ForeignKeySpec((column,), table, ref_columns, names["REFERENCES"], enforced, rely)
-        spec = ColumnSpec(column, kind, "NOT NULL" not in found, found.get("COMMENT"))
+            foreign = statements.ForeignKeySpec(
+                (column,), table, ref_columns, names["REFERENCES"], enforced, rely
+            )
+        spec = statements.ColumnSpec(column, kind, "NOT NULL" not in found, found.get("COMMENT"))
         return spec, primary, foreign, meta.start_pos
 
     def elements(self, *elements: Element) -> tuple[Element, ...]:
@@ -174,7 +167,7 @@ class TableRules(Rules):
     # ------------------------------------------------------------ clauses and statements
 
     @v_args(meta=True, inline=True)
-    def table_options(self, meta: Any, options: Options) -> Clause:
+    def table_options(self, meta: Any, options: statements.Options) -> Clause:
         return "WITH", options, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -197,8 +190,8 @@ class TableRules(Rules):
         elements: tuple[Element, ...] | None,
         clauses: dict[str, Any],
         query: tuple[str, int] | None,
-    ) -> CreateTable:
-        primary: PrimaryKeySpec | None = None
+    ) -> statements.CreateTable:
+        primary: statements.PrimaryKeySpec | None = None
         for _, key, _, offset in elements or ():
             if key is not None and primary is not None:
                 self.fail("second_primary_key", offset, table=str(name))
@@ -206,7 +199,7 @@ class TableRules(Rules):
         columns = tuple(column for column, *_ in elements or () if column is not None)
         if not columns and query is None:
             self.fail("table_without_columns", name.end_pos, table=str(name))
-        return CreateTable(
+        return statements.CreateTable(
             name=str(name),
             columns=columns,
             primary_key=primary,
@@ -239,20 +232,20 @@ class TableRules(Rules):
     def rename(self, name: Token) -> dict[str, Any]:
         return {"action": "RENAME", "new_name": str(name)}
 
-    def alter_table(self, name: Token, change: dict[str, Any]) -> AlterTable:
-        return AlterTable(str(name), **change)
+    def alter_table(self, name: Token, change: dict[str, Any]) -> statements.AlterTable:
+        return statements.AlterTable(str(name), **change)
 
-    def drop_table(self, if_exists: bool | None, name: Token, cascade: bool | None) -> DropTable:
-        return DropTable(str(name), bool(if_exists), bool(cascade))
+    def drop_table(self, if_exists: bool | None, name: Token, cascade: bool | None) -> statements.DropTable:
+        return statements.DropTable(str(name), bool(if_exists), bool(cascade))
 
-    def compact_table(self, name: Token) -> CompactTable:
-        return CompactTable(str(name))
+    def compact_table(self, name: Token) -> statements.CompactTable:
+        return statements.CompactTable(str(name))
 
     def retain(self, count: Token, unit: Token) -> str:
         return f"{count} {unit.upper().rstrip('S')}"
 
-    def vacuum(self, name: Token | None, retain: str | None) -> Vacuum:
-        return Vacuum(None if name is None else str(name), retain)
+    def vacuum(self, name: Token | None, retain: str | None) -> statements.Vacuum:
+        return statements.Vacuum(None if name is None else str(name), retain)
 
-    def check_constraints(self, table: Token | None) -> CheckConstraints:
-        return CheckConstraints(None if table is None else str(table))
+    def check_constraints(self, table: Token | None) -> statements.CheckConstraints:
+        return statements.CheckConstraints(None if table is None else str(table))

@@ -6,45 +6,8 @@ import re
 from collections.abc import Iterable
 from functools import singledispatch
 
+from cq_engine.grammar import statements
 from cq_engine.grammar.names import quote_name, string_literal
-from cq_engine.grammar.statements import (
-    AlterContinuousQuery,
-    AlterTable,
-    Begin,
-    CheckConstraints,
-    ColumnSpec,
-    Commit,
-    CompactTable,
-    CopyInto,
-    CreateContinuousQuery,
-    CreateFunction,
-    CreateTable,
-    Cron,
-    Describe,
-    DestinationRef,
-    Dml,
-    DropContinuousQuery,
-    DropFunction,
-    DropTable,
-    EveryInterval,
-    Explain,
-    ForeignKeySpec,
-    OnCommit,
-    OnDemand,
-    OnDml,
-    Options,
-    PrimaryKeySpec,
-    Query,
-    RefreshContinuousQuery,
-    Rollback,
-    SetOption,
-    Show,
-    StartFrom,
-    StartWithPeriod,
-    Statement,
-    Vacuum,
-    When,
-)
 
 __all__ = ["format_statement", "format_when"]
 
@@ -54,13 +17,13 @@ _PLAIN_VALUE = re.compile(r"[\w.+-]+")
 
 
 @singledispatch
-def format_statement(statement: Statement) -> str:
+def format_statement(statement: statements.Statement) -> str:
     """The text of `statement`, without a semicolon; `parse` of it gives an equal statement."""
     raise TypeError(f"no format for {type(statement).__name__}")
 
 
 @singledispatch
-def format_when(when: When) -> str:
+def format_when(when: statements.When) -> str:
     """The text of a frequency, as it stands after COMPUTE."""
     raise TypeError(f"no format for {type(when).__name__}")
 
@@ -69,7 +32,7 @@ def format_when(when: When) -> str:
 
 
 @format_statement.register
-def _create_query(statement: CreateContinuousQuery) -> str:
+def _create_query(statement: statements.CreateContinuousQuery) -> str:
     head = "CREATE OR REPLACE" if statement.or_replace else "CREATE"
     exists = "IF NOT EXISTS " if statement.if_not_exists else ""
     lines = [f"{head} CONTINUOUS QUERY {exists}{quote_name(statement.name)}"]
@@ -78,7 +41,7 @@ def _create_query(statement: CreateContinuousQuery) -> str:
     lines.append(f"  COMPUTE {statement.mode} {_delta(statement.markers)} {format_when(statement.when)}")
     if statement.destinations:
         lines.append(f"  DESTINATION {_destinations(statement.destinations)}")
-    if statement.start != StartFrom():
+    if statement.start != statements.StartFrom():
         lines.append(f"  START FROM {_point(statement.start)}")
     if statement.options:
         lines.append(f"  WITH {_options(statement.options)}")
@@ -86,7 +49,7 @@ def _create_query(statement: CreateContinuousQuery) -> str:
 
 
 @format_statement.register
-def _alter_query(statement: AlterContinuousQuery) -> str:
+def _alter_query(statement: statements.AlterContinuousQuery) -> str:
     text = f"ALTER CONTINUOUS QUERY {quote_name(statement.name)} {statement.action}"
     if statement.start is not None:
         text += f" FROM {_point(statement.start)}"
@@ -106,42 +69,42 @@ def _alter_query(statement: AlterContinuousQuery) -> str:
 
 
 @format_statement.register
-def _refresh_query(statement: RefreshContinuousQuery) -> str:
+def _refresh_query(statement: statements.RefreshContinuousQuery) -> str:
     return f"REFRESH CONTINUOUS QUERY {quote_name(statement.name)}"
 
 
 @format_statement.register
-def _drop_query(statement: DropContinuousQuery) -> str:
+def _drop_query(statement: statements.DropContinuousQuery) -> str:
     return f"DROP CONTINUOUS QUERY {_format_drop(statement)}"
 
 
 @format_when.register
-def _on_commit(_: OnCommit) -> str:
+def _on_commit(_: statements.OnCommit) -> str:
     return "ON COMMIT"
 
 
 @format_when.register
-def _on_demand(_: OnDemand) -> str:
+def _on_demand(_: statements.OnDemand) -> str:
     return "ON DEMAND"
 
 
 @format_when.register
-def _every(when: EveryInterval) -> str:
+def _every(when: statements.EveryInterval) -> str:
     return f"EVERY INTERVAL '{when.count}' {when.unit}"
 
 
 @format_when.register
-def _start_with_period(when: StartWithPeriod) -> str:
+def _start_with_period(when: statements.StartWithPeriod) -> str:
     return f"START {string_literal(when.start)} WITH PERIOD {when.count} {when.unit}"
 
 
 @format_when.register
-def _cron(when: Cron) -> str:
+def _cron(when: statements.Cron) -> str:
     return f"CRON {string_literal(when.expression)}"
 
 
 @format_when.register
-def _on_dml(when: OnDml) -> str:
+def _on_dml(when: statements.OnDml) -> str:
     return f"ON {' OR '.join(when.events)} TO {', '.join(map(quote_name, when.tables))}"
 
 
@@ -149,7 +112,7 @@ def _on_dml(when: OnDml) -> str:
 
 
 @format_statement.register
-def _create_table(statement: CreateTable) -> str:
+def _create_table(statement: statements.CreateTable) -> str:
     exists = "IF NOT EXISTS " if statement.if_not_exists else ""
     text = f"CREATE TABLE {exists}{quote_name(statement.name)}"
     elements = [_column(column) for column in statement.columns]
@@ -168,7 +131,7 @@ def _create_table(statement: CreateTable) -> str:
 
 
 @format_statement.register
-def _alter_table(statement: AlterTable) -> str:
+def _alter_table(statement: statements.AlterTable) -> str:
     text = f"ALTER TABLE {quote_name(statement.name)} "
     if statement.action == "ADD COLUMNS":
         return f"{text}ADD COLUMNS ({', '.join(map(_column, statement.columns))})"
@@ -180,35 +143,35 @@ def _alter_table(statement: AlterTable) -> str:
 
 
 @format_statement.register
-def _drop_table(statement: DropTable) -> str:
+def _drop_table(statement: statements.DropTable) -> str:
     return f"DROP TABLE {_format_drop(statement)}"
 
 
 @format_statement.register
-def _compact_table(statement: CompactTable) -> str:
+def _compact_table(statement: statements.CompactTable) -> str:
     return f"COMPACT TABLE {quote_name(statement.name)}"
 
 
 @format_statement.register
-def _vacuum(statement: Vacuum) -> str:
+def _vacuum(statement: statements.Vacuum) -> str:
     name = "" if statement.name is None else f" {quote_name(statement.name)}"
     return f"VACUUM{name}" + (f" RETAIN {statement.retain}" if statement.retain else "")
 
 
 @format_statement.register
-def _check_constraints(statement: CheckConstraints) -> str:
+def _check_constraints(statement: statements.CheckConstraints) -> str:
     return "CHECK CONSTRAINTS" + ("" if statement.table is None else f" ON {quote_name(statement.table)}")
 
 
 @format_statement.register
-def _create_function(statement: CreateFunction) -> str:
+def _create_function(statement: statements.CreateFunction) -> str:
     head = "CREATE OR REPLACE" if statement.or_replace else "CREATE"
     exists = "IF NOT EXISTS " if statement.if_not_exists else ""
     return f"{head} FUNCTION {exists}{quote_name(statement.name)}{statement.definition}"
 
 
 @format_statement.register
-def _drop_function(statement: DropFunction) -> str:
+def _drop_function(statement: statements.DropFunction) -> str:
     return f"DROP FUNCTION {'IF EXISTS ' if statement.if_exists else ''}{quote_name(statement.name)}"
 
 
@@ -216,17 +179,17 @@ def _drop_function(statement: DropFunction) -> str:
 
 
 @format_statement.register
-def _dml(statement: Dml) -> str:
+def _dml(statement: statements.Dml) -> str:
     return statement.text
 
 
 @format_statement.register
-def _query(statement: Query) -> str:
+def _query(statement: statements.Query) -> str:
     return statement.text
 
 
 @format_statement.register
-def _copy_into(statement: CopyInto) -> str:
+def _copy_into(statement: statements.CopyInto) -> str:
     text = f"COPY INTO {quote_name(statement.table)}"
     if statement.columns:
         text += f" {_columns(statement.columns)}"
@@ -237,17 +200,17 @@ def _copy_into(statement: CopyInto) -> str:
 
 
 @format_statement.register
-def _begin(_: Begin) -> str:
+def _begin(_: statements.Begin) -> str:
     return "BEGIN"
 
 
 @format_statement.register
-def _commit(_: Commit) -> str:
+def _commit(_: statements.Commit) -> str:
     return "COMMIT"
 
 
 @format_statement.register
-def _rollback(_: Rollback) -> str:
+def _rollback(_: statements.Rollback) -> str:
     return "ROLLBACK"
 
 
@@ -255,18 +218,18 @@ def _rollback(_: Rollback) -> str:
 
 
 @format_statement.register
-def _show(statement: Show) -> str:
+def _show(statement: statements.Show) -> str:
     return f"SHOW {statement.what}" + ("" if statement.name is None else f" FOR {quote_name(statement.name)}")
 
 
 @format_statement.register
-def _describe(statement: Describe) -> str:
+def _describe(statement: statements.Describe) -> str:
     kind = "" if statement.kind is None else f"{statement.kind} "
     return f"DESCRIBE {kind}{quote_name(statement.name)}"
 
 
 @format_statement.register
-def _explain(statement: Explain) -> str:
+def _explain(statement: statements.Explain) -> str:
     if statement.name is not None:
         analyze = "ANALYZE " if statement.analyze else ""
         how = "" if statement.format == "TEXT" else f"(FORMAT {statement.format}) "
@@ -275,7 +238,7 @@ def _explain(statement: Explain) -> str:
 
 
 @format_statement.register
-def _set_option(statement: SetOption) -> str:
+def _set_option(statement: statements.SetOption) -> str:
     name = ".".join(map(quote_name, statement.name.split(".")))
     plain = _PLAIN_VALUE.fullmatch(statement.value)
     return f"SET {name} = {statement.value if plain else string_literal(statement.value)}"
@@ -293,15 +256,15 @@ def _delta(markers: Iterable[str]) -> str:
     return " ".join([*words, "DELTA"] if len(words) < len(_EVENTS) else ["DELTA"])
 
 
-def _destinations(destinations: Iterable[DestinationRef]) -> str:
+def _destinations(destinations: Iterable[statements.DestinationRef]) -> str:
     return ", ".join((f"{d.kind} " if d.kind else "") + quote_name(d.name) for d in destinations)
 
 
-def _point(start: StartFrom) -> str:
+def _point(start: statements.StartFrom) -> str:
     return start.point if start.version is None else f"{start.point} {start.version}"
 
 
-def _options(options: Options) -> str:
+def _options(options: statements.Options) -> str:
     parts = []
     for name, value in options:
         plain = all(_PLAIN_OPTION.fullmatch(part) for part in name.split("."))
@@ -309,12 +272,12 @@ def _options(options: Options) -> str:
     return f"({', '.join(parts)})"
 
 
-def _format_drop(statement: DropTable | DropContinuousQuery) -> str:
+def _format_drop(statement: statements.DropTable | statements.DropContinuousQuery) -> str:
     exists = "IF EXISTS " if statement.if_exists else ""
     return f"{exists}{quote_name(statement.name)}{' CASCADE' if statement.cascade else ''}"
 
 
-def _column(column: ColumnSpec) -> str:
+def _column(column: statements.ColumnSpec) -> str:
     text = f"{quote_name(column.name)} {column.type}"
     if not column.nullable:
         text += " NOT NULL"
@@ -325,12 +288,12 @@ def _constraint(name: str | None) -> str:
     return "" if name is None else f"CONSTRAINT {quote_name(name)} "
 
 
-def _primary_key(key: PrimaryKeySpec) -> str:
+def _primary_key(key: statements.PrimaryKeySpec) -> str:
     text = f"{_constraint(key.name)}PRIMARY KEY {_columns(key.columns)}"
     return text + ("" if key.enforced else " NOT ENFORCED") + (" RELY" if key.rely else "")
 
 
-def _foreign_key(key: ForeignKeySpec) -> str:
+def _foreign_key(key: statements.ForeignKeySpec) -> str:
     text = (
         f"{_constraint(key.name)}FOREIGN KEY {_columns(key.columns)} REFERENCES {quote_name(key.references)}"
     )

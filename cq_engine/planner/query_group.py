@@ -18,21 +18,11 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.functions import conjuncts, only_where
 from cq_engine.algebra.lowering.lowered import Lowered
 from cq_engine.algebra.names import Names
-from cq_engine.algebra.nodes import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Join,
-    Node,
-    OuterJoin,
-    Project,
-    Scan,
-    SemiJoin,
-    column,
-)
+from cq_engine.algebra.nodes import Node, column
 from cq_engine.catalog.model import MEMBER, Table
 from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import Compiled, Types, assemble, lowered_query
@@ -73,17 +63,17 @@ def constant_places(lowered: Lowered, literals: Sequence[Constant], types: Types
 
 def _conditions(node: Node) -> Iterable[tuple[Node, exp.Expr]]:
     """The conditions through which a member can be carried to the result, with the node that has their columns."""
-    if isinstance(node, Filter):
+    if isinstance(node, nodes.Filter):
         yield node.input, node.condition
         yield from _conditions(node.input)
-    elif isinstance(node, Join):
+    elif isinstance(node, nodes.Join):
         for condition in node.conditions:
             yield node, condition
         for each in node.inputs:
             yield from _conditions(each)
-    elif isinstance(node, (Project, Aggregate, Distinct)):
+    elif isinstance(node, (nodes.Project, nodes.Aggregate, nodes.Distinct)):
         yield from _conditions(node.input)
-    elif isinstance(node, SemiJoin) or (isinstance(node, OuterJoin) and node.kind == "LEFT"):
+    elif isinstance(node, nodes.SemiJoin) or (isinstance(node, nodes.OuterJoin) and node.kind == "LEFT"):
         yield from _conditions(node.left)
 
 
@@ -166,7 +156,7 @@ def compile_members(
         raise NotGrouped("no condition has a constant")
     member = names.fresh("member")
     shown = (*((name, column(name)) for name in lowered.outputs), (member, column(carried.member)))
-    whole = replace(lowered, node=Project(node, shown), outputs=(*lowered.outputs, member))
+    whole = replace(lowered, node=nodes.Project(node, shown), outputs=(*lowered.outputs, member))
     tables = {**sources, constants.name: constants}
     wide = (*columns, Column(MEMBER, "bigint"))
     declared = None if key is None else (MEMBER, *key)
@@ -229,19 +219,19 @@ class _Carrier:
         raise NotGrouped(f"{type(node).__name__} above a constant")
 
     @_carry.register
-    def _project(self, node: Project, above: frozenset[int]) -> tuple[Node, _Carried]:
+    def _project(self, node: nodes.Project, above: frozenset[int]) -> tuple[Node, _Carried]:
         below, carried = self.below(node.input, above)
         kept = tuple((name, column(name)) for name in self.needed(carried, above))
-        return Project(below, (*node.items, *kept)), carried
+        return nodes.Project(below, (*node.items, *kept)), carried
 
     @_carry.register
-    def _distinct(self, node: Distinct, above: frozenset[int]) -> tuple[Node, _Carried]:
+    def _distinct(self, node: nodes.Distinct, above: frozenset[int]) -> tuple[Node, _Carried]:
         below, carried = self.below(node.input, above)
         return replace(node, input=below), carried
 
-    @_carry.register(SemiJoin)
-    @_carry.register(OuterJoin)
-    def _left(self, node: SemiJoin | OuterJoin, above: frozenset[int]) -> tuple[Node, _Carried]:
+    @_carry.register(nodes.SemiJoin)
+    @_carry.register(nodes.OuterJoin)
+    def _left(self, node: nodes.SemiJoin | nodes.OuterJoin, above: frozenset[int]) -> tuple[Node, _Carried]:
         below, carried = self.below(node.left, above)
         return replace(node, left=below), carried
 
@@ -262,15 +252,15 @@ class _Carrier:
         return (carried.member, *(carried.constants[number] for number in sorted(above)))
 
     @_carry.register
-    def _filter(self, node: Filter, above: frozenset[int]) -> tuple[Node, _Carried]:
+    def _filter(self, node: nodes.Filter, above: frozenset[int]) -> tuple[Node, _Carried]:
         own = self.used(node.condition)
         below, carried = self.carry(node.input, above | own)
         if carried is not None:
-            return Filter(below, self.over(node.condition, carried)), carried
+            return nodes.Filter(below, self.over(node.condition, carried)), carried
         return self.join_constants([node], [], above)
 
     @_carry.register
-    def _join(self, node: Join, above: frozenset[int]) -> tuple[Node, _Carried]:
+    def _join(self, node: nodes.Join, above: frozenset[int]) -> tuple[Node, _Carried]:
         return self.join_constants(list(node.inputs), list(node.conditions), above)
 
     def join_constants(
@@ -291,11 +281,11 @@ class _Carrier:
         else:
             scan_node, carried = self.scan(above | own)
             bare.append(scan_node)
-        return Join(tuple(bare), tuple(self.over(c, carried) for c in conditions)), carried
+        return nodes.Join(tuple(bare), tuple(self.over(c, carried) for c in conditions)), carried
 
     def strip(self, node: Node) -> tuple[Node, list[exp.Expr]]:
         """The input of a join without the filters on top of it that have constants, and their conditions."""
-        if not isinstance(node, Filter):
+        if not isinstance(node, nodes.Filter):
             return node, []
         below, moved = self.strip(node.input)
         parts = conjuncts(node.condition)
@@ -304,14 +294,14 @@ class _Carrier:
         if not kept:
             return below, moved
         whole = below is node.input and len(kept) == len(parts)
-        return (node if whole else Filter(below, exp.and_(*kept))), moved
+        return (node if whole else nodes.Filter(below, exp.and_(*kept))), moved
 
-    def scan(self, used: frozenset[int]) -> tuple[Scan, _Carried]:
+    def scan(self, used: frozenset[int]) -> tuple[nodes.Scan, _Carried]:
         """The table of constants, with the columns in `used`."""
         member = self.names.fresh("member")
         columns = {number: self.names.fresh("constant") for number in sorted(used)}
         fields = ((member, MEMBER), *((name, f"c{number}") for number, name in columns.items()))
-        return Scan(self.table.name, fields), _Carried(member, columns)
+        return nodes.Scan(self.table.name, fields), _Carried(member, columns)
 
     def over(self, condition: exp.Expr, carried: _Carried) -> exp.Expr:
         """The condition with the constants' columns in the place of the literals."""
@@ -323,7 +313,7 @@ class _Carrier:
         return condition.copy().transform(replaced)
 
     @_carry.register
-    def _aggregate(self, node: Aggregate, above: frozenset[int]) -> tuple[Node, _Carried]:
+    def _aggregate(self, node: nodes.Aggregate, above: frozenset[int]) -> tuple[Node, _Carried]:
         below, carried = self.below(node.input, above)
         if node.scalar:
             return self.scalar(node, below, carried, above)
@@ -336,14 +326,14 @@ class _Carrier:
         return replace(node, input=below, keys=(*keys, *node.keys)), _Carried(member, constants)
 
     def scalar(
-        self, node: Aggregate, below: Node, carried: _Carried, above: frozenset[int]
+        self, node: nodes.Aggregate, below: Node, carried: _Carried, above: frozenset[int]
     ) -> tuple[Node, _Carried]:
         """A scalar aggregate has one row for every member, also for those without rows."""
         everyone, outer = self.scan(above)
         there = self.names.fresh("there")
-        padded = OuterJoin(
+        padded = nodes.OuterJoin(
             everyone,
-            Project(below, (*((n, column(n)) for n in below.columns), (there, exp.Literal.number(1)))),
+            nodes.Project(below, (*((n, column(n)) for n in below.columns), (there, exp.Literal.number(1)))),
             "LEFT",
             (exp.EQ(this=column(outer.member), expression=column(carried.member)),),
         )
@@ -355,4 +345,4 @@ class _Carrier:
             *((name, column(outer.constants[number])) for number, name in constants.items()),
         )
         functions = tuple((name, only_where(call, present)) for name, call in node.functions)
-        return Aggregate(padded, keys, functions, of=node.of), _Carried(member, constants)
+        return nodes.Aggregate(padded, keys, functions, of=node.of), _Carried(member, constants)

@@ -7,18 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.emit import Emitter
-from cq_engine.algebra.nodes import (
-    FROM,
-    TO,
-    VERSION,
-    WEIGHT,
-    Changes,
-    Given,
-    History,
-    Node,
-    StateRows,
-)
+from cq_engine.algebra.nodes import FROM, TO, VERSION, WEIGHT, Node
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
@@ -101,15 +92,15 @@ class IntervalBinder:
         )
 
     def __call__(self, leaf: Node) -> str:
-        if isinstance(leaf, Changes):
+        if isinstance(leaf, nodes.Changes):
             return select_fields(
                 leaf.scan.fields, self._changes(leaf.scan.table), (ROW_VERSION, VERSION), (ROW_WEIGHT, WEIGHT)
             )
-        if isinstance(leaf, History):
+        if isinstance(leaf, nodes.History):
             return select_fields(leaf.scan.fields, self._history(leaf), (ROW_FROM, FROM), (ROW_TO, TO))
-        if isinstance(leaf, Given):
+        if isinstance(leaf, nodes.Given):
             return self._input_name(leaf)
-        assert isinstance(leaf, StateRows)
+        assert isinstance(leaf, nodes.StateRows)
         return select_fields(
             tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
         )
@@ -121,38 +112,38 @@ class IntervalBinder:
 
     def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""
-        if isinstance(leaf, Changes):
+        if isinstance(leaf, nodes.Changes):
             log = self._log(leaf.scan.table)
             rows = None if log is None else log.changes
             return select_rows(
                 rows, self.tables[leaf.scan.table], [s for _, s in leaf.scan.fields], ROW_VERSION, ROW_WEIGHT
             )
-        if isinstance(leaf, History):
+        if isinstance(leaf, nodes.History):
             table = self.tables[leaf.scan.table]
             return select_rows(
                 self._history_rows(leaf), table, [s for _, s in leaf.scan.fields], ROW_FROM, ROW_TO
             )
-        if isinstance(leaf, Given):
+        if isinstance(leaf, nodes.Given):
             if leaf.name not in self._input_rows:
                 return None
             rows, columns = self._input_rows[leaf.name]
             return number_columns(rows, columns)
-        assert isinstance(leaf, StateRows)
+        assert isinstance(leaf, nodes.StateRows)
         table = self.states[leaf.label]
         return select_rows(self._wanted_state(leaf), table, [c.name for c in table.columns])
 
-    def bind_frame(self, leaf: Given, rows: DataFrame) -> None:
+    def bind_frame(self, leaf: nodes.Given, rows: DataFrame) -> None:
         """Binds rows that were computed before; `rows` have the leaf's columns by position."""
         name = self._names["input", leaf.name] = fresh_name(leaf.name)
         self.relations[name] = rows.toDF(*leaf.columns)
 
-    def bind_rows(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+    def bind_rows(self, leaf: nodes.Given, rows: pa.Table, columns: Sequence[Column]) -> None:
         """Likewise; `columns` are those of `rows`."""
         self._keys.give(leaf.name, rows)
         self._input_rows[leaf.name] = (rows, tuple(columns))
         self._names.pop(("input", leaf.name), None)
 
-    def _input_name(self, leaf: Given) -> str:
+    def _input_name(self, leaf: nodes.Given) -> str:
         if ("input", leaf.name) not in self._names:
             rows, columns = self._input_rows[leaf.name]
             self.bind_frame(leaf, self.reader.frame(rows, columns).coalesce(1))
@@ -228,7 +219,7 @@ class IntervalBinder:
 
     # ------------------------------------------------------------ histories
 
-    def _version_rows(self, leaf: History) -> tuple[tuple[object, ...], pa.Table | None]:
+    def _version_rows(self, leaf: nodes.History) -> tuple[tuple[object, ...], pa.Table | None]:
         """The row versions that a leaf wants, where the driver can have them: physical columns, `ROW_FROM`, `ROW_TO`.
 
         Before them a key that is the same for leaves with the same rows.
@@ -249,21 +240,21 @@ class IntervalBinder:
                 self._known_rows[key] = filter_rows(row_versions(log, base, self.undo), wanted)
         return key, self._known_rows[key]
 
-    def _history_rows(self, leaf: History) -> pa.Table | None:
+    def _history_rows(self, leaf: nodes.History) -> pa.Table | None:
         return self._gather_rows(leaf) if leaf.among else self._version_rows(leaf)[1]
 
-    def _gather_rows(self, leaf: History) -> pa.Table | None:
+    def _gather_rows(self, leaf: nodes.History) -> pa.Table | None:
         """The versions of rows that change and of rows that a group of filters wants, each once."""
         key = ("gathered", id(leaf))
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
-            groups = [self._version_rows(History(leaf.scan, filters))[1] for filters in leaf.among]
+            groups = [self._version_rows(nodes.History(leaf.scan, filters))[1] for filters in leaf.among]
             found = [rows for rows in groups if rows is not None]
             known = log is not None and self.undo and len(found) == len(groups)
             self._known_rows[key] = unite([log.moving, *found], log.table) if known and log else None
         return self._known_rows[key]
 
-    def _history(self, leaf: History) -> str:
+    def _history(self, leaf: nodes.History) -> str:
         assert not leaf.among, "a plan for rows that the driver has"
         table = self.tables[leaf.scan.table]
         key, versions = self._version_rows(leaf)
@@ -322,13 +313,13 @@ class IntervalBinder:
 
     # ------------------------------------------------------------ states
 
-    def _state_restrict(self, leaf: StateRows) -> Restrict:
+    def _state_restrict(self, leaf: nodes.StateRows) -> Restrict:
         table = self.states[leaf.label]
         return self._keys.restrict(
             table, leaf.filters, tuple(zip(leaf.names, (c.name for c in table.columns)))
         )
 
-    def _wanted_state(self, leaf: StateRows) -> pa.Table | None:
+    def _wanted_state(self, leaf: nodes.StateRows) -> pa.Table | None:
         """The rows of a state that a leaf wants, where the driver can have them."""
         key = ("state", id(leaf))
         if key not in self._known_rows:
@@ -340,7 +331,7 @@ class IntervalBinder:
                 self._known_rows[key] = rows
         return self._known_rows[key]
 
-    def _state(self, leaf: StateRows) -> str:
+    def _state(self, leaf: nodes.StateRows) -> str:
         name = self._names.get(("state", leaf.label, id(leaf)))
         if name is not None:
             return name

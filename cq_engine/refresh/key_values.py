@@ -15,17 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.lineage import lineage
-from cq_engine.algebra.nodes import (
-    Changes,
-    Empty,
-    Filter,
-    Given,
-    History,
-    Node,
-    RuntimeFilter,
-    Scan,
-)
+from cq_engine.algebra.nodes import Node, RuntimeFilter
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
@@ -58,7 +50,7 @@ class Wanted(NamedTuple):
 class _Rows(NamedTuple):
     """Rows of a table, whose columns a scan names."""
 
-    scan: Scan
+    scan: nodes.Scan
     table: VersionedTable
     rows: pa.Table
 
@@ -89,7 +81,7 @@ class KeyValues:
         self,
         tables: Mapping[str, VersionedTable],
         log: Callable[[str], UncompactedLog | None],
-        versions: Callable[[History], pa.Table | None],
+        versions: Callable[[nodes.History], pa.Table | None],
         reduce: Callable[[VersionedTable, Restrict], Restrict],
         remaining: Callable[[VersionedTable, str, RuntimeFilter, int], pa.Array | None],
         limits: Limits,
@@ -162,13 +154,13 @@ class KeyValues:
         return self._known[key]
 
     def _find_values(self, node: Node, name: str) -> pa.Array | None:
-        if isinstance(node, (Changes, History, Filter)):
+        if isinstance(node, (nodes.Changes, nodes.History, nodes.Filter)):
             rows = self._rows(node)
             if rows is not None:
                 return _distinct(rows.column(name))
-        if isinstance(node, Given):
+        if isinstance(node, nodes.Given):
             return self._given_values(node, name)
-        if isinstance(node, Empty):
+        if isinstance(node, nodes.Empty):
             return pa.nulls(0)
         step = lineage(node, name)
         if step is None:
@@ -179,25 +171,25 @@ class KeyValues:
             values = next((each for each in others if each is not None), None)
         return _with_null(values) if step.padded and values is not None else values
 
-    def _given_values(self, node: Given, name: str) -> pa.Array | None:
+    def _given_values(self, node: nodes.Given, name: str) -> pa.Array | None:
         rows = self._given.get(node.name)
         return None if rows is None else _distinct(rows.column(node.names.index(name)))
 
     def _rows(self, node: Node) -> _Rows | None:
         """Of change rows or row versions, filtered; None for other nodes and where the driver does not know them."""
-        if isinstance(node, Filter):
+        if isinstance(node, nodes.Filter):
             rows = self._rows(node.input)
             return None if rows is None else rows.filter(node.condition)
-        if isinstance(node, Changes):
+        if isinstance(node, nodes.Changes):
             log = self._log(node.scan.table)
             found = None if log is None else log.changes
-        elif isinstance(node, History):
+        elif isinstance(node, nodes.History):
             found = self._history_rows(node)
         else:
             return None
         return None if found is None else _Rows(node.scan, self._tables[node.scan.table], found)
 
-    def _history_rows(self, leaf: History) -> pa.Table | None:
+    def _history_rows(self, leaf: nodes.History) -> pa.Table | None:
         table = self._tables[leaf.scan.table]
         if leaf.filters and not self.restrict(table, leaf.filters, leaf.scan.fields):
             return None
