@@ -185,7 +185,10 @@ def _bounds(metadata: Any, place: int, convert: Callable[[Any], object]) -> tupl
             if statistics.has_null_count and statistics.num_values == 0:
                 continue  # only NULLs
             return None
-        least, most = statistics.min, statistics.max
+        try:
+            least, most = statistics.min, statistics.max
+        except OverflowError:  # a year after 9999
+            return None
         low = least if low is None or least < low else low
         high = most if high is None or most > high else high
     if low is None:

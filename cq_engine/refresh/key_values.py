@@ -24,6 +24,7 @@ from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type
 from cq_engine.refresh.conditions import is_compared, possible
 from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.rows import row_values
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["KeyValues", "contents"]
@@ -37,7 +38,7 @@ def contents(restrict: Restrict) -> tuple[tuple[str, Hashable], ...]:
 def _content(values: pa.Array) -> Hashable:
     if pa.types.is_integer(values.type):
         return values.null_count, np.sort(np.asarray(values.drop_null())).tobytes()
-    return frozenset(values.to_pylist())
+    return frozenset(row_values(pa.table({"values": values})))
 
 
 class Wanted(NamedTuple):

@@ -76,11 +76,20 @@ def _bounds(fragment: ds.ParquetFileFragment) -> dict[str, _Bounds]:
         if "." in name:
             continue
         chunks = [metadata.row_group(g).column(place).statistics for g in range(metadata.num_row_groups)]
-        ranges = [(s.min, s.max) if s is not None and s.has_min_max else (None, None) for s in chunks]
+        ranges = [_range(s) for s in chunks]
         if any(low is not None for low, _ in ranges):
             nulls = tuple(s is None or not s.has_null_count or s.null_count > 0 for s in chunks)
             found[name] = _Bounds(tuple(low for low, _ in ranges), tuple(high for _, high in ranges), nulls)
     return found
+
+
+def _range(statistics: Any) -> tuple[Any, Any]:
+    if statistics is None or not statistics.has_min_max:
+        return None, None
+    try:
+        return statistics.min, statistics.max
+    except OverflowError:  # a date or a time that Python does not have: a year after 9999
+        return None, None
 
 
 def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
@@ -90,7 +99,10 @@ def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
         return None
     if pa.types.is_integer(kind):
         return cast("Sequence[int]", np.unique(values.drop_null()))
-    return sorted(value for value in values.to_pylist() if value is not None)
+    try:
+        return sorted(value for value in values.to_pylist() if value is not None)
+    except OverflowError:
+        return None
 
 
 def _may_hold(bounds: _Bounds, group: int, values: Sequence[Any], nulls: bool) -> bool:

@@ -60,6 +60,8 @@ def test_statistics_are_json_values(tmp_path: Path) -> None:
         pa.array([b"a"]),
         pa.array([None, None], pa.int64()),
         pa.array([[1]]),
+        pa.array([3_000_000, 1], pa.date32()),  # the year 10183, which Python does not have
+        pa.array([300_000_000_000_000_000, 1], pa.timestamp("us", tz="UTC")),
     ],
 )
 def test_where_statistics_cannot_be_used_there_are_none(tmp_path: Path, column: pa.Array) -> None:

@@ -72,3 +72,13 @@ def test_few_groups_are_left(tmp_path: Path) -> None:
         left, shares = RowGroups(1_024).prune(ds.dataset(path, format="parquet"), {"k": pa.array(wanted)})
         assert left.to_table().num_rows == count
         assert shares == [count / 1_000]
+
+
+def test_days_and_times_that_python_lacks(tmp_path: Path) -> None:
+    """They have no bounds, and keep nobody from looking up the rows that have them."""
+    path = str(tmp_path / "rows.parquet")
+    days, times = pa.array([1, 3_000_000], pa.date32()), pa.array([1, 3 * 10**17], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"k": [1, 2], "day": days, "time": times}), path, row_group_size=1)
+    for restrict, count in (({"k": pa.array([2])}, 1), ({"day": days[1:]}, 2), ({"day": days[:1]}, 2)):
+        left, _ = RowGroups(1_024).prune(ds.dataset(path, format="parquet"), restrict)
+        assert left.to_table().num_rows == count
