@@ -7,7 +7,7 @@ space, since both can be read. Everything that is wrong is a CatalogError, excep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from cq_engine.catalog.graph import readers
@@ -300,11 +300,18 @@ def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, v
                 f"FOREIGN KEY of {table.name}: {mine} is {types[mine]}, {target.name}.{other} is {ref_types[other]}",
                 hint="give both the same type",
             )
-    name = spec.name or f"{table.name}_{'_'.join(columns)}_fkey"
-    if any(_same(key.name, name) for key in table.foreign_keys):
+    taken = {key.name.lower() for key in table.foreign_keys}
+    name = spec.name or _free_name(f"{table.name}_{'_'.join(columns)}_fkey", taken)
+    if name.lower() in taken:
         raise CatalogError(f"table {table.name} has a foreign key {name} already")
     key = ForeignKey(name, columns, target.name, ref_columns, spec.enforced, spec.rely, version)
     return replace(table, foreign_keys=(*table.foreign_keys, key))
+
+
+def _free_name(name: str, taken: Set[str]) -> str:
+    """The name, with a number where it is taken: the same columns may refer to several tables."""
+    names = (name, *(f"{name}{number}" for number in range(1, len(taken) + 1)))
+    return next(each for each in names if each.lower() not in taken)
 
 
 def _types(table: Table) -> dict[str, str]:

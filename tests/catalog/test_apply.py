@@ -77,6 +77,14 @@ class TestCreate:
         (key,) = find_table(create(CUSTOMER, ORDERS), "orders").foreign_keys
         assert key == ForeignKey("orders_customer_fkey", ("customer",), "Customer", ("Id",), False, True, 3)
 
+    def test_foreign_keys_of_the_same_columns_have_names_of_their_own(self) -> None:
+        keys = (ForeignKeySpec(("id",), "customer"), ForeignKeySpec(("id",), "orders"))
+        found = find_table(create(CUSTOMER, replace(ORDERS, foreign_keys=keys)), "orders").foreign_keys
+        assert [(key.name, key.references) for key in found] == [
+            ("orders_id_fkey", "Customer"),
+            ("orders_id_fkey1", "orders"),
+        ]
+
     def test_a_table_may_refer_to_itself(self) -> None:
         tree = replace(ORDERS, foreign_keys=(ForeignKeySpec(("id",), "ORDERS"),))
         (key,) = find_table(create(tree), "orders").foreign_keys
