@@ -1,6 +1,6 @@
-"""The delta rules against the adversary: a few worlds, the same in every run.
+"""The delta rules and the stored tables against the adversary: a few worlds, the same in every run.
 
-CQ_ADVERSARY_SEED=7 gives other worlds, CQ_ADVERSARY_WORLDS=50 more of them; `planned.py` is the long run.
+CQ_ADVERSARY_SEED=7 gives other worlds, CQ_ADVERSARY_WORLDS=50 more of them; `planned.py` and `stored.py` are the long runs.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.adversary.history import HistoryMaker, Transaction
 from tests.adversary.planned import check_world
+from tests.adversary.stored import check_tables
 from tests.adversary.tables import Model, Reference, Table
 from tests.oracle import plans
 
@@ -27,6 +29,12 @@ def test_delta_rules(world: int) -> None:
     faults = check_world(f"{SEED}/{world}", counts, queries=3, versions=5)
     assert not faults, "\n\n".join(faults)
     assert counts["checks"]
+
+
+@pytest.mark.parametrize("world", range(3 * WORLDS))
+def test_tables(world: int, tmp_path: Path) -> None:
+    """What `apply_changes` and merging leave, at every version, without Spark."""
+    assert check_tables(f"{SEED}/{world}", tmp_path / "warehouse")
 
 
 def test_wrong_deltas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
