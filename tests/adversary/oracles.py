@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +20,15 @@ from tests.oracle.law import Row, row_of
 
 __all__ = ["DIFFERENCES", "Copies", "normal", "translated"]
 
-DIFFERENCES: tuple[tuple[str, str], ...] = ()
-"""Where DuckDB, or the translation into its dialect, means something else. Such results are Spark's alone to judge."""
+DIFFERENCES: tuple[tuple[str, str], ...] = (
+    (r"PIVOT \(count\(", "where no row is counted, Spark's PIVOT has NULL and DuckDB's 0"),
+)
+"""Where DuckDB, or the translation into its dialect, means something else: such queries are Spark's alone to judge.
+
+The grammar goes round what is known from `tests.oracle`: `count_if` of no rows is NULL in DuckDB, so it stands in a
+COALESCE; ROLLUP over no rows gives no row in Spark, so it has `HAVING count(*) > 0`. STDDEV and VARIANCE of infinity
+are an error in DuckDB.
+"""
 
 
 def normal(row: Iterable[Any]) -> Row:
@@ -75,6 +83,9 @@ class Copies:
 
     def result(self, text: str, version: int) -> list[Row] | None:
         """The query's rows at a version; None where DuckDB cannot tell."""
+        why = next((why for pattern, why in DIFFERENCES if re.search(pattern, text)), None)
+        if why is not None:
+            self.refused.setdefault(text, why)
         if text in self.refused:
             return None
         found = (text, tuple(at for name, at in self.contents[version].items() if f"{name} " in text))
