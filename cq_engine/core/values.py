@@ -11,7 +11,16 @@ from pyspark.sql import types as t
 
 from cq_engine.core.types import contains
 
-__all__ = ["Parts", "encode_values", "is_variant", "nullable", "python_values", "variant", "with_variants"]
+__all__ = [
+    "Parts",
+    "encode_values",
+    "is_variant",
+    "nullable",
+    "python_rows",
+    "python_values",
+    "variant",
+    "with_variants",
+]
 
 Parts: TypeAlias = dict[str, bytes]
 """A variant in Arrow: its `value` and its `metadata`."""
@@ -25,13 +34,43 @@ def is_variant(kind: pa.DataType) -> bool:
 
 
 def python_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The values of a column as Python values; those of VARIANT are what their JSON is in Python (dict, list, ...)."""
-    values: list[Any] = column.to_pylist()
+    """The values of a column as Python values; those of VARIANT are what their JSON is in Python (dict, list, ...).
+
+    Days and times outside of Python's years 1 to 9999 are text.
+
+    >>> python_values(pa.array([0, 4_000_000], pa.date32()))
+    [datetime.date(1970, 1, 1), '12921-08-18']
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = [_value_or_text(value) for value in column]
     if not _has_variant(column.type):
         return values
     return [
         _map(value, column.type, lambda parts: None if parts is None else variant(parts)) for value in values
     ]
+
+
+def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows by column, with values as `python_values` has them."""
+    columns = [python_values(column) for column in rows.columns]
+    return [dict(zip(rows.column_names, values)) for values in zip(*columns)]
+
+
+def _value_or_text(value: pa.Scalar) -> Any:
+    if not value.is_valid:
+        return None
+    if isinstance(value, pa.MapScalar):
+        return [tuple(map(_value_or_text, pair.values())) for pair in value.values]
+    if isinstance(value, pa.ListScalar):
+        return [_value_or_text(item) for item in value.values]
+    if isinstance(value, pa.StructScalar):
+        return {name: _value_or_text(item) for name, item in value.items()}
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return value.cast(pa.string()).as_py()
 
 
 def with_variants(column: pa.ChunkedArray, change: Callable[[Parts | None], Parts | None]) -> pa.ChunkedArray:

@@ -189,15 +189,7 @@ def values_of(column: Any) -> list[Any]:
     """The values of an Arrow column as Python's; as text what Python cannot hold."""
     from cq_engine.core.values import python_values
 
-    try:
-        values = python_values(column)
-    except (
-        ValueError,
-        OverflowError,
-    ):  # a time outside of Python's years 1 to 9999, or finer than microseconds
-        import pyarrow as pa
-
-        return list(column.cast(pa.string()).to_pylist())
+    values = python_values(column)
     if str(column.type) == "float":  # 0.1 as a FLOAT is 0.1, not 0.10000000149011612
         import numpy as np
 

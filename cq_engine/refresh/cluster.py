@@ -20,6 +20,7 @@ from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
+from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.refresh.delta_rows import Summary
@@ -76,7 +77,7 @@ class Cluster(Executor[DataFrame]):
         many = rows.where("_n > 1")
         if FROM in rows.columns:
             many = many.where(f"{FROM} > {BEFORE}")
-        return [[row[k] for k in keys] for row in to_arrow(many.limit(1)).to_pylist()]
+        return [[row[k] for k in keys] for row in python_rows(to_arrow(many.limit(1)))]
 
     def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: DataFrame) -> Changes:
         if FROM in rows.columns:

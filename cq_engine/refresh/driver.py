@@ -13,6 +13,7 @@ from cq_engine.algebra.nodes import BEFORE, FROM, Given
 from cq_engine.catalog.model import ContinuousQuery, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
+from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.refresh.binding import IntervalBinder
@@ -94,7 +95,7 @@ class Driver(Executor[pa.Table]):
         many = pc.greater(rows.column("_n"), 1)
         if FROM in rows.column_names:
             many = pc.and_(many, pc.greater(rows.column(FROM), BEFORE))
-        return [[row[k] for k in keys] for row in rows.filter(many).slice(0, 1).to_pylist()]
+        return [[row[k] for k in keys] for row in python_rows(rows.filter(many).slice(0, 1))]
 
     def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: pa.Table) -> Changes:
         return conform(state_rows(rows, stored, self.interval.b), change_columns(table))

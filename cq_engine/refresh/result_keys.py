@@ -8,13 +8,15 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.core.errors import ResultKeyError
+from cq_engine.core.values import python_rows
 
 __all__ = ["duplicate_key_error", "two_rows_error"]
 
 
 def duplicate_key_error(query: ContinuousQuery, rows: pa.Table) -> ResultKeyError:
     """The error for two rows of a delta with one key."""
-    return two_rows_error(query, [rows.column(k)[0].as_py() for k in query.key or ()], rows)
+    first = python_rows(rows.slice(0, 1))[0]
+    return two_rows_error(query, [first[k] for k in query.key or ()], rows)
 
 
 def two_rows_error(query: ContinuousQuery, values: Sequence[object], log: pa.Table) -> ResultKeyError:
@@ -24,7 +26,7 @@ def two_rows_error(query: ContinuousQuery, values: Sequence[object], log: pa.Tab
     columns = query.result.columns[: query.width]
     shown = [
         str(tuple(row[c.name] for c in columns))
-        for row in log.to_pylist()
+        for row in python_rows(log)
         if [row[n] for n in names] == list(values) and row["_change_type"] in ("insert", "update_postimage")
     ]
     rows = f"rows: {'; '.join(shown[:4])}" if shown else ""

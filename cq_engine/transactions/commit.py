@@ -16,6 +16,7 @@ from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults, interrupts
 from cq_engine.core.errors import ConflictError, TransactionError
+from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform, identity_columns, identity_keys
@@ -164,8 +165,8 @@ def _check_rows(transaction: Workspace, change: Change, newest: int) -> None:
         rows = change.frame(reader).alias("m")
         other = reader.changes(storage, transaction.snapshot, newest).select(*keys).alias("t")
         on = [f.col(f"m.{key}").eqNullSafe(f.col(f"t.{key}")) for key in keys]
-        found = to_arrow(rows.join(other, on, "left_semi").select(*keys).limit(1)).to_pylist()
-        clash = [tuple(row.values()) for row in found]
+        found = to_arrow(rows.join(other, on, "left_semi").select(*keys).limit(1))
+        clash = [tuple(row.values()) for row in python_rows(found)]
     if clash:
         raise ConflictError(
             f"a row of table {change.table.name} was changed by another transaction since this one began",

@@ -18,6 +18,7 @@ from cq_engine.context.services import Services
 from cq_engine.context.staging import SIGN
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConstraintError
+from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.file_look_ups import restriction
@@ -80,7 +81,7 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
         column = rows.column(name)
         if column.null_count:
             at = pc.index(column.is_null(), pa.scalar(True)).as_py()
-            raise _null_error(table, name, rows.slice(at, 1).to_pylist()[0])
+            raise _null_error(table, name, python_rows(rows.slice(at, 1))[0])
 
 
 def _required_columns(table: Table) -> list[str]:
@@ -153,7 +154,7 @@ def _check_unique_bulk(services: Services, table: Table, change: Change) -> None
 
 def _duplicate(table: Table, rows: pa.Table, why: str) -> ConstraintError:
     keys = list(table.storage.identity)
-    values = "; ".join(_show_row(row, keys) for row in rows.select(keys).slice(0, SHOWN).to_pylist())
+    values = "; ".join(_show_row(row, keys) for row in python_rows(rows.select(keys).slice(0, SHOWN)))
     return ConstraintError(
         f"PRIMARY KEY of table {table.name} would be violated by {values}",
         detail=why,
@@ -212,7 +213,7 @@ def _missing(
 ) -> tuple[object, ...] | None:
     """One of the wanted values that no row of the table will have, or None."""
     absent = _absent(services, table, columns, wanted.rename_columns(list(columns)), change)
-    return tuple(absent.slice(0, 1).to_pylist()[0].values()) if absent.num_rows else None
+    return tuple(python_rows(absent.slice(0, 1))[0].values()) if absent.num_rows else None
 
 
 def _absent(
@@ -231,7 +232,7 @@ def _present(
         return []
     wanted = wanted.rename_columns(list(columns))
     found = wanted.filter(pa.array(_held(services, table, columns, wanted, change)))
-    return [tuple(row.values()) for row in found.to_pylist()]
+    return [tuple(row.values()) for row in python_rows(found)]
 
 
 def _held(

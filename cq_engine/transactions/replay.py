@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from cq_engine.catalog.model import ROW_ID
 from cq_engine.context.services import Services
 from cq_engine.core.errors import ConstraintError
+from cq_engine.core.values import python_rows
 from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.rows import conform, empty, identity_columns, same_images
 from cq_engine.storage.uncompacted_log import group_starts
@@ -173,7 +174,7 @@ def _check_steps(batch: Batch, rows: pa.Table, steps: _Steps, before: Numbers) -
     operation = Operation(batch.operations[steps.row[at]])
     which = "the new" if operation is Operation.UPDATE else "this"
     why = "there is no row with this key" if steps.needs[at] > 0 else f"a row with {which} key exists already"
-    row = rows.slice(int(steps.row[at]), 1).to_pylist()[0]
+    row = python_rows(rows.slice(int(steps.row[at]), 1))[0]
     shown = ", ".join(f"{k} = {v!r}" for k, v in row.items() if k != ROW_ID)
     raise ConstraintError(
         f"cannot {operation.word} a row of table {batch.table.name}: {why}",

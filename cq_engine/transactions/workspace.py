@@ -15,6 +15,7 @@ from cq_engine.catalog.model import ROW_ID, CatalogState, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
+from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.spark.sql import translate_errors
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
@@ -270,7 +271,7 @@ def _side(rows: pa.Table, prefix: str, columns: Sequence[Any]) -> pa.Table:
 
 
 def _cardinality(table: Table, row: pa.Table) -> CQError:
-    values = ", ".join(str(v) for v in row.to_pylist()[0].values())
+    values = ", ".join(str(v) for v in python_rows(row)[0].values())
     return CQError(
         f"MERGE INTO {table.name} would change one row several times",
         detail=f"more than one source row matches the target row ({values})",
