@@ -29,6 +29,20 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def once(spark: SparkSession) -> SparkSession:
+    """A session for statements over a few rows that run once: one stage, and nothing is compiled for it."""
+    session = spark.newSession()
+    for name, value in {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }.items():
+        session.conf.set(name, value)
+    return session
+
+
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
     """The path of a warehouse that does not exist yet."""
