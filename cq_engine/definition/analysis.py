@@ -31,7 +31,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.definition.outputs import output_columns
-from cq_engine.definition.volatile import check_constant
+from cq_engine.definition.volatile import check_constant, is_plain
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
 from cq_engine.planner.select_list import safe_name, select_list
@@ -76,9 +76,16 @@ class Shape:
 class _Empty(Resolver):
     """Resolves tables to no rows, for analysis."""
 
+    def __init__(self, services: Services, state: CatalogState) -> None:
+        super().__init__(services)
+        self.state = state
+        self.frames: dict[str, DataFrame] = {}
+
     def physical(self, table: Table, restrict: Mapping[str, Any] | None = None) -> DataFrame:
-        columns = table.storage.physical_columns
-        return self.services.reader.frame(empty(columns), columns)
+        if table.name not in self.frames:
+            columns = table.storage.physical_columns
+            self.frames[table.name] = self.services.reader.frame(empty(columns), columns)
+        return self.frames[table.name]
 
 
 def shape_of(
@@ -93,10 +100,10 @@ def shape_of(
         name: _with_columns(table, (known or {}).get(name))
         for name, table in _sources(state, listed.stripped).items()
     }
-    state = replace(state, tables={**state.tables, **sources})
-    schema = _over_nothing(services, state).frame(listed.stripped)
+    nothing = _Empty(services, replace(state, tables={**state.tables, **sources}))
+    schema = nothing.frame(listed.stripped)
     if known is None:
-        _check_constant(services, state, sources, listed.stripped)
+        _check_constant(services, nothing, sources, listed.stripped)
     columns = _result_columns(schema)
     width = len(columns)
     outputs, hidden = output_columns(listed, columns)
@@ -105,7 +112,7 @@ def shape_of(
         names = ", ".join(quote(c.name) for c in columns)
         more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
         planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
-        analysed = columns_of(_over_nothing(services, state).frame(planned).schema)
+        analysed = columns_of(nothing.frame(planned).schema)
         kinds = [canonical_type(c.type) for c in analysed[width:]]
         columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
     typed = tuple(
@@ -115,13 +122,7 @@ def shape_of(
     return Shape(planned, columns, width, typed, sources)
 
 
-def _over_nothing(services: Services, state: CatalogState) -> _Empty:
-    resolver = _Empty(services)
-    resolver.state = state
-    return resolver
-
-
-def _check_constant(services: Services, state: CatalogState, sources: Mapping[str, Table], text: str) -> None:
+def _check_constant(services: Services, nothing: _Empty, sources: Mapping[str, Table], text: str) -> None:
     """Raises AnalysisError where the query is not a function of its tables."""
     try:
         tree = parse_expression(text)
@@ -136,12 +137,14 @@ def _check_constant(services: Services, state: CatalogState, sources: Mapping[st
             return []
         return [value for value in row or () if value is not None]
 
+    if is_plain(tree):
+        return
     kinds: dict[str, str] = {}
     for each in (c for table in sources.values() for c in table.columns):
         kinds[each.name] = max(
             kinds.get(each.name, ""), each.type, key=lambda kind: kind.startswith(("date", "time"))
         )
-    check_constant(tree, _over_nothing(services, state).plan(text), kinds, texts)
+    check_constant(tree, nothing.plan(text), kinds, texts)
 
 
 def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:
@@ -202,20 +205,21 @@ def compile_definition(
 
 def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
     """Spark's types of expressions over plans that read these tables, or a query group's constants."""
-    return _SparkTypes(services, {name: table.storage for name, table in sources.items()})
+    storages = {name: table.storage for name, table in sources.items()}
+    return _SparkTypes(services, ImageBinder(services.reader, storages, None))
 
 
 @dataclass(frozen=True)
 class _SparkTypes:
     services: Services
-    storages: Mapping[str, VersionedTable]
+    binder: ImageBinder
 
     def __call__(self, node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
-        binder = ImageBinder(self.services.reader, self.storages, None)
         items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
-        text = Emitter(binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
+        text = Emitter(self.binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
+        relations = {name: frame for name, frame in self.binder.relations.items() if name in text}
         with translate_errors():
-            schema = run_sql(self.services.spark(), text, binder.relations).schema
+            schema = run_sql(self.services.spark(), text, relations).schema
         return [c.type for c in columns_of(schema)]
 
     def comparison_type(self, left: str, right: str) -> str | None:

@@ -15,7 +15,7 @@ from cq_engine.algebra.functions import OF_CHANCE, OF_SESSION, OF_TIME
 from cq_engine.core.errors import AnalysisError
 from cq_engine.planner.words import SPECIAL_TIME
 
-__all__ = ["check_constant"]
+__all__ = ["check_constant", "is_plain"]
 
 Texts = Callable[[list[exp.Expr]], list[str]]
 """The values of constant expressions as text."""
@@ -43,6 +43,34 @@ _HINTS = {
     _SESSION: "write its value as a literal",
     _RANDOM: "keep its value in a column of the table",
 }
+
+
+_PLAIN = (exp.And, exp.Or, exp.Sum, exp.Count, exp.Min, exp.Max, exp.Avg)
+"""Calls, as sqlglot counts them, that make a date, a time or anything else that changes out of nothing else that does."""
+
+_OTHER_TEXTS = (
+    exp.Command,
+    exp.DPipe,
+    exp.Placeholder,
+    exp.Parameter,
+    exp.RawString,
+    exp.HexString,
+    exp.National,
+)
+
+
+def is_plain(tree: exp.Expr) -> bool:
+    """True where the query's words alone say that `check_constant` finds nothing, so that Spark's plan is not needed."""
+    for node in tree.walk():
+        if isinstance(node, exp.Func) and type(node) not in _PLAIN:
+            return False
+        if isinstance(node, _OTHER_TEXTS):
+            return False
+        if isinstance(node, exp.Identifier) and node.name.lower() in _WHY:
+            return False
+        if isinstance(node, exp.Literal) and node.is_string and SPECIAL_TIME.fullmatch(node.name):
+            return False
+    return True
 
 
 def check_constant(tree: exp.Expr, plan: str, columns: Mapping[str, str], texts: Texts) -> None:

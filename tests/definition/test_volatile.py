@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.algebra.dialect import parse_expression
+from cq_engine.definition.volatile import is_plain
 
 ARGUMENTS = {
     "java_method": "'java.util.UUID', 'randomUUID'",
@@ -101,3 +103,11 @@ def test_allowed(engine: cq_engine.Engine) -> None:
     for text in ALLOWED:
         error = refuse(engine, text)
         assert error is None, (text, error)
+
+
+def test_spark_is_asked_of_all_that_words_leave_open() -> None:
+    others = ("k = r'now'", "k = X'6E6F77'", "k = :now", "s || 'w' = d", "f(k)")
+    for text in (*REFUSED, *(f"SELECT k FROM t WHERE {each}" for each in others)):
+        assert not is_plain(parse_expression(text)), text
+    plain = "SELECT t.k, sum(u.v) AS n FROM t JOIN u ON t.k = u.k WHERE t.s = 'x' OR u.v > 1 GROUP BY t.k"
+    assert is_plain(parse_expression(plain))
