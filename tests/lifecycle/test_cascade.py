@@ -12,6 +12,7 @@ import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine, RefreshError
 from cq_engine.core.limits import Limits
 from tests.lifecycle.chains import Chain, Step, check_chain
+from tests.oracle.budget import LARGE_RUN
 from tests.oracle.generate import History, TableSpec
 from tests.oracle.warehouse import forced
 
@@ -65,12 +66,18 @@ def chain(shape: str, modes: tuple[str, ...]) -> Chain:
 
 EACH, PACKED = ("TRANSACTIONAL",), ("COMPRESSED",)
 MIXED = ("COMPRESSED", "TRANSACTIONAL")
-
-
-@pytest.mark.parametrize(
-    ("shape", "modes"),
-    [*((shape, EACH) for shape in SHAPES), ("diamond", PACKED), ("diamond", MIXED), ("without_a_key", MIXED)],
+SOME = (
+    ("diamond", EACH),
+    ("with_itself", EACH),
+    ("diamond", PACKED),
+    ("three_deep", MIXED),
+    ("without_a_key", MIXED),
 )
+"""Every shape and every mode; those that are not here are transactional in `test_large_deltas_cascade`."""
+ALL = tuple((shape, modes) for shape in SHAPES for modes in (EACH, PACKED, MIXED))
+
+
+@pytest.mark.parametrize(("shape", "modes"), ALL if LARGE_RUN else SOME)
 def test_shapes(spark: SparkSession, warehouse: Path, shape: str, modes: tuple[str, ...]) -> None:
     check_chain(chain(shape, modes), spark, warehouse)
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.limits import Limits
 from tests.lifecycle.chains import Chain, chains, check_chain
-from tests.oracle.budget import budget
+from tests.oracle.budget import LARGE_RUN, budget
 from tests.oracle.warehouse import forced
 
 MODES = {
@@ -21,9 +21,11 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("modes", "nested"), [("transactional", True), ("compressed", False), ("mixed", True)]
-)
+SOME = (("transactional", True), ("mixed", False))
+ALL = tuple((modes, nested) for modes in MODES for nested in (True, False))
+
+
+@pytest.mark.parametrize(("modes", "nested"), ALL if LARGE_RUN else SOME)
 def test_chains(spark: SparkSession, modes: str, nested: bool) -> None:
     """The first example that is drawn is the simplest one there is; those that count come after it."""
 

@@ -16,9 +16,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 
-__all__ = ["budget"]
+__all__ = ["LARGE_RUN", "budget"]
 
 _SEED = os.environ.get("CQ_ORACLE_SEED")
+LARGE_RUN = "CQ_ORACLE_EXAMPLES" in os.environ
+"""Tests cross all modes with all subjects then; by default each subject and each mode is there, in fewer pairs."""
 _SHRINK = os.environ.get("CQ_ORACLE_SHRINK") == "1"
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 
-COUNT = int(os.environ.get("CQ_EQUALITIES", "6"))
+COUNT = int(os.environ.get("CQ_EQUALITIES", "3"))
 SEED = int(os.environ.get("CQ_ORACLE_SEED", "0"))
 COMMITS = 4
 
