@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import pwd
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,6 +17,7 @@ from cq_engine.catalog.model import CatalogState, ContinuousQuery, Table, Versio
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
 from cq_engine.core.columns import Column
+from tests import postgres
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
@@ -180,86 +175,14 @@ def run_python(warehouse: Path, database_url: str | None) -> Iterator[Callable[.
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL, without a database, of a server that this test run starts."""
-    binaries = _postgres_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server binaries (initdb, postgres) on this machine")
-    pytest.importorskip("psycopg", reason="psycopg, the PostgreSQL driver, is not installed")
-    directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
-    account = _account()
-    if account is not None:
-        shutil.chown(directory, account)
-    data, port = directory / "data", _free_port()
-    subprocess.run(
-        [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data],
-        check=True,
-        capture_output=True,
-        user=account,
-        cwd=directory,
-    )
-    settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory)}
-    server = subprocess.Popen(
-        [
-            binaries / "postgres",
-            *("-D", data, "-p", str(port)),
-            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in settings.items()),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=account,
-        cwd=directory,
-    )
-    try:
-        _wait_for(port)
-        yield f"postgresql://cq@127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-        shutil.rmtree(directory, ignore_errors=True)
+    problem = postgres.missing()
+    if problem:
+        pytest.skip(problem)
+    with postgres.server() as url:
+        yield url
 
 
 @pytest.fixture
 def fresh_postgres(postgres_server: str) -> Callable[[], str]:
     """Makes an empty database and gives its URL."""
-    import psycopg
-
-    def create() -> str:
-        name = f"cq_{time.time_ns()}"
-        with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return f"{postgres_server}/{name}"
-
-    return create
-
-
-def _postgres_binaries() -> Path | None:
-    found = shutil.which("initdb")
-    places = [Path(found).parent] if found else []
-    for pattern in ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql@*/bin"):
-        places += sorted(Path("/").glob(pattern), reverse=True)
-    return next((p for p in places if (p / "initdb").exists() and (p / "postgres").exists()), None)
-
-
-def _account() -> str | None:
-    """The server refuses to run as root: then the account that lends itself."""
-    if os.getuid() != 0:
-        return None
-    known = {entry.pw_name for entry in pwd.getpwall()}
-    return next(name for name in ("postgres", "nobody", "daemon") if name in known)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(port: int) -> None:
-    import psycopg
-
-    for _ in range(300):
-        try:
-            psycopg.connect(f"postgresql://cq@127.0.0.1:{port}/postgres", connect_timeout=2).close()
-            return
-        except psycopg.OperationalError:
-            time.sleep(0.1)
-    raise TimeoutError("PostgreSQL did not start within 30 s")
+    return lambda: postgres.fresh(postgres_server)

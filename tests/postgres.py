@@ -1,0 +1,121 @@
+"""A PostgreSQL server of its own for tests, where the machine has one."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["cut", "fresh", "missing", "server"]
+
+
+def missing() -> str:
+    """Why there can be none; empty where there can."""
+    if _binaries() is None:
+        return "no PostgreSQL server binaries (initdb, postgres) on this machine"
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg, the PostgreSQL driver, is not installed"
+    return ""
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Starts a server, and ends it; its URL without a database."""
+    binaries = _binaries()
+    assert binaries is not None
+    directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
+    account = _account()
+    if account is not None:
+        shutil.chown(directory, account)
+    data, port = directory / "data", _free_port()
+    subprocess.run(
+        [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data],
+        check=True,
+        capture_output=True,
+        user=account,
+        cwd=directory,
+    )
+    settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory)}
+    server = subprocess.Popen(
+        [
+            binaries / "postgres",
+            *("-D", data, "-p", str(port)),
+            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in settings.items()),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=account,
+        cwd=directory,
+    )
+    try:
+        _wait_for(port)
+        yield f"postgresql://cq@127.0.0.1:{port}"
+    finally:
+        server.send_signal(signal.SIGINT)  # fast: it does not wait for connections to end
+        server.wait(timeout=30)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def fresh(url: str) -> str:
+    """Makes an empty database on the server and gives its URL."""
+    import psycopg
+
+    name = f"cq_{time.time_ns()}"
+    with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{url}/{name}"
+
+
+def cut(url: str) -> None:
+    """Ends all connections to a database."""
+    import psycopg
+
+    server, _, name = url.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+        )
+
+
+def _binaries() -> Path | None:
+    found = shutil.which("initdb")
+    places = [Path(found).parent] if found else []
+    for pattern in ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql@*/bin"):
+        places += sorted(Path("/").glob(pattern), reverse=True)
+    return next((p for p in places if (p / "initdb").exists() and (p / "postgres").exists()), None)
+
+
+def _account() -> str | None:
+    """The server refuses to run as root: then the account that lends itself."""
+    if os.getuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody", "daemon") if name in known)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    import psycopg
+
+    for _ in range(300):
+        try:
+            psycopg.connect(f"postgresql://cq@127.0.0.1:{port}/postgres", connect_timeout=2).close()
+            return
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    raise TimeoutError("PostgreSQL did not start within 30 s")
