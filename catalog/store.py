@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.catalog import garbage, journal, migrations, persist, schema
+from cq_engine.catalog import durable, garbage, journal, migrations, persist, schema
 from cq_engine.catalog.attempts import TOPS, Attempt, attempt_directories, new_attempt_id, roots
 from cq_engine.catalog.lease import Lease
 from cq_engine.catalog.model import VersionedTable
@@ -152,11 +152,13 @@ class Catalog(Reading):
                         self._use(connection, attempt.id)
                     if also is not None:
                         also(connection)
+                durable.note(view, writes)
                 self._show(view, writes)
             except BaseException as error:
                 self._look_again()
                 if not isinstance(error, StorageError) or not self._is_stored(generation, writes):
-                    raise  # else the answer to COMMIT was lost, and it was done
+                    raise
+                durable.note(view, writes)  # the answer to COMMIT was lost, and it was done
             if attempt is not None:
                 self._live_attempts.pop(attempt.id, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.api import statements
+from cq_engine.api.entry import entry
 from cq_engine.api.handles import QueryDescription, TransactionHandle
 from cq_engine.api.locating import locate_errors
 from cq_engine.api.scheduling import Scheduling
@@ -24,7 +25,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import PythonFunction
 from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
-from cq_engine.core.errors import CatalogError, TransactionError
+from cq_engine.core.errors import CatalogError, CQError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.core.options import check_option
 from cq_engine.delivery.delivery import Changed, Delivery
@@ -32,7 +33,7 @@ from cq_engine.destinations import Callback, Callbacks, Delta, Retry, read_delta
 from cq_engine.grammar import parse
 from cq_engine.groups.constants import Constants
 from cq_engine.groups.progress import Progress
-from cq_engine.launch.session import interrupt, spark_session
+from cq_engine.launch.session import spark_session
 from cq_engine.lifecycle.draining import drain, has_news
 from cq_engine.lifecycle.drop import tidy
 from cq_engine.lifecycle.queries import Queries
@@ -42,6 +43,7 @@ from cq_engine.query.result import Result, place_errors
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
+from cq_engine.spark.jobs import LOST, has_ended, stop_jobs, tag_jobs
 from cq_engine.storage.reader import Reader
 from cq_engine.transactions.apply_changes import apply_all
 from cq_engine.transactions.transaction import Transaction
@@ -72,6 +74,7 @@ class Engine(Upkeep, Scheduling):
         for name, value in self.conf.items():
             check_option(name, value)
         self._spark = spark
+        self._given = spark is not None
         self._starting = threading.Lock()
         constants = Constants(catalog)
         self.reader = Reader(catalog, lambda: self.spark, constants.rows)
@@ -96,7 +99,7 @@ class Engine(Upkeep, Scheduling):
         self.session: Transaction | None = None
         limits = catalog.limits
         retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
-        self.scheduler = Scheduler(clock, self._run_query, on_error=self._report, retry=retry)
+        self.scheduler = Scheduler(clock, self._run_query, on_error=self._refresh_failed, retry=retry)
         self._closed = False
         self._published = time.monotonic()
         if not catalog.read_only:
@@ -113,14 +116,37 @@ class Engine(Upkeep, Scheduling):
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; started at the first use where the caller gave none."""
-        if self._spark is None:
-            with self._starting:
-                if self._spark is None:
-                    settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
-                    self._spark = spark_session(settings)
-        self.services.functions.install(self._spark, self.catalog.state)
-        return self._spark
+        """The Spark session; started at the first use where the caller gave none, and again where it has ended."""
+        session = self._started_spark()
+        try:
+            tag_jobs(session)
+        except LOST:
+            self._forget_ended_spark()
+            session = self._started_spark()
+            tag_jobs(session)
+        self.services.functions.install(session, self.catalog.state)
+        return session
+
+    def _started_spark(self) -> SparkSession:
+        with self._starting:
+            if self._spark is None:
+                settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
+                self._spark = spark_session(settings)
+            return self._spark
+
+    def _forget_ended_spark(self) -> None:
+        """Has the next use start another Spark where the engine's own has ended. Raises CQError where it was given."""
+        session = self._spark
+        if session is None or not has_ended(session):
+            return
+        if self._given:
+            raise CQError(
+                "the Spark session has ended",
+                hint="start another one, and give that to connect(..., spark=...)",
+            )
+        with self._starting:
+            if self._spark is session:
+                self._spark = None
 
     @property
     def now(self) -> datetime:
@@ -134,6 +160,7 @@ class Engine(Upkeep, Scheduling):
 
     # ------------------------------------------------------------ statements
 
+    @entry
     def execute(self, sql: str, *, source: str = "<input>", line: int = 1, column: int = 1) -> Result:
         """Runs one statement of the language (see docs/language.md); what it gives.
 
@@ -144,6 +171,7 @@ class Engine(Upkeep, Scheduling):
         with locate_errors(sql, statement, source, line, column) as place, self._plain("run the statement"):
             return place_errors(statements.execute(statement, self, sql), place)
 
+    @entry
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
         """Runs one statement inside `transaction`."""
         statement = parse(sql)
@@ -170,15 +198,17 @@ class Engine(Upkeep, Scheduling):
             raise
         self.commit(transaction, commit_time)
 
+    @entry
     def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
         """Commits and wakes the queries that the commit concerns."""
         try:
             with self._plain("commit"):
                 return transaction.commit(commit_time)
-        finally:  # also where Ctrl-C came when it was durable
+        finally:  # also where what comes after it failed
             if transaction.commit_version is not None:
                 self.note_commit(transaction.commit_version, transaction.changed)
 
+    @entry
     def apply_changes(
         self,
         tables: Mapping[str, pa.Table | DataFrame | str],
@@ -200,6 +230,11 @@ class Engine(Upkeep, Scheduling):
             self.note_commit(applied.versions[-1], applied.tables)
         return applied.versions
 
+    def _catch_up(self) -> None:
+        """Wakes whatever has not processed what is durable; an interrupt may have kept a commit from doing so."""
+        if not self._closed:
+            self._wake_behind()
+
     def note_commit(self, version: int, changed: Changed) -> None:
         """Tells the scheduler of a commit, and lets maintenance follow."""
         self.scheduler.note_commit(version, changed)
@@ -207,6 +242,7 @@ class Engine(Upkeep, Scheduling):
 
     # ------------------------------------------------------------ continuous queries
 
+    @entry
     def refresh(self, query: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; its table destinations are up to date
         on return. Where one of those queries is paused or has failed, it gets as far as they are.
@@ -214,7 +250,8 @@ class Engine(Upkeep, Scheduling):
         Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
         """
         self.check_writable()
-        return self.queries.refreshes.bring_up_to_date(query)
+        with self._plain(f"refresh {query}"):
+            return self.queries.refreshes.bring_up_to_date(query)
 
     def _note_refresh(self, result: Refresh) -> None:
         self.scheduler.end_pause(result.query)
@@ -224,13 +261,15 @@ class Engine(Upkeep, Scheduling):
             self.publish()
         self.maintenance.note_refresh()
 
+    @entry
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
 
         Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
         DestinationError where a destination refuses; both name what does not come to rest, and why.
         """
-        drain(self.queries, self.scheduler, timeout)
+        with self._plain("drain"):
+            drain(self.queries, self.scheduler, timeout)
 
     def deltas(
         self, query: str, after_version: int | None = None, to_version: int | None = None
@@ -240,7 +279,15 @@ class Engine(Upkeep, Scheduling):
         found = self.queries.find(query)
         after = self.catalog.floor(found.result.id) if after_version is None else after_version
         upto = self.catalog.status(found.name).position if to_version is None else to_version
-        return read_deltas(self.services, found, after, upto)
+        return self._steps(read_deltas(self.services, found, after, upto))
+
+    def _steps(self, deltas: Iterator[Delta]) -> Iterator[Delta]:
+        while (delta := self._step(deltas)) is not None:
+            yield delta
+
+    @entry
+    def _step(self, deltas: Iterator[Delta]) -> Delta | None:
+        return next(deltas, None)
 
     def describe(self, query: str) -> QueryDescription:
         """What is known of a continuous query."""
@@ -310,10 +357,11 @@ class Engine(Upkeep, Scheduling):
     # ------------------------------------------------------------ the warehouse
 
     def interrupt(self) -> None:
-        """Cancels the Spark work that other threads of this engine wait for."""
+        """Cancels the calls of other threads that use Spark; refreshes in the background go on."""
         if self._spark is not None:
-            interrupt(self._spark)
+            stop_jobs(self._spark)
 
+    @entry
     def close(self) -> None:
         """Stops the scheduler, rolls back an open transaction, publishes and gives the warehouse back.
 
@@ -336,7 +384,21 @@ class Engine(Upkeep, Scheduling):
             steps.callback(self.reader.look_ups.indexed.close)
             steps.callback(self.maintenance.stop)
             steps.callback(self.delivery.stop)
-            steps.callback(self.scheduler.shutdown, wait=True)
+            steps.callback(self._stop_scheduler)
+
+    def _stop_scheduler(self) -> None:
+        """Waits for the refreshes that are under way; Ctrl-C stops those where Spark is the engine's own."""
+        try:
+            self.scheduler.shutdown(wait=True)
+        except KeyboardInterrupt:
+            if self._spark is not None and not self._given:
+                self._spark.sparkContext.cancelAllJobs()
+            raise
+
+    def _refresh_failed(self, name: str, error: BaseException) -> None:
+        with suppress(CQError):  # a session that was given
+            self._forget_ended_spark()
+        self._report(name, error)
 
     def _end_session(self) -> None:
         if self.session is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus
+from cq_engine.core.calls import one_call
 from cq_engine.core.columns import Column
 from cq_engine.grammar import When
 from cq_engine.query.result import Result
@@ -56,14 +57,17 @@ class TransactionHandle:
         """Runs one statement: DML, COPY INTO or a query."""
         return self._execute(self.transaction, sql)
 
+    @one_call
     def insert(self, table: str, rows: Rows) -> Result:
         """Inserts Arrow rows, a DataFrame, mappings or sequences."""
         return self.transaction.insert(table, rows)
 
+    @one_call
     def update(self, table: str, changes: Mapping[str, str], where: str | None = None) -> Result:
         """Sets columns to SQL expressions where `where` holds."""
         return self.transaction.update(table, changes, where)
 
+    @one_call
     def delete(self, table: str, where: str | None = None) -> Result:
         """Deletes where `where` holds."""
         return self.transaction.delete(table, where)

@@ -327,6 +327,7 @@ def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
     if statement.name.startswith("spark."):
         with translate_errors():
             engine.spark.conf.set(statement.name, statement.value)
+        engine.conf[statement.name] = statement.value  # for a Spark that takes this one's place
     else:
         unknown = unknown_option(statement.name)
         if unknown is not None:

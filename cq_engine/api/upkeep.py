@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from cq_engine.api.entry import entry
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
@@ -32,18 +33,24 @@ class Upkeep:
     def check_writable(self) -> None:
         raise NotImplementedError
 
+    def _catch_up(self) -> None:
+        raise NotImplementedError
+
+    @entry
     def publish(self) -> None:
         """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
         if self.publisher is not None:
             self._published = time.monotonic()
             self.publisher.publish()
 
+    @entry
     def compact(self, table: str) -> None:
         """Writes all of a table's snapshot files anew, with its changes, in their order (COMPACT TABLE)."""
         self.check_writable()
         self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
         self.publish()
 
+    @entry
     def maintain(self) -> list[str]:
         """Does now what is done in the background: merges the changes of tables where many have come together.
 
@@ -52,6 +59,7 @@ class Upkeep:
         self.check_writable()
         return self.maintenance.run()
 
+    @entry
     def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed:
         """Publishes, and forgets the versions of a table or continuous query, or of all, that nobody can ask for any
         more (VACUUM). `retain` such as '36 hours' takes the place of every declared retention; files of what is

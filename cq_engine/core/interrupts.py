@@ -8,7 +8,7 @@ import time
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
-__all__ = ["deferred", "is_interrupt"]
+__all__ = ["deferred", "is_deferring", "is_interrupt"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -24,6 +24,10 @@ class _Deferral(AbstractContextManager[None]):
         self._pending = False
         self._since = 0.0
         self._previous: signal._HANDLER = None
+
+    @property
+    def is_on(self) -> bool:
+        return self._depth > 0
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -68,6 +72,11 @@ _deferral = _Deferral()
 def is_interrupt(error: BaseException) -> bool:
     """Whether it is Ctrl-C: KeyboardInterrupt in the main thread, the only one that signals interrupt."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def is_deferring() -> bool:
+    """Whether Ctrl-C is held back now."""
+    return _deferral.is_on
 
 
 def deferred() -> AbstractContextManager[None]:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from cq_engine.core.calls import one_call
 from cq_engine.core.errors import CQError
 from cq_engine.launch import class_archive
 from cq_engine.launch.java import Java, has_launched, launch_environment
+from cq_engine.spark.jobs import LOST, has_ended
 
 __all__ = [
-    "interrupt",
     "missing_archive",
     "prestart",
     "spark_session",
@@ -78,6 +83,8 @@ class _Started:
     """The session that `prestart` started, until somebody asks for it."""
     launching: bool = False
     """True while a Spark is being started."""
+    start: Future[SparkSession] | None = None
+    """The start that is under way."""
     prestart_conf: Mapping[str, str] = field(default_factory=dict)
     archive: Path | None = None
     """The archive of classes that the start would have used, had it been there."""
@@ -86,10 +93,12 @@ class _Started:
 _started = _Started()
 
 
+@one_call
 def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
     """A tuned session: in a local Spark started now, or a new session in the Spark that this process runs already.
 
-    Where Spark runs already, the settings of its other sessions are left alone.
+    Where Spark runs already, the settings of its other sessions are left alone. Ctrl-C while it starts ends the waiting
+    only; the next call gets what was started.
 
     Args:
         conf: Spark settings, which win over ours. `spark.master` decides where Spark runs (default `local[*]`).
@@ -101,30 +110,67 @@ def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
         CQError: no usable Java was found, or `conf` asks a running Spark for a setting that only a start can change.
     """
     conf = {} if conf is None else dict(conf)
-    with _starting:
-        running = _running()
-        prestarted, _started.prestarted = _started.prestarted, None
-        if (
-            prestarted is not None
-            and running is not None
-            and prestarted.sparkContext is running.sparkContext  # and has not been stopped since
-            and conf == _started.prestart_conf
-        ):
-            return prestarted
-        return _start(conf) if running is None else _sibling(running, conf)
+    start: Future[SparkSession] | None = None
+    while True:
+        with _starting:
+            running = _running()
+            if running is not None:
+                prestarted, _started.prestarted = _started.prestarted, None
+                if (
+                    prestarted is not None
+                    and prestarted.sparkContext is running.sparkContext  # and has not been stopped since
+                    and conf == _started.prestart_conf
+                ):
+                    if start is not None:
+                        # So PySpark makes it this thread's active session, in which some functions look for settings.
+                        prestarted.createDataFrame([], "n INT")
+                    return prestarted
+                return _sibling(running, conf)
+            start = _begin_start(conf)
+        start.result()
 
 
 def prestart(conf: Mapping[str, str]) -> None:
-    """Starts the Spark that the next `spark_session(conf)` gives, which waits for it; called in a thread of its own.
+    """Starts the Spark that the next `spark_session(conf)` gives, which waits for it; for a thread of its own.
 
     So Java starts while the rest of the program is being imported. What goes wrong here goes wrong again in
     `spark_session`, which raises it.
     """
     with _starting:
-        if _running() is None:
-            with contextlib.suppress(Exception):
-                _started.prestart_conf = dict(conf)
-                _started.prestarted = _start(conf)
+        start = _begin_start(dict(conf)) if _running() is None else None
+    with contextlib.suppress(Exception):
+        if start is not None:
+            start.result()
+
+
+def _begin_start(conf: Mapping[str, str]) -> Future[SparkSession]:
+    """The start that is under way, else one with `conf`, with `_starting` held.
+
+    It has a thread of its own, which Ctrl-C does not reach; in the main thread PySpark would also take Ctrl-C for
+    itself, and cancel everybody's jobs.
+    """
+    if _started.start is not None:
+        return _started.start
+    start: Future[SparkSession] = Future()
+    _started.start = start
+
+    def run() -> None:
+        session: SparkSession | None = None
+        error: BaseException | None = None
+        try:
+            session = _start(conf)
+        except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
+            error = raised
+        with _starting:
+            _started.start = None
+            _started.prestarted, _started.prestart_conf = session, conf
+        if session is not None:
+            start.set_result(session)
+        else:
+            start.set_exception(error)
+
+    threading.Thread(target=run, name="cq-spark-start", daemon=True).start()
+    return start
 
 
 def missing_archive() -> Path | None:
@@ -150,7 +196,34 @@ def _running() -> SparkSession | None:
         session = SparkSession.active()
     except PySparkRuntimeError:
         return None
+    except LOST:
+        _forget()
+        return None
+    if has_ended(session):
+        _forget()
+        return None
     return session
+
+
+def _forget() -> None:
+    """Lets a Spark go that was stopped or whose JVM has ended, so that another can be started.
+
+    PySpark offers no way: `stop` wants to ask the JVM, and the gateway to it is kept for ever. So this, and nothing
+    else in the engine, sets what is PySpark's own.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    for each in (context, context):  # the second time it does what comes after asking the JVM
+        with warnings.catch_warnings(), contextlib.suppress(*LOST):
+            warnings.simplefilter("ignore")
+            if each is not None:
+                each.stop()
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    try:
+        if SparkContext._gateway is not None:  # noqa: SLF001
+            SparkContext.getSystemProperty("java.version")
+    except LOST:
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def _start(conf: Mapping[str, str]) -> SparkSession:
@@ -158,6 +231,8 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     atexit.register(_remove, directory)
     # Otherwise PySpark prints the JVM's stack, as JSON, before it raises an error of a DataFrame.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    # And Py4J prints what it raises where a JVM ends or a conversation with it is cut off.
+    logging.getLogger().addFilter(_is_not_py4j)
     with launch_environment(directory) as java:
         own = _start_settings(directory, conf.get("spark.master", "local[*]"))
         own["spark.driver.defaultJavaOptions"] += _archive_options(java, conf)
@@ -166,6 +241,10 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
             return SparkSession.builder.config(map={**own, **SQL_SETTINGS, **conf}).getOrCreate()
         finally:
             _started.launching = False
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _remove(directory: Path) -> None:
@@ -229,14 +308,6 @@ def _start_settings(directory: Path, master: str) -> dict[str, str]:
         # The loopback address works without a network, and where the host's own name does not resolve.
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "localhost"}
     return settings
-
-
-def interrupt(spark: SparkSession) -> None:
-    """Cancels the work of the session that other threads wait for."""
-    if hasattr(spark, "sparkContext"):
-        spark.sparkContext.cancelAllJobs()
-    else:
-        spark.interruptAll()
 
 
 def _driver_memory_mib() -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import KINDS, ContinuousQuery
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError, RefreshError
 from cq_engine.delivery.delivery import NAMED, refusal
 from cq_engine.grammar import OnCommit, OnDml
@@ -50,7 +51,8 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
         if len(late) > 1:
             together = queries.services.limits.drain_refreshes
             with ThreadPoolExecutor(together, thread_name_prefix="cq-drain") as pool:
-                for done in [pool.submit(queries.refreshes.refresh, query.name) for query in late]:
+                refresh = carried(queries.refreshes.refresh)
+                for done in [pool.submit(refresh, query.name) for query in late]:
                     done.result()
         elif late:
             queries.refreshes.refresh(late[0].name)

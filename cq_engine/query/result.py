@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from cq_engine.core.calls import one_call
 from cq_engine.core.errors import CQError
 from cq_engine.core.values import python_values
 from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_html, render_result
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
+from cq_engine.spark.jobs import tag_jobs
+from cq_engine.spark.sql import JVM_ERRORS, translate_spark_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,10 +128,12 @@ class Result:
     def _repr_html_(self) -> str:
         return render_html(self)
 
+    @one_call
     def _collect(self, frame: DataFrame) -> pa.Table:
         try:
+            tag_jobs(frame.sparkSession)
             return to_arrow(frame)
-        except SPARK_ERRORS as error:
+        except JVM_ERRORS as error:
             raise self._place(self._translate(error)) from error
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from cq_engine.core import calls
 from cq_engine.core.errors import ConflictError, LeaseError, StorageError
 from cq_engine.spark.sql import SPARK_ERRORS
 
@@ -34,11 +35,15 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same refresh may succeed later though nobody changes data or query.
 
     The innermost cause that is known decides: a StorageError because of a disk that is full is transient, one because of
-    a file that is missing is not, and a RefreshError without a known cause lives in the data.
+    a file that is missing is not, and a RefreshError without a known cause lives in the data. What fails in a call that was
+    cancelled fails because of that.
 
     >>> is_transient(OSError(errno.ENOSPC, "No space left on device")), is_transient(KeyError("x"))
     (True, False)
     """
+    call = calls.current()
+    if call is not None and call.cancelled:
+        return True
     return next((found for each in _innermost_first(error) if (found := _verdict(each)) is not None), False)
 
 

@@ -48,11 +48,11 @@ def run_prompt(shell: Shell, reader: Reader | None = None, *, greeting: str = ""
         while True:
             try:
                 entry = reader.read(TRANSACTION_PROMPT if shell.in_transaction else PROMPT)
+                if not _run_entry(shell, entry):
+                    break
             except KeyboardInterrupt:
                 continue
             except EOFError:
-                break
-            if not _run_entry(shell, entry):
                 break
         return _leave(shell)
     except OpeningFailed:

@@ -1,22 +1,17 @@
-"""Things that happen while a person types: the engine opens, Spark starts, a statement runs."""
+"""Things that happen while a person types: the engine opens, Spark starts."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
 
 from cq_engine.repl.ports import EngineLike
 
-__all__ = ["Opening", "Worker", "wait"]
+__all__ = ["POLL_SECONDS", "Opening"]
 
-T = TypeVar("T")
-
-_POLL_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 class Opening:
@@ -57,16 +52,14 @@ class Opening:
             threading.Thread(target=self._prestart, name="cq-spark-prestart", daemon=True).start()
         threading.Thread(target=self._open, name="cq-open", daemon=True).start()
 
-    def engine(self, cancelled: threading.Event | None = None) -> EngineLike | None:
-        """The engine, as soon as it is open; None if `cancelled` is set before that.
+    def engine(self) -> EngineLike:
+        """The engine, as soon as it is open.
 
         Raises:
             CQError: the warehouse cannot be opened; other exceptions of `connect` come as they are.
         """
         self.begin()
-        while cancelled is not None and not cancelled.is_set() and not self._opened.done():
-            concurrent.futures.wait([self._opened], timeout=_POLL_SECONDS)
-        return None if cancelled is not None and cancelled.is_set() else self._opened.result()
+        return self._opened.result()
 
     @property
     def current(self) -> EngineLike | None:
@@ -111,47 +104,3 @@ class Opening:
             with contextlib.suppress(Exception):
                 _ = engine.spark
         self._spark_tried.set()
-
-
-class Worker:
-    """One daemon thread that runs one piece of work after another.
-
-    Statements run here and not in the main thread, so that Ctrl-C reaches the prompt and never the middle of a
-    conversation with Spark.
-    """
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="cq-statements", daemon=True).start()
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Runs `work` after everything that was submitted before it."""
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                done.set_exception(error)
-            else:
-                done.set_result(result)
-
-        self._work.put(run)
-        return done
-
-    def _run(self) -> None:
-        while True:
-            self._work.get()()
-
-
-def wait(done: Future[T], on_interrupt: Callable[[], None], tick: Callable[[], None] | None = None) -> T:
-    """The result of `done`; every Ctrl-C meanwhile calls `on_interrupt`, and every fraction of a second `tick`."""
-    while not done.done():
-        try:
-            # A wait without a timeout cannot be interrupted everywhere.
-            concurrent.futures.wait([done], timeout=_POLL_SECONDS)
-            if tick is not None and not done.done():
-                tick()
-        except KeyboardInterrupt:
-            on_interrupt()
-    return done.result()

@@ -36,8 +36,5 @@ class EngineLike(Protocol):
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query and every destination has the newest commit."""
 
-    def interrupt(self) -> None:
-        """Cancels the statement that runs in another thread."""
-
     def close(self) -> None:
         """Rolls back an open transaction and lets go of the warehouse."""

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import pydoc
 import shutil
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
 
 from platformdirs import user_state_path
 
 from cq_engine.core import private
+from cq_engine.core.calls import IMPATIENT, Interrupted, call
 from cq_engine.core.errors import CQError, Location
 from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_result, row_count
-from cq_engine.repl.background import Opening, Worker, wait
+from cq_engine.repl.background import POLL_SECONDS, Opening
 from cq_engine.repl.ports import EngineLike
 
 if TYPE_CHECKING:  # imports Spark
@@ -29,9 +32,6 @@ if TYPE_CHECKING:  # imports Spark
 
 __all__ = ["Leave", "Settings", "Shell", "log_unexpected", "render_duration", "state_directory"]
 
-T = TypeVar("T")
-
-_IMPATIENT_INTERRUPTS = 3
 _SAY_AFTER_SECONDS = 1.0
 _LINE = 500
 """So much of the text of an error that nobody expected is shown."""
@@ -40,10 +40,6 @@ _REPORT = "this is a fault of cq-engine: report it with the traceback; other sta
 
 class Leave(Exception):
     """The session is to end now, without waiting for a statement that does not react to Ctrl-C."""
-
-
-class _Cancelled(Exception):
-    """Ctrl-C came before the statement had begun."""
 
 
 @dataclass
@@ -71,17 +67,6 @@ class _Shown:
     seconds: float = 0.0
 
 
-@dataclass
-class _Attempt:
-    """One statement on its way, and the Ctrl-Cs that it has got."""
-
-    started: threading.Event = field(default_factory=threading.Event)
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    interrupts: int = 0
-    told: str = ""
-    since: float = field(default_factory=time.monotonic)
-
-
 class Shell:
     """Runs statements and commands one after another and writes results to `out`, errors to `err`.
 
@@ -107,7 +92,6 @@ class Shell:
         """True once Ctrl-C has ended a statement; the prompt takes it back with the next entry."""
         self._out = out
         self._err = err
-        self._worker = Worker()
 
     @property
     def in_transaction(self) -> bool:
@@ -157,7 +141,7 @@ class Shell:
     def call(self, work: Callable[[EngineLike], str]) -> bool:
         """Runs `work` on the engine as a statement is run, and writes the text it returns."""
 
-        return self._guard(lambda attempt: self._wait(lambda engine: _Shown(work(engine)), attempt))
+        return self._guard(lambda: _Shown(work(self.opening.engine())))
 
     def drain(self) -> bool:
         """Waits until every ON COMMIT query and every destination has the newest commit."""
@@ -178,11 +162,12 @@ class Shell:
     def close(self) -> None:
         """Closes the engine; errors of it are shown."""
 
-        def closed() -> None:
+        def closed() -> _Shown:
             if self.opening.error is None:
                 self.opening.close()
+            return _Shown("")
 
-        self._guard(lambda attempt: self._finish(self._worker.submit(closed), attempt))
+        self._guard(closed)
 
     # ------------------------------------------------------------ writing
 
@@ -202,15 +187,18 @@ class Shell:
     # ------------------------------------------------------------ inside
 
     def _run_statement(self, sql: str, source: str, line: int, column: int, *, silent: bool = False) -> bool:
-        def executed(engine: EngineLike) -> _Shown:
+        def executed() -> _Shown:
+            engine = self.opening.engine()
+            begin = time.monotonic()
             result = engine.execute(sql, source=source, line=line, column=column)
-            return _Shown("") if silent else self._shown(result)
+            shown = _Shown("") if silent else self._shown(result)
+            return replace(shown, seconds=time.monotonic() - begin)
 
         if self.settings.echo and not silent:
             self.write(sql.rstrip().rstrip(";") + ";")
         first = " " * (column - 1) + sql.split("\n", 1)[0]
         place = None if source == "<input>" or silent else Location(source, line, column, first)
-        return self._guard(lambda attempt: self._wait(executed, attempt), sql, place)
+        return self._guard(executed, sql, place)
 
     @property
     def limit(self) -> int:
@@ -243,16 +231,28 @@ class Shell:
         note = row_count(table.num_rows, more) if more else ""
         return _Shown(WRITERS[settings.format](table), note="\n".join(filter(None, (note, result.message))))
 
-    def _wait(self, work: Callable[[EngineLike], _Shown], attempt: _Attempt) -> None:
-        def opened() -> _Shown:
-            engine = self.opening.engine(attempt.cancelled)
-            if engine is None:
-                raise _Cancelled
-            attempt.started.set()
-            begin = time.monotonic()
-            return replace(work(engine), seconds=time.monotonic() - begin)
+    def _guard(self, run: Callable[[], _Shown], sql: str = "", place: Location | None = None) -> bool:
+        """Runs one thing and shows what it gives; shows and counts whatever goes wrong with it, at `place` unless the
+        error knows better."""
+        done = False
+        try:
+            with self._telling(), self._listening(), call():
+                shown = run()
+            done = True
+            self._show(shown)
+        except (Leave, BrokenPipeError):
+            raise
+        except KeyboardInterrupt as error:
+            self.cancelled = True
+            said = str(error) if isinstance(error, Interrupted) else "cancelled"
+            return self._count_failure(CQError("interrupted while the result was shown" if done else said))
+        except BaseException as error:  # noqa: BLE001 - the prompt outlives every statement
+            found = _own_error(error) or log_unexpected(error, self.warehouse, sql)
+            found.location = found.location or place
+            return self._count_failure(found)
+        return True
 
-        shown = self._finish(self._worker.submit(opened), attempt)
+    def _show(self, shown: _Shown) -> None:
         if shown.paged and self._at_terminal and shown.text.count("\n") >= shutil.get_terminal_size().lines:
             _page(shown.text)
         else:
@@ -262,51 +262,61 @@ class Shell:
         if self.settings.timing and (shown.text or shown.note):
             (self.write if self.settings.format == "table" else self.note)(render_duration(shown.seconds))
 
-    def _finish(self, done: Future[T], attempt: _Attempt) -> T:
-        return wait(done, lambda: self._interrupt_once(attempt), lambda: self._tick(attempt))
-
-    def _guard(self, run: Callable[[_Attempt], None], sql: str = "", place: Location | None = None) -> bool:
-        """Runs one thing; shows and counts whatever goes wrong with it, at `place` unless the error knows better."""
-        attempt = _Attempt()
-        try:
-            run(attempt)
-        except (Leave, BrokenPipeError):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the prompt outlives every statement
-            if attempt.interrupts or isinstance(error, KeyboardInterrupt | _Cancelled):
-                self.cancelled = True
-                return self._count_failure(CQError("cancelled"))
-            found = _own_error(error) or log_unexpected(error, self.warehouse, sql)
-            found.location = found.location or place
-            return self._count_failure(found)
-        return True
-
     def _count_failure(self, error: CQError) -> bool:
         self.failures += 1
         self.note(error.render())
         return False
 
-    def _interrupt_once(self, attempt: _Attempt) -> None:
-        """One Ctrl-C while a statement runs."""
-        attempt.interrupts += 1
-        attempt.cancelled.set()
-        if attempt.interrupts >= _IMPATIENT_INTERRUPTS:
-            raise Leave
-        if attempt.interrupts > 1:
-            self.note("still cancelling; Ctrl-C once more leaves without waiting")
-        engine = self.opening.current
-        if engine is not None and attempt.started.is_set():
-            # In a thread of its own: a Spark that does not answer must not take the prompt with it.
-            threading.Thread(target=engine.interrupt, name="cq-interrupt", daemon=True).start()
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Counts the Ctrl-Cs of a statement: the second one gets an answer, the last one leaves."""
+        presses = 0
 
-    def _tick(self, attempt: _Attempt) -> None:
-        waited = time.monotonic() - attempt.since
-        under_way = self.opening.under_way
-        if attempt.told == under_way or not under_way or waited < _SAY_AFTER_SECONDS or attempt.interrupts:
+        def pressed(_number: int, _frame: FrameType | None) -> None:
+            nonlocal presses
+            presses += 1
+            if presses >= IMPATIENT:
+                raise Leave
+            if presses > 1:
+                with suppress(RuntimeError):  # it came in the middle of writing
+                    self.note("still cancelling; Ctrl-C once more leaves without waiting")
+            raise Interrupted
+
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):  # it is ignored
+            yield
             return
-        attempt.told = under_way
-        if (self._err or sys.stderr).isatty():
-            self.note(f"({under_way})")
+        signal.signal(signal.SIGINT, pressed)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Says, at a terminal, what a statement waits for, once it has waited for a while."""
+        over = threading.Event()
+
+        def tell() -> None:
+            since, told = time.monotonic(), ""
+            while not over.wait(POLL_SECONDS):
+                under_way = self.opening.under_way
+                if not under_way:
+                    return
+                if under_way != told and time.monotonic() - since >= _SAY_AFTER_SECONDS:
+                    told = under_way
+                    self.note(f"({under_way})")
+
+        if not self.opening.under_way or not (self._err or sys.stderr).isatty():
+            yield
+            return
+        teller = threading.Thread(target=tell, name="cq-tell", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
 
 
 def log_unexpected(error: BaseException, warehouse: str, sql: str = "") -> CQError:

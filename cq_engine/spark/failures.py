@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import AnalysisError
-from cq_engine.spark.sql import SPARK_ERRORS, TOO_COMPLEX, translate_spark_error
+from cq_engine.spark.sql import JVM_ERRORS, TOO_COMPLEX, translate_spark_error
 
 __all__ = ["plain_errors"]
 
@@ -17,10 +17,8 @@ def plain_errors(doing: str, warehouse: str) -> Iterator[None]:
     """A block for `doing` ("refresh q") that raises CQErrors in place of Spark's, the system's and RecursionError."""
     try:
         yield
-    except SPARK_ERRORS as error:
+    except JVM_ERRORS as error:  # a connection is not of a file
         raise translate_spark_error(error) from error
-    except ConnectionError:  # not of a file
-        raise
     except OSError as error:
         raise disk_error(doing, error, warehouse) from error
     except RecursionError as error:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import types as t
 
 from cq_engine.core.errors import CQError
+from cq_engine.core.interrupts import deferred
 from cq_engine.core.types import contains
 
 __all__ = ["SMALL_SETTINGS", "meaning", "plan_input_settings", "small_settings", "writer"]
@@ -83,17 +84,20 @@ def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:
 def _scope(spark: SparkSession, name: str, settings: Mapping[str, str | None]) -> Iterator[None]:
     """Runs the block with settings; the last block of its name to end puts back what the first one found."""
     session = _of(spark)
-    with session.changed:
-        if session.scopes.get(name, 0) == 0:
-            session.before[name] = _put(spark, settings)
-        session.scopes[name] = session.scopes.get(name, 0) + 1
+    inside = False
     try:
+        with session.changed, deferred():
+            if session.scopes.get(name, 0) == 0:
+                session.before[name] = _put(spark, settings)
+            session.scopes[name] = session.scopes.get(name, 0) + 1
+            inside = True
         yield
     finally:
-        with session.changed:
-            session.scopes[name] -= 1
-            if session.scopes[name] == 0:
-                _put(spark, session.before[name])
+        with deferred(), session.changed:
+            if inside:
+                session.scopes[name] -= 1
+                if session.scopes[name] == 0:
+                    _put(spark, session.before[name])
 
 
 @contextmanager
@@ -103,26 +107,27 @@ def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     Blocks that find them as they are run side by side; one that has to change them runs alone.
     """
     session = _of(spark)
-    with session.changed:
-        session.changed.wait_for(lambda: not session.exclusive)
-        different = {n: v for n, v in wanted.items() if spark.conf.get(n, None) != v}
-        if different:
-            session.changed.wait_for(lambda: not session.exclusive and session.shared == 0)
-            session.exclusive = True
-        else:
-            session.shared += 1
-    before: dict[str, str | None] = {}
+    before: dict[str, str | None] | None = None
     try:
-        before = _put(spark, different)
+        with session.changed:
+            session.changed.wait_for(lambda: not session.exclusive)
+            different = {n: v for n, v in wanted.items() if spark.conf.get(n, None) != v}
+            if different:
+                session.changed.wait_for(lambda: not session.exclusive and session.shared == 0)
+            with deferred():
+                before = _put(spark, different)
+                session.exclusive = bool(different)
+                session.shared += not different
         yield
     finally:
-        _put(spark, before)
-        with session.changed:
-            if different:
-                session.exclusive = False
-            else:
-                session.shared -= 1
-            session.changed.notify_all()
+        with deferred(), session.changed:
+            if before is not None:
+                try:
+                    _put(spark, before)
+                finally:  # also where there is no session any more
+                    session.exclusive = False
+                    session.shared -= not before
+                    session.changed.notify_all()
 
 
 def writer(frame: DataFrame) -> DataFrameWriter:

@@ -35,15 +35,20 @@ except ImportError:  # a Spark Connect client without Py4J
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 """What PySpark raises: mostly its own exceptions, but Py4J's where it does not translate (`toArrow`)."""
+JVM_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, ConnectionError)
+"""The same, and what Python raises where nobody listens any more."""
 
 __all__ = [
+    "JVM_ERRORS",
     "SPARK_ERRORS",
     "TOO_COMPLEX",
     "Composed",
+    "Py4JError",
     "analysed_plan",
     "explained_sql",
     "fresh_name",
     "is_connect",
+    "is_lost",
     "location_at",
     "quote",
     "run_sql",
@@ -57,6 +62,8 @@ TOO_COMPLEX = (
     "with IN, and parts of the query as common table expressions"
 )
 """What to do about a statement that a stack does not hold."""
+
+_AGAIN = "run it again: a Spark of the engine's own that has ended is started again, and nothing that was committed is lost"
 
 _counter = itertools.count(1)
 _token = secrets.token_hex(3)
@@ -132,7 +139,7 @@ def translate_errors() -> Iterator[None]:
     """A block in which an exception of Spark becomes the CQError that `translate_spark_error` makes of it."""
     try:
         yield
-    except SPARK_ERRORS as error:
+    except JVM_ERRORS as error:
         raise translate_spark_error(error) from error
 
 
@@ -161,6 +168,10 @@ def translate_spark_error(
     if isinstance(error, CQError):
         return error
     condition = _condition(error)
+    if is_lost(error):
+        return CQError(
+            "Spark does not answer", detail=f"{type(error).__name__}: {error}".split("\n", 1)[0], hint=_AGAIN
+        )
     unread = _storage_error(error, condition)
     if unread is not None:
         return unread
@@ -177,6 +188,13 @@ def translate_spark_error(
     elif isinstance(error, AnalysisException):
         kind = AnalysisError
     return kind(message, detail=detail, hint=_hint(condition), location=location)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the JVM has gone, or the connection to it: Py4J's errors that are not Java's say so."""
+    if isinstance(error, Py4JError):
+        return not hasattr(error, "java_exception") and "Trace:" not in str(error)
+    return isinstance(error, ConnectionError)
 
 
 _OURS = re.compile(rf"/((?:{'|'.join(TOPS)})/[^/\s]+/[^\s:]+\.parquet)")

@@ -108,7 +108,7 @@ def test_leaving_while_spark_starts_is_quiet_and_leaves_nothing(tmp_path: Path) 
         "import threading\n"
         "from cq_engine.launch import session\n"
         "threading.Thread(target=session.prestart, args=({},), daemon=True).start()\n"
-        "while not session._started.launching: pass\n"
+        "while session._started.start is None: pass\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     ran = subprocess.run(

@@ -61,7 +61,7 @@ def test_a_session_started_ahead_is_given_once(monkeypatch: pytest.MonkeyPatch) 
     running: list[SimpleNamespace] = []
 
     def start(conf: object) -> SimpleNamespace:
-        running.append(SimpleNamespace(sparkContext=object()))
+        running.append(SimpleNamespace(sparkContext=object(), createDataFrame=lambda *_: None))
         return running[-1]
 
     monkeypatch.setattr(session_module, "_running", lambda: running[-1] if running else None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 import time
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -28,8 +27,9 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.overview import Overview
+from cq_engine.core.calls import call
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import CatalogError, CQError, CQSyntaxError, LeaseError, Location, TransactionError
+from cq_engine.core.errors import CatalogError, CQSyntaxError, LeaseError, Location, TransactionError
 from cq_engine.grammar.statements import DestinationRef
 from cq_engine.query.result import Result
 
@@ -107,7 +107,6 @@ class FakeEngine:
         self.drained = 0
         self.closed = False
         self.catalog = FakeCatalog()
-        self.interrupted = threading.Event()
 
     @property
     def spark(self) -> object:
@@ -136,10 +135,16 @@ class FakeEngine:
             return Result(arrow=_answer(sql))
         if word == "SLEEP":
             print("sleeping", file=sys.stderr, flush=True)
-            if self.interrupted.wait(float(sql.split()[1])):
-                self.interrupted.clear()
-                raise CQError("Spark job cancelled")
+            time.sleep(float(sql.split()[1]))
             return Result(message="slept")
+        if word == "DEAF":  # as in a conversation with Spark that does not end
+            print("sleeping", file=sys.stderr, flush=True)
+            exec(compile("__name__ = 'py4j.deaf'\nimport time\ntime.sleep(60)", "deaf", "exec"), {})
+        if word == "SAVE":
+            with call() as under_way:
+                under_way.durable.commit(9)
+                time.sleep(float(sql.split()[1]))
+            return Result(message="saved", commit_version=9)
         if word == "BOOM":
             raise ZeroDivisionError("a bug\nwith two lines")
         if word == "DROP":
@@ -153,9 +158,6 @@ class FakeEngine:
 
     def drain(self, timeout: float | None = None) -> None:
         self.drained += 1
-
-    def interrupt(self) -> None:
-        self.interrupted.set()
 
     def close(self) -> None:
         self.closed = True

@@ -79,7 +79,7 @@ def test_an_opening_on_hold_begins_once_with_the_prompt_or_the_first_statement(c
     assert not calls.ahead.is_set()
     opening.begin()
     opening.begin()
-    assert opening.engine(threading.Event()) is calls.connected[0]
+    assert opening.engine() is calls.connected[0]
     assert len(calls.connected) == 1
     assert calls.opening(hold=True).engine() is calls.connected[1]
 

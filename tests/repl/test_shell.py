@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ def press_ctrl_c(after: float, times: int = 1) -> None:
     def press() -> None:
         for _ in range(times):
             time.sleep(after)
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
 
@@ -34,7 +35,7 @@ def pressing_ctrl_c(every: float) -> Iterator[None]:
 
     def press() -> None:
         while not done.wait(every):
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press, daemon=True)
     thread.start()
@@ -138,6 +139,7 @@ def test_ctrl_c_while_the_warehouse_opens(
     begin = time.monotonic()
     assert not shell.run_text("INSERT x;", "<input>")
     assert time.monotonic() - begin < 5
+    assert shell.errors == "error: cancelled\n"
     go_on.set()
     shell.opening.engine()
     assert engine.calls == []
@@ -147,11 +149,27 @@ def test_ctrl_c_while_the_warehouse_opens(
 def test_a_statement_that_ignores_ctrl_c_does_not_hold_the_prompt(shell: Any, engine: Any) -> None:
     from cq_engine.repl.shell import Leave
 
-    engine.interrupt = lambda: None
     # A busy machine may take two presses for one, so they go on until the prompt lets go.
     with pytest.raises(Leave), pressing_ctrl_c(every=0.4):
-        shell.run_text("SLEEP 60;", "<input>")
+        shell.run_text("DEAF;", "<input>")
     assert "once more leaves" in shell.errors
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_says_what_is_committed(shell: Any) -> None:
+    press_ctrl_c(0.2)
+    assert not shell.run_text("SAVE 20; INSERT x;", "<input>")
+    assert shell.errors == "error: interrupted, but committed as version 9\n"
+    assert shell.cancelled
+
+
+def test_ctrl_c_while_the_result_is_shown(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shell, "write", interrupted)
+    assert not shell.run_text("INSERT x;", "<input>")
+    assert shell.errors == "error: interrupted while the result was shown\n"
 
 
 def test_a_warehouse_that_does_not_open(make_shell: Callable[[Callable[[], Any]], Any]) -> None:
