@@ -238,12 +238,11 @@ class Reader(ChangeReader):
             if resident.version >= self.catalog.floor(table.id):
                 raise
             changes = None  # the changes since were forgotten
+        del self._residents[table.id]  # what is interrupted now has half of the changes
         if changes is None or len(resident) + changes.num_rows > 2 * self.limits.small_rows:
-            del self._residents[table.id]
             return False
         resident.advance(changes, version)
         if len(resident) > self.limits.small_rows or resident.nbytes > self.limits.small_bytes // 4:
-            del self._residents[table.id]
             return False
         self._residents[table.id] = resident  # with the size that it has now
         return True

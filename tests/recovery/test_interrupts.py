@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from cq_engine.api.engine import Engine
 from cq_engine.core import faults
 from cq_engine.core.calls import Interrupted, current
+from cq_engine.storage import rows as storage_rows
 from tests.limits import limit
 from tests.recovery.checks import apply, check_garbage, image, published, rows_of
 from tests.recovery.conftest import LONG, ROOT, Connect, environment
@@ -77,6 +78,10 @@ def only_calls() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def interrupted(after: float, run: Callable[[], object]) -> str:
@@ -180,6 +185,23 @@ def test_a_durable_commit_is_said_and_wakes_queries(
     while engine.catalog.status("totals").position < 1:
         assert time.monotonic() < end, "nobody was told of the commit"
         time.sleep(0.05)
+
+
+def test_an_image_in_memory_that_was_interrupted_is_read_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = connect(scheduler=False)
+    define(engine)
+    sale = engine.catalog.state.tables["sale"].storage
+    for number in (1, 2):
+        engine.execute(f"INSERT INTO sale VALUES ({number}, 1, 60)")
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            if number == 2:
+                patch.setattr(storage_rows, "identity_keys", stop)
+            engine.reader.small_image(sale, number)
+    found = engine.reader.small_image(sale, 2)
+    assert found is not None
+    assert found["id"].to_pylist() == [1, 2]
 
 
 def test_a_transaction_that_was_interrupted_goes_on(connect: Connect) -> None:
