@@ -127,7 +127,8 @@ def _copy(
     source: Path, target: Path, schema: pa.Schema, extra: Mapping[str, object], batch_rows: int
 ) -> None:
     staged = target.with_name(f".{target.name}.{os.getpid()}")
-    with pq.ParquetFile(source) as reader, pq.ParquetWriter(staged, schema, compression=CODEC) as writer:
+    opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    with opened as reader, pq.ParquetWriter(staged, schema, compression=CODEC) as writer:
         for batch in reader.iter_batches(batch_size=batch_rows):
             writer.write_batch(_complete(batch, schema, extra))
     staged.replace(target)

@@ -190,14 +190,18 @@ def _tag(value: Any) -> Hashable:
     return type(value).__name__, value
 
 
+_PARQUET = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+"""A session of the user's own writes times as INT96, of which Arrow would make nanoseconds: those from 1677 to 2262."""
+
+
 def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
     """Parquet files (absolute paths or URIs of one file system) as a dataset of `columns`."""
     schema = arrow_schema(columns)
     if "://" in paths[0]:
         filesystem, _ = pafs.FileSystem.from_uri(paths[0])
         names = [pafs.FileSystem.from_uri(path)[1] for path in paths]
-        return ds.dataset(names, schema=schema, format="parquet", filesystem=filesystem)
-    return ds.dataset(list(paths), schema=schema, format="parquet")
+        return ds.dataset(names, schema=schema, format=_PARQUET, filesystem=filesystem)
+    return ds.dataset(list(paths), schema=schema, format=_PARQUET)
 
 
 class ResidentImage:
