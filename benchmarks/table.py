@@ -29,6 +29,7 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("catch_up", "transactional over compressed"): "at most 1.5",
     ("many_queries", "growth"): "at most 3",
     ("cold_start", "first delta"): "at most 6 s",
+    ("background", "over"): "commits 2, refreshes 2.5 (over the median)",
     ("cold_start", "prompt"): "at most 0.5 s",
     ("paper_figures", "1 general over fk_pk"): "up to 10 (paper)",
     ("paper_figures", "2 general over fk_pk"): "up to 4, small deltas (paper)",
@@ -42,6 +43,9 @@ TARGETS: Mapping[tuple[str, str], str] = {
 
 _WHERE = (
     "of",
+    "phase",
+    "background",
+    "step",
     "stream",
     "query",
     "queries",
@@ -65,6 +69,8 @@ _ASIDE = {
     "delta_rows",
     "changes",
     "refreshes",
+    "commits",
+    "course",
     "queries_with_deltas",
 }
 

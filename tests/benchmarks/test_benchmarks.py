@@ -127,6 +127,28 @@ def test_cold_start(run: Run) -> None:
     assert 0 < prompt["prompt_seconds"] < prompt["first_answer_seconds"]
 
 
+@pytest.mark.prepared
+def test_first_touch(run: Run) -> None:
+    """With plans that are prepared in the background; the deltas of all steps are compared with results."""
+    arguments = ["--scale", "0.001", "--queries", "big_spenders", "--steps", "3x2,1x40,2x1", "--check"]
+    figures = run("first_touch", *arguments)
+    assert [f["figure"] for f in figures] == ["trivial", "first load", "create", *3 * ["touch"]]
+    touches = named(figures, "touch")
+    assert [len(f["refreshes"]) for f in touches] == [3, 1, 2]
+    assert all(0 < f["refresh_seconds"] <= f["most_refresh_seconds"] for f in touches)
+    assert touches[1]["changes"] > touches[2]["changes"]
+
+
+def test_background(run: Run, tmp_path: Path) -> None:
+    arguments = ["--scale", "0.001", "--seconds", "3", "--transactions", "20", "--warm", "2", "--rate", "10"]
+    figures = run("background", *arguments, "--plot", str(tmp_path / "plot.png"))
+    tails = named(figures, "tails")
+    assert {f["background"] for f in tails} == {"none", "default"}
+    assert {"before", "during"} <= {f["phase"] for f in tails}
+    assert all(f["median_seconds"] <= f["p99_seconds"] <= f["most_seconds"] for f in tails)
+    assert {f["of"] for f in named(figures, "over")} == {"commit", "refresh"}
+
+
 def test_many_queries(run: Run, tmp_path: Path) -> None:
     arguments = ["--queries", "1", "6", "--rows", "50", "--customers", "6", "--orders", "5", "--rounds", "1"]
     figures = run("many_queries", *arguments, "--plot", str(tmp_path / "plot.png"))
