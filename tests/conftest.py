@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine.launch.session import spark_session
+from cq_engine.maintenance.maintenance import Maintenance
 
 # Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
 # than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.
@@ -41,6 +42,13 @@ def once(spark: SparkSession) -> SparkSession:
     }.items():
         session.conf.set(name, value)
     return session
+
+
+@pytest.fixture(autouse=True)
+def unprepared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are prepared in the background only where a test is marked so: most queries here are refreshed once or twice."""
+    if request.node.get_closest_marker("prepared") is None:
+        monkeypatch.setattr(Maintenance, "note_query", lambda self, *names: None)
 
 
 @pytest.fixture

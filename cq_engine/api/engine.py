@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -92,16 +91,14 @@ class Engine(Upkeep, Scheduling):
         )
         self.compactor = Compactor(self.services)
         self._scheduled = scheduler and not catalog.read_only
-        self.maintenance = Maintenance(
-            self.services, self.compactor, self.conf, self.vacuum if self._scheduled else None
-        )
+        background = (self.publish, self.vacuum) if self._scheduled else (None, None)
+        self.maintenance = Maintenance(self.services, self.compactor, self.conf, self._prepare, *background)
         self.publisher = None if catalog.read_only else Publisher(catalog)
         self.session: Transaction | None = None
         limits = catalog.limits
         retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._refresh_failed, retry=retry)
         self._closed = False
-        self._published = time.monotonic()
         if not catalog.read_only:
             tidy(self.queries.registry)
             for query in catalog.state.queries.values():
@@ -109,6 +106,7 @@ class Engine(Upkeep, Scheduling):
         if self._scheduled:
             self.scheduler.start()
             self.delivery.start()
+            self.maintenance.note_query(*self._recent_queries())
             self.maintenance.start()
             self._wake_behind()
 
@@ -257,8 +255,6 @@ class Engine(Upkeep, Scheduling):
         self.scheduler.end_pause(result.query)
         if result.to_version > result.from_version:
             self.cascade(result.query)
-        if self._scheduled and time.monotonic() - self._published > self.services.limits.publish_seconds:
-            self.publish()
         self.maintenance.note_refresh()
 
     @entry

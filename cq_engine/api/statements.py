@@ -263,6 +263,7 @@ def _create_query(statement: CreateContinuousQuery, engine: Warehouse, sql: str)
     message = create_query(engine.queries, statement)
     engine.schedule(statement.name, new=True)
     engine.cascade(statement.name)
+    engine.prepare(statement.name)
     query = engine.queries.find(statement.name)
     if statement.start.point != "NOW" or has_news(engine.catalog, query):  # commits came while it was created
         engine.scheduler.wake(query.group or query.name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from pyspark.sql import SparkSession
 
 from cq_engine.api.entry import entry
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
+from cq_engine.catalog.groups import owner
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.options import parse_retention
@@ -28,7 +29,7 @@ class Upkeep:
     maintenance: Maintenance
     queries: Queries
     publisher: Publisher | None
-    _published: float
+    _spark: SparkSession | None
 
     def check_writable(self) -> None:
         raise NotImplementedError
@@ -40,8 +41,27 @@ class Upkeep:
     def publish(self) -> None:
         """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
         if self.publisher is not None:
-            self._published = time.monotonic()
             self.publisher.publish()
+
+    def prepare(self, *queries: str) -> None:
+        """Has maintenance prepare the plans of queries that will be refreshed."""
+        state = self.catalog.state
+        self.maintenance.note_query(*(owner(state, name) for name in queries))
+
+    def _prepare(self, query: str) -> bool:
+        """In its thread; False where nobody has needed Spark yet."""
+        if self._spark is None:
+            return False
+        self.queries.refreshes.prepare(query)
+        return True
+
+    def _recent_queries(self) -> list[str]:
+        """The queries that were refreshed last, the last one first, as far as they are prepared at a start."""
+        state, catalog = self.catalog.state, self.catalog
+        names = [*(q.name for q in state.queries.values() if q.group is None), *state.groups]
+        last = {name: catalog.status(name).last_refresh for name in names}
+        used = sorted(((at, name) for name, at in last.items() if at is not None), reverse=True)
+        return [name for _, name in used[: catalog.limits.prepare_queries]]
 
     @entry
     def compact(self, table: str) -> None:

@@ -112,6 +112,10 @@ class Limits:
     input_spare: int = 8
     """A plan input has room for so many times what it gets first, up to `input_most_bytes`."""
 
+    prepare_seconds: float = 0.3
+    """From CREATE, or a start, until the plans of a query are prepared: who closes the engine before that need not wait."""
+    prepare_queries: int = 16
+    """Queries of a warehouse that is opened whose plans are prepared: those that were refreshed last."""
     retry_seconds: float = 1.0
     """Pause after a background refresh that failed because of the machine; it doubles with every failure in a row."""
     retry_most_seconds: float = 60.0

@@ -57,6 +57,18 @@ class Refreshes:
         self._refreshed(result)
         return result
 
+    def prepare(self, name: str) -> None:
+        """Has the plans ready that the next refreshes of a query or query group will run; nobody refreshes it meanwhile."""
+        state = self.services.catalog.state
+        name = owner(state, name)
+        with self.registry.hold([name]):
+            group = state.groups.get(name.lower())
+            query = self.registry.find(name) if group is None else group.query
+            if self.services.catalog.status(name).state == "ACTIVE":
+                compiled = self.registry.compiled(query) if group is None else self.groups.compiled(group)
+                with meaning(self.services.spark(), dict(query.session)):
+                    self.refresher.prepare(query, compiled)
+
     def bring_up_to_date(self, name: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; what the query itself did.
 

@@ -1,8 +1,8 @@
-"""Upkeep that nobody asks for: merges the changes of tables whose uncompacted logs have grown, and forgets what is past its
-retention, in a thread of its own.
+"""Upkeep that nobody asks for: publishes, merges the changes of tables whose uncompacted logs have grown, and forgets what
+is past its retention, in a thread of its own.
 
-An engine with a scheduler has the thread from its start; without one it comes with the first refresh, or with the 64th
-commit of a process that only commits. Neither a refresh nor a commit waits for it.
+An engine with a scheduler has the thread from its start; without one it comes with the first query or refresh, or with the
+64th commit of a process that only commits. Neither a refresh nor a commit waits for it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,35 @@ _log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Keeps the uncompacted logs of all versioned tables short, and calls `vacuum`, where there is one, once an hour."""
+    """Keeps the uncompacted logs of all versioned tables short. Where there are such, `publish` is called after refreshes,
+    and `vacuum` once an hour. `prepare` is called with the name of a query that may be refreshed soon; it gives False
+    where it is too early for that."""
 
     def __init__(
         self,
         services: Services,
         compactor: Compactor,
         conf: Mapping[str, str],
+        prepare: Callable[[str], bool],
+        publish: Callable[[], object] | None,
         vacuum: Callable[[], object] | None,
     ) -> None:
         self.services = services
         self.compactor = compactor
         self._conf = conf
+        self._prepare = prepare
+        self._publish = publish
         self._vacuum = vacuum
         limits = services.limits
+        self._refreshed = False
+        self._published = time.monotonic()
         self._vacuumed = time.monotonic() - limits.vacuum_seconds + limits.first_vacuum_seconds
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._stopping = False
+        self._stopped = threading.Event()
+        self._unprepared: dict[str, None] = {}
+        self._preparing = False
         self._commits = 0
         self._starting = threading.Lock()
 
@@ -60,11 +71,12 @@ class Maintenance:
         self._woken.set()
 
     def stop(self) -> None:
-        """Ends the thread after what it is doing."""
+        """Ends the thread after what it is doing; plans that it prepares are not waited for."""
         with self._starting:
             self._stopping = True
+        self._stopped.set()
         self._woken.set()
-        if self._thread is not None:
+        if self._thread is not None and not self._preparing:
             self._thread.join()
 
     @property
@@ -81,6 +93,10 @@ class Maintenance:
             if self._manual:
                 continue
             try:
+                self._publish_if_due()
+                self._prepare_waiting()
+                if self._stopped.is_set():
+                    return
                 self.run()
                 due = time.monotonic() - self._vacuumed >= limits.vacuum_seconds
                 if self._vacuum is not None and due:
@@ -97,9 +113,42 @@ class Maintenance:
         if self._thread is not None or self._commits >= self.services.limits.maintenance_commits:
             self.start()
 
+    def note_query(self, *names: str) -> None:
+        """Before the first refreshes of queries and query groups by this process."""
+        self._unprepared.update(dict.fromkeys(names))
+        self.start()
+
     def note_refresh(self) -> None:
         """After a refresh."""
+        self._refreshed = True
+        if self._manual:
+            self._publish_if_due()
         self.start()
+
+    def _publish_if_due(self) -> None:
+        """Where there were refreshes since the last time, and that was a while ago."""
+        now = time.monotonic()
+        if (
+            self._publish is not None
+            and self._refreshed
+            and now - self._published > self.services.limits.publish_seconds
+        ):
+            self._refreshed, self._published = False, now
+            self._publish()
+
+    def _prepare_waiting(self) -> None:
+        """Prepares queries, unless the engine is closed soon after they were created."""
+        if not self._unprepared or self._stopped.wait(self.services.limits.prepare_seconds):
+            return
+        self._preparing = True
+        for name in list(self._unprepared):
+            try:
+                if self._stopping or not self._prepare(name):
+                    break
+            except Exception as error:  # noqa: BLE001 - a refresh will say it, or the query is gone
+                _log.info("the plans of %s could not be prepared: %r", name, error)
+            self._unprepared.pop(name)
+        self._preparing = False
 
     # ------------------------------------------------------------ work
 

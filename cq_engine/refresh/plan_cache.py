@@ -43,7 +43,8 @@ Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
 class PlanCache:
     """The delta plans of an engine's queries. Thread-safe.
 
-    The first refresh of a query is planned as ever: it may be the only one. The second prepares a plan for changes of
+    The first refresh of a query is planned as ever: it may be the only one. The second prepares, unless that was done in
+    the background before (`general_plan`), a plan for changes of
     all kinds in all tables, which gives every interval's rows, so that no later one has to be planned. An interval of
     a kind that has come `Limits.own_plan_uses` times gets a plan of its own, which is smaller.
     """
@@ -69,10 +70,9 @@ class PlanCache:
 
         None where no change of these tables can change the result.
         """
-        tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
         key = _Key(id(compiled), changed, insert_only, session)
         own = self._plan_for(key, compiled)
-        whole = _Key(key.compiled, tables, False, session, at_once)
+        whole = _whole(compiled, session, at_once)
         general = self._plan_for(whole, compiled)
         if own is None or general is None:
             return None
@@ -89,6 +89,18 @@ class PlanCache:
             return general
         own.prepare = again
         return own
+
+    def general_plan(
+        self, compiled: Compiled, session: Hashable = (), *, at_once: bool = True
+    ) -> CachedPlan | None:
+        """The plan for all changes, whose statements are prepared when they run."""
+        key = _whole(compiled, session, at_once)
+        found = self._plan_for(key, compiled)
+        if found is not None:
+            with self._guard:
+                self._seen.add(key)
+                found.prepare = True
+        return found
 
     def exact_plan(
         self, compiled: Compiled, changed: frozenset[str], insert_only: bool, session: Hashable = ()
@@ -156,6 +168,11 @@ class _Key(NamedTuple):
         )
 
 
+def _whole(compiled: Compiled, session: Hashable, at_once: bool) -> _Key:
+    tables = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+    return _Key(id(compiled), tables, False, session, at_once)
+
+
 @dataclass
 class _PreparedStatement:
     """A planned statement; None where it cannot be run again."""
@@ -191,6 +208,12 @@ class CachedPlan:
     _statements: dict[str, _PreparedStatement | None] = field(default_factory=dict)
     _spark: SparkSession | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _forgotten: bool = False
+
+    @property
+    def is_prepared(self) -> bool:
+        """Has it run?"""
+        return bool(self._statements)
 
     def is_ready(self, most_misses: int | None) -> bool:
         """Are its statements prepared, or will they be? `most_misses`: for an interval of fewer changes."""
@@ -214,12 +237,16 @@ class CachedPlan:
         try:
             return self._run(spark, name, text, binder, limit)
         finally:
+            if self._forgotten:
+                self._clear()
             self._lock.release()
 
     def clear(self) -> None:
-        """Forgets the statements."""
-        with self._lock:
+        """Forgets the statements; of a plan that runs, when it has run."""
+        self._forgotten = True
+        if self._lock.acquire(blocking=False):
             self._clear()
+            self._lock.release()
 
     def _clear(self) -> None:
         for statement in self._statements.values():

@@ -112,6 +112,25 @@ class Refresher:
         faults.point("refresh.after_catalog")
         return replace(result, seconds=time.monotonic() - started)
 
+    def prepare(self, query: ContinuousQuery, compiled: Compiled) -> None:
+        """Plans the statements of later refreshes, and runs them over no rows: twice, since the second run asks Spark
+        whether there may be more."""
+        if compiled.node is None or query.functions:
+            return
+        position = self.services.catalog.status(query.name).position
+        interval = Interval(position, position, {}, 0)
+        decision = decide(self.services, query, compiled, interval)
+        plan = self.plans.general_plan(compiled, query.session, at_once=decision.undo)
+        if plan is None or plan.is_prepared:
+            return
+        report = self.reports.get(query.name)
+        with plain_errors(f"prepare {query.name}", self.services.catalog.warehouse):
+            for _ in range(2):
+                self._run(query, compiled, interval, Choice(plan, Place.DRIVER, "prepared", decision))
+        self.reports.pop(query.name)
+        if report is not None:
+            self.reports[query.name] = report
+
     def dry_run(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> None:
         """Computes a refresh and writes nothing. Raises RefreshError where it fails."""
         outcome = self._compute(query, compiled, interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -155,7 +156,8 @@ def _apply(rows: dict[Any, Any], engine: cq_engine.Engine, name: str, after: int
             rows[delta.key] = delta.new
 
 
-def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Runs) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["with the second refresh", "before the first"])
+def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Runs, early: bool) -> None:
     """Commits of all kinds, a refresh after each; the results follow from the deltas."""
     chance = random.Random(7)
     engine.execute("INSERT INTO c SELECT id, 'n', TIMESTAMP '2026-01-01 00:00:00' FROM range(1, 6)")
@@ -166,7 +168,9 @@ def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Ru
             f"CREATE CONTINUOUS QUERY {name} PRIMARY KEY ({key}) ON DEMAND START FROM SNAPSHOT AS {QUERIES[name]}"
         )
         _apply(results[name], engine, name, 0)
-    for _ in range(5):
+        if early:
+            engine.queries.refreshes.prepare(name)
+    for _ in range(3 if early else 5):
         _transaction(engine, chance)
         for name in keys:
             text = QUERIES[name]
@@ -242,6 +246,23 @@ def test_statements_with_an_operator_that_is_not_known_run_once(
         engine.execute(f"INSERT INTO o VALUES ({n}, 1, {n}.00)")
         assert engine.refresh("q").inserted == 1
     assert runs.prepared == 2, "two plans run once, before Spark is asked whether they may run again"
+
+
+@pytest.mark.prepared
+@pytest.mark.parametrize("limits", [Limits(prepare_seconds=0.0)])
+def test_plans_are_prepared_after_create(engine: cq_engine.Engine, runs: _Runs) -> None:
+    engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {QUERIES['rich']}")
+    end = time.monotonic() + 120
+    while runs.prepared < 4:  # two statements, twice
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    for n in (1, 2):
+        with engine.transaction() as tx:
+            tx.execute(f"INSERT INTO c VALUES ({n}, 'n', NULL)")
+            tx.execute(f"INSERT INTO o VALUES ({n}, {n}, 1.00)")
+            tx.execute(f"INSERT INTO l VALUES ({n}, 1, 22.5)")
+        assert engine.refresh("q").inserted == 1
+    assert runs.prepared == runs.asked
 
 
 def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _Runs) -> None:
