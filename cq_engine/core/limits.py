@@ -129,6 +129,8 @@ class Limits:
     """Rows of one statement's effect that the driver takes; more are staged by executors."""
     staged_file_rows: int = 1_000_000
     """Rows per file that a statement writes."""
+    staged_keys: int = 20_000_000
+    """Staged rows whose keys the driver compares, in 16 bytes each and as many for each column; of more, Spark does."""
     staged_files: int = 64
     """Files that one statement writes at most, and so the tasks that write them."""
     staged_files_unknown: int = 8

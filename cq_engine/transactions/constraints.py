@@ -26,6 +26,7 @@ from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions import bulk
+from cq_engine.transactions.staged_keys import repeated_keys
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
 __all__ = ["Change", "check", "check_foreign_keys", "check_not_null"]
@@ -133,9 +134,12 @@ def _check_unique(services: Services, table: Table, change: Change) -> None:
 def _check_unique_bulk(services: Services, table: Table, change: Change) -> None:
     keys = [quote(name) for name in table.storage.identity]
     added = change.added_rows(services.reader).select(*keys)
-    twice = to_arrow(
-        added.groupBy(*keys).agg(f.count("*").alias(_COUNT)).where(f"{_COUNT} > 1").limit(SHOWN).drop(_COUNT)
-    )
+    twice = None
+    if isinstance(change.pending, BulkPending) and not change.pending.signed:
+        twice = repeated_keys(services.reader, table.storage, change.pending.plain, SHOWN)
+    if twice is None:
+        counted = added.groupBy(*keys).agg(f.count("*").alias(_COUNT)).where(f"{_COUNT} > 1")
+        twice = to_arrow(counted.limit(SHOWN).drop(_COUNT))
     if twice.num_rows:
         raise _duplicate(table, twice, "the rows hold this key several times")
     newest = services.catalog.newest_version
