@@ -34,6 +34,7 @@ from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
 from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import few_rows, to_arrow
+from cq_engine.spark.settings import writer
 from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Start", "keep_difference", "keep_relation", "prepare_start"]
@@ -129,7 +130,7 @@ def _keep(
     shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    shown.write.options(**row_groups(services.limits)).parquet(directory)
+    writer(shown).options(**row_groups(services.limits)).parquet(directory)
     files = tables.data_files(directory, services.catalog.warehouse, table.identity)
     if more:
         start.add(table, files, (1, 0, 0))

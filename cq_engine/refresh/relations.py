@@ -37,6 +37,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import RefreshError
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import fresh_name, run_sql
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.rows import change_columns, conform
@@ -83,7 +84,7 @@ def change_files(
         numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
-        ordered.write.parquet(directory)
+        writer(ordered).parquet(directory)
         files = tables.data_files(directory, services.catalog.warehouse, [ROW_ID, COMMIT_VERSION])
         written = services.reader.files(files, change_columns(relation))
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
