@@ -217,14 +217,14 @@ class ResidentImage:
         self.version = 0
         self.positions: dict[Hashable, int] = {}
         self._chunks: list[pa.Table] = []
-        self._size = 0
+        self._size = self._bytes = 0
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def nbytes(self) -> int:
-        return sum(chunk.nbytes for chunk in self._chunks)
+        return self._bytes
 
     def load(self, rows: pa.Table, version: int) -> None:
         """Adds rows of the image at `version`."""
@@ -276,9 +276,10 @@ class ResidentImage:
         start = self._size
         self._chunks.append(rows)
         self._size += rows.num_rows
+        self._bytes += rows.nbytes
         return start
 
     def _compact(self) -> None:
         live = self.rows()
         self.positions = {key: n for n, key in enumerate(self.positions)}
-        self._chunks, self._size = [live], live.num_rows
+        self._chunks, self._size, self._bytes = [live], live.num_rows, live.nbytes
