@@ -26,7 +26,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, CQError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
-from cq_engine.core.options import check_option
+from cq_engine.core.options import check_conf
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callback, Callbacks, Delta, Retry, read_deltas
 from cq_engine.grammar import parse
@@ -70,8 +70,6 @@ class Engine(Upkeep, Scheduling):
         self.catalog = catalog
         self.clock = clock
         self.conf = dict(conf)
-        for name, value in self.conf.items():
-            check_option(name, value)
         self._spark = spark
         self._given = spark is not None
         self._starting = threading.Lock()
@@ -446,13 +444,15 @@ def connect(
     Raises:
         LeaseError: another process holds the warehouse; the error names it.
         CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
+        AnalysisError: `conf` has a name that is no option, or a value that an option does not have.
     """
+    checked = check_conf(conf or {})
     chosen = clock or SystemClock()
     opened = Catalog.open(
         str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS
     )
     try:
-        return Engine(opened, spark, chosen, conf or {}, scheduler)
+        return Engine(opened, spark, chosen, checked, scheduler)
     except BaseException:
         opened.close()
         raise

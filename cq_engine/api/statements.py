@@ -13,8 +13,8 @@ from cq_engine.api.explain import analyze_query, explain_query, explain_text
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import apply
 from cq_engine.catalog.functions import drop_function
-from cq_engine.core.errors import CatalogError, TransactionError, location_at
-from cq_engine.core.options import RETENTION, check_option, option_value, unknown_option
+from cq_engine.core.errors import AnalysisError, CatalogError, TransactionError, location_at
+from cq_engine.core.options import RETENTION, check_option, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     AlterContinuousQuery,
@@ -325,15 +325,15 @@ def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
 
 @execute.register(SetOption)
 def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
+    try:
+        check_option(statement.name, statement.value)
+    except AnalysisError as error:
+        error.location = location_at(sql, sql.lower().find(statement.name.lower()))
+        raise
     if statement.name.startswith("spark."):
         with translate_errors():
             engine.spark.conf.set(statement.name, statement.value)
         engine.conf[statement.name] = statement.value  # for a Spark that takes this one's place
     else:
-        unknown = unknown_option(statement.name)
-        if unknown is not None:
-            unknown.location = location_at(sql, sql.lower().find(statement.name.lower()))
-            raise unknown
-        check_option(statement.name, statement.value)
         engine.conf[statement.name.lower()] = statement.value
     return Result(message=f"{statement.name} = {statement.value}")

@@ -16,6 +16,7 @@ __all__ = [
     "OPTIONS",
     "RETENTION",
     "Option",
+    "check_conf",
     "check_option",
     "is_manual",
     "look_up_cache",
@@ -23,13 +24,13 @@ __all__ = [
     "option_value",
     "parse_retention",
     "parse_size",
-    "unknown_option",
 ]
 
 MAINTENANCE = "maintenance"
 LOOK_UP_CACHE = "look_up_cache"
 RETENTION = "retention"
 
+_SPARK = "spark."
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
@@ -111,18 +112,28 @@ def option_value(name: str, options: Mapping[str, str]) -> str:
 
 
 def check_option(name: str, value: str) -> None:
-    """Raises AnalysisError for a value that the engine's option `name` does not have. Unknown names are nobody's."""
-    if name.lower() in option_names(_ENGINE):
-        OPTIONS[name.lower()].check(value)
-
-
-def unknown_option(name: str) -> AnalysisError | None:
-    """The error for a name that is none of the engine's options, with the nearest of them."""
+    """Raises AnalysisError for a name that is no option of the engine, and for a value that the option does not have.
+    Spark's options pass."""
     names = option_names(_ENGINE)
-    if name.lower() in names:
-        return None
-    listed = f"options are {', '.join(sorted(names))}, and those of Spark, which begin with spark."
-    return AnalysisError(f"there is no option {name}", hint=did_you_mean(name, names, listed))
+    if name.startswith(_SPARK):
+        return
+    if name.lower() not in names:
+        listed = f"options are {', '.join(sorted(names))}, and those of Spark, which begin with {_SPARK}"
+        raise AnalysisError(f"there is no option {name}", hint=did_you_mean(name.lower(), names, listed))
+    OPTIONS[name.lower()].check(value)
+
+
+def check_conf(conf: Mapping[str, object]) -> dict[str, str]:
+    """The `conf` of `connect`: engine options by names in lower case, and Spark's. Raises AnalysisError."""
+    checked: dict[str, str] = {}
+    for name, value in conf.items():
+        if not isinstance(value, str) and not name.startswith(_SPARK):
+            raise AnalysisError(
+                f"option {name} is {value!r}, which is no text", hint="write its value as a string"
+            )
+        check_option(name, str(value))
+        checked[name if name.startswith(_SPARK) else name.lower()] = str(value)
+    return checked
 
 
 def is_manual(conf: Mapping[str, str]) -> bool:
