@@ -164,7 +164,7 @@ class World:
         self.warehouse, self.calls, self.url = warehouse or place / "warehouse", place / "calls", url
         self.archive = place / "cache" / "spark-0-java-0.jsa"
         self.place, self.chance, self.cut = place, chance, cut
-        self.model = Model()
+        self.model, self.last = Model(), "the beginning"
         self._logs: dict[Path, set[str]] = {}
         self._left: set[str] = set()
         self.calls.touch()
@@ -646,9 +646,8 @@ def campaign(
             world.last = "the end"
             world.finish()
         except BaseException as error:
-            error.add_note(f"seed {seed}, warehouse {number}: {world.last}") if hasattr(
-                error, "add_note"
-            ) else None
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note(f"seed {seed}, warehouse {number}: {world.last}")
             raise
         shutil.rmtree(directory)
     return +met

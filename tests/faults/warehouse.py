@@ -64,6 +64,8 @@ class NoSpark:
 
     def __init__(self) -> None:
         self.conf = SimpleNamespace(get=lambda *_: None)
+        asked = ("getLocalProperty", "addJobTag", "removeJobTag", "cancelJobsWithTag")
+        self.sparkContext = SimpleNamespace(**dict.fromkeys(asked, lambda *_: None))
 
 
 class Totals(Refresher):
