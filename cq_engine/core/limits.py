@@ -104,9 +104,8 @@ class Limits:
     """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
     plan_misses: int = 3
     """After so many intervals that a plan could not serve, it serves only those that it was made for."""
-    input_least_bytes: int = 32 * _MIB
-    """Room of a plan input at least, so that a first catch-up is run by the plan of small refreshes. The room is a hole in
-    a file and costs nothing."""
+    input_least_bytes: int = 1 * _MIB
+    """Room of a plan input at least. The room is a hole in a file, but 32 MiB of it cost a small refresh a tenth more."""
     input_most_bytes: int = 128 * _MIB
     """Larger contents are no plan input: there the fixed cost of a query counts for little."""
     input_spare: int = 8

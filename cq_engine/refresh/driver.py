@@ -54,10 +54,7 @@ class Driver(Executor[pa.Table]):
         with _size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
-            rows = None
-            if lasting:
-                with small_settings(spark):
-                    rows = cached.run(spark, name, text, binder, self._most + 1)
+            rows = cached.run(spark, name, text, binder, self._most + 1) if lasting else None
             if rows is not None:
                 cached.misses = 0
                 return self._check_size(rows)

@@ -31,7 +31,7 @@ from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 from cq_engine.refresh.source_rows import SourceRows
 from cq_engine.spark.arrow_io import is_plain
-from cq_engine.spark.settings import plan_input_settings
+from cq_engine.spark.settings import plan_input_settings, small_settings
 from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
 
 __all__ = ["CachedPlan", "PlanCache", "Text"]
@@ -266,7 +266,7 @@ class CachedPlan:
         if statement is None:
             return None
         if statement.unchecked is not None:
-            with plan_input_settings(spark):
+            with small_settings(spark), plan_input_settings(spark):
                 if not statement.may_run_again():
                     _remove(statement.inputs)
                     self._statements[name] = None
@@ -287,7 +287,7 @@ class CachedPlan:
         self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
     ) -> pa.Table | None:
         """Prepares the statement and runs it; Spark plans it only when it runs."""
-        with plan_input_settings(spark):
+        with small_settings(spark), plan_input_settings(spark):
             try:
                 statement = self._statements[name] = _prepare(spark, text, binder, limit)
             except (_NotDrivenError, PlanInputFullError, OSError):
