@@ -14,7 +14,7 @@ from cq_engine.core.errors import CQError
 from cq_engine.core.interrupts import deferred
 from cq_engine.core.types import contains
 
-__all__ = ["SMALL_SETTINGS", "meaning", "plan_input_settings", "small_settings", "writer"]
+__all__ = ["SMALL_SETTINGS", "meaning", "plan_input_settings", "small_settings", "whole_plans", "writer"]
 
 SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
@@ -78,6 +78,11 @@ def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:
     rules = _PLAN_INPUT_SETTINGS[_EXCLUDED]
     excluded = given if given and rules in given else f"{given},{rules}" if given else rules
     return _scope(spark, "plan inputs", {**_PLAN_INPUT_SETTINGS, _EXCLUDED: excluded})
+
+
+def whole_plans(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block so that plans that are shown have all their columns; Spark leaves out what comes after the 25th."""
+    return _scope(spark, "whole plans", {"spark.sql.debug.maxToStringFields": str(2**31 - 1)})
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from cq_engine.core.errors import (
     location_at,
 )
 from cq_engine.grammar.nesting import MAX_LEVELS
+from cq_engine.spark.settings import whole_plans
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -106,7 +107,8 @@ def explained_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFr
 
 def analysed_plan(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> str:
     """Spark's analysed plan of the query as text, in which literals have no quotes; empty where Spark shows none."""
-    explained = run_sql(spark, f"EXPLAIN EXTENDED {text}", relations).first()
+    with whole_plans(spark):
+        explained = run_sql(spark, f"EXPLAIN EXTENDED {text}", relations).first()
     found = _ANALYSED.search(str(explained[0])) if explained is not None else None
     return found[1] if found is not None else ""
 

@@ -48,6 +48,7 @@ REFUSED = (
     "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.s = user)",
     "SELECT k, aes_encrypt(s, '0000111122223333') AS x FROM t",
     "SELECT * FROM VALUES (current_user()) v(x)",
+    f"SELECT {', '.join(f'k AS c{n}' for n in range(40))}, current_user AS x FROM t",
 )
 ALLOWED = (
     "SELECT k FROM t WHERE s = 'now'",
