@@ -126,6 +126,8 @@ class Limits:
     """Change rows of one table in a commit up to this size are stored in the catalog; more go into files."""
     pending_rows: int = 100_000
     """Rows of one statement's effect that the driver takes; more are staged by executors."""
+    apply_rows: int = 5_000_000
+    """Changes of one table that `apply_changes` takes at once; it puts them in order, commit by commit, on the driver."""
     staged_file_rows: int = 1_000_000
     """Rows per file that a statement writes."""
     staged_keys: int = 20_000_000

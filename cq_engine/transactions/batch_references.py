@@ -6,11 +6,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.context.services import Services
 from cq_engine.core.errors import ConstraintError
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.sql import quote
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.rows import conform, identity_columns, identity_keys
 from cq_engine.transactions.replay import Log
@@ -131,24 +133,33 @@ def _check_waiting(
     keys = _keys(log.rows, parent, key.ref_columns)
     places = {value: at for at, value in enumerate(keys) if value in back}
     picked = log.rows.take(pa.array(list(places.values()), pa.int64())).select(list(key.ref_columns))
-    rows = _having(services, child, key.columns, picked)
+    # Where the table has more of them than the batch changes, one of them is not among those.
+    rows = _having(services, child, key.columns, picked, len(touched) + 1)
     mine = identity_keys(rows, identity_columns(child.storage))
     for row, value in zip(mine, _keys(rows, child, key.columns)):
         if row not in touched and value in back:
             raise _error(child, key, value)
 
 
-def _having(services: Services, table: Table, columns: Sequence[str], values: pa.Table) -> pa.Table:
-    """At least the rows before the batch that have one of the values in `columns`."""
+def _having(
+    services: Services, table: Table, columns: Sequence[str], values: pa.Table, most: int | None = None
+) -> pa.Table:
+    """The rows before the batch that have one of the values in `columns`, and maybe others: one row for each value, or, of a
+    table that the driver does not look into, `most` of the rows that have one."""
     reader, newest = services.reader, services.catalog.newest_version
-    kinds = [next(c for c in table.storage.physical_columns if c.name == name) for name in columns]
-    restrict = restriction(conform(values.rename_columns(list(columns)), kinds), kinds)
+    physical = table.storage.physical_columns
+    kinds = [next(c for c in physical if c.name == name) for name in columns]
+    values = conform(values.rename_columns(list(columns)), kinds)
+    restrict = restriction(values, kinds)
     rows = reader.restricted_image(table.storage, newest, restrict)
-    if rows is None:
-        rows = conform(
-            to_arrow(reader.image(table.storage, newest, restrict)), table.storage.physical_columns
-        )
-    return rows
+    if rows is not None:
+        return rows
+    image = reader.image(table.storage, newest, restrict)
+    wanted = reader.frame(values, kinds).toDF(*(f"_cq_w{n}" for n in range(len(kinds))))
+    on = [f.col(quote(name)) == f.col(f"_cq_w{n}") for n, name in enumerate(columns)]
+    found = image.join(wanted, on, "left_semi")
+    found = found.dropDuplicates(list(columns)) if most is None else found.limit(most)
+    return conform(to_arrow(found), physical)
 
 
 def _error(child: Table, key: ForeignKey, value: Hashable) -> ConstraintError:

@@ -116,7 +116,13 @@ def prepare(
     key = table.primary_key or ()
     old = [f"old_{c}" for c in key]
     has_old = bool(old) and all(c.lower() in present for c in old)
+    most = services.limits.apply_rows
     rows, others = _columns(table, given, present, [*extra, *(old if has_old else [])])
+    if rows.num_rows > most:
+        raise AnalysisError(
+            f"there are more than {most} changes of {table.name}, which apply_changes does not take at once",
+            hint="apply them in parts, each of whole transactions; COPY INTO and INSERT load rows without that limit",
+        )
     return Batch(
         table,
         rows,

@@ -176,40 +176,65 @@ def _show_row(row: Mapping[str, object], names: Sequence[str]) -> str:
 def _check_foreign_key(
     services: Services, child: Table, parent: Table, key: ForeignKey, changes: Mapping[str, Change]
 ) -> None:
-    reader = services.reader
-    theirs = key.ref_columns or parent.primary_key or ()
-    if child.name in changes:
-        wanted = _values(reader, changes[child.name], key.columns, added=True)
-        missing = _missing(services, parent, theirs, wanted, changes.get(parent.name))
+    mine, theirs = key.columns, key.ref_columns or parent.primary_key or ()
+    of_child, of_parent = changes.get(child.name), changes.get(parent.name)
+    if of_child is not None:
+        if of_child.net is not None:
+            wanted = of_child.net.added_rows().select(list(mine)).drop_null()
+            missing = _missing(services, parent, theirs, conform(wanted, _kinds(child, mine)), of_parent)
+        else:
+            added = _values(of_child.added_rows(services.reader), mine)
+            missing = _first(_matching(services, added, parent, theirs, of_parent, "left_anti"))
         if missing is not None:
             raise ConstraintError(
                 f"FOREIGN KEY {key.name} of table {child.name} has no row in {parent.name}"
-                f" for {_show_row(dict(zip(key.columns, missing)), key.columns)}",
+                f" for {_show_row(dict(zip(mine, missing)), mine)}",
                 hint=f"insert the row into {parent.name} in the same transaction or before",
             )
-    if parent.name in changes:
-        gone = _values(reader, changes[parent.name], theirs, added=False)
-        lost = _absent(services, parent, theirs, gone, changes.get(parent.name))
-        used = _present(services, child, key.columns, lost, changes.get(child.name))
-        if used:
-            row = dict(zip(theirs, used[0]))
+    if of_parent is not None:
+        if of_parent.net is not None:
+            gone = conform(
+                of_parent.net.removed_rows().select(list(theirs)).drop_null(), _kinds(parent, theirs)
+            )
+            lost = _absent(services, parent, theirs, gone, of_parent)
+            used = _present(services, child, mine, lost, of_child)
+        else:
+            removed = _values(of_parent.removed_rows(services.reader), theirs)
+            left = _matching(services, removed, parent, theirs, of_parent, "left_anti")
+            used = _first(_matching(services, left, child, mine, of_child, "left_semi"))
+        if used is not None:
             raise ConstraintError(
-                f"rows of {child.name} still refer to the row {_show_row(row, theirs)} of {parent.name}"
+                f"rows of {child.name} still refer to the row {_show_row(dict(zip(theirs, used)), theirs)} of {parent.name}"
                 f" (FOREIGN KEY {key.name})",
                 hint=f"delete or change the rows of {child.name} first",
             )
 
 
-def _values(reader: Reader, change: Change, columns: Sequence[str], *, added: bool) -> pa.Table:
-    """The distinct values of `columns`, without NULL, in rows that came or left."""
-    if change.net is not None:
-        rows = change.net.added_rows() if added else change.net.removed_rows()
-        rows = rows.select(list(columns)).drop_null()
-    else:
-        frame = change.added_rows(reader) if added else change.removed_rows(reader)
-        picked = frame.select(*(quote(name) for name in columns)).dropna().distinct()
-        rows = to_arrow(picked)
-    return conform(rows, [c for c in change.table.columns if c.name in columns]).select(list(columns))
+def _values(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The distinct values of `columns`, without NULL, which may be too many for the driver."""
+    picked = rows.select(*(f.col(quote(name)).alias(f"_cq_w{n}") for n, name in enumerate(columns)))
+    return picked.dropna().distinct()
+
+
+def _matching(
+    services: Services,
+    values: DataFrame,
+    table: Table,
+    columns: Sequence[str],
+    change: Change | None,
+    how: str,
+) -> DataFrame:
+    """The values that a row of the table has after the commit (`left_semi`), or that none has (`left_anti`)."""
+    reader = services.reader
+    image = reader.image(table.storage, services.catalog.newest_version)
+    rows = image if change is None else bulk.overlay(reader, image, change.pending)
+    renamed = rows.select(*(f.col(quote(name)).alias(f"_cq_r{n}") for n, name in enumerate(columns)))
+    on = [f.col(f"_cq_w{n}") == f.col(f"_cq_r{n}") for n in range(len(columns))]
+    return values.join(renamed, on, how)
+
+
+def _first(rows: DataFrame) -> tuple[object, ...] | None:
+    return next((tuple(row.values()) for row in python_rows(to_arrow(rows.limit(1)))), None)
 
 
 def _missing(
@@ -230,13 +255,13 @@ def _absent(
 
 def _present(
     services: Services, table: Table, columns: Sequence[str], wanted: pa.Table, change: Change | None
-) -> list[tuple[object, ...]]:
-    """Those of the wanted values that some row of the table will have."""
+) -> tuple[object, ...] | None:
+    """One of the wanted values that some row of the table will have, or None."""
     if not wanted.num_rows:
-        return []
+        return None
     wanted = wanted.rename_columns(list(columns))
     found = wanted.filter(pa.array(_held(services, table, columns, wanted, change)))
-    return [tuple(row.values()) for row in python_rows(found)]
+    return next((tuple(row.values()) for row in python_rows(found.slice(0, 1))), None)
 
 
 def _held(
