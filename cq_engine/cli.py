@@ -27,6 +27,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cq_engine.core.errors import CQError
+from cq_engine.core.options import RESTRICTED
 from cq_engine.launch import prestart
 
 if TYPE_CHECKING:
@@ -305,7 +306,10 @@ def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shel
     _check_warehouse(options.warehouse)
     begin_spark = (lambda: prestart.start_spark(options.conf)) if start_spark else None
     opening = Opening(lambda: _connect(options), start_spark=start_spark, prestart=begin_spark, hold=hold)
-    settings = Settings(timing=options.timing, limit=options.limit, format=options.format)
+    restricted = any(n.lower() == RESTRICTED and v.lower() == "on" for n, v in options.conf)
+    settings = Settings(
+        timing=options.timing, limit=options.limit, format=options.format, restricted=restricted
+    )
     return Shell(opening, options.warehouse, settings)
 
 

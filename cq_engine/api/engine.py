@@ -22,6 +22,7 @@ from cq_engine.api.upkeep import Upkeep
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import PythonFunction
+from cq_engine.context.rights import Rights
 from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, CQError, TransactionError
@@ -75,7 +76,7 @@ class Engine(Upkeep, Scheduling):
         self._starting = threading.Lock()
         constants = Constants(catalog)
         self.reader = Reader(catalog, lambda: self.spark, constants.rows)
-        self.services = Services(catalog, self.reader, lambda: self.spark, clock)
+        self.services = Services(catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf))
         self.callbacks = Callbacks()
         progress = Progress(self.services)
         self.delivery = Delivery(self.services, self.callbacks, self.note_commit, progress.newest)
@@ -120,6 +121,7 @@ class Engine(Upkeep, Scheduling):
             self._forget_ended_spark()
             session = self._started_spark()
             tag_jobs(session)
+        self.services.rights.prepare(session)
         self.services.functions.install(session, self.catalog.state)
         return session
 

@@ -14,7 +14,7 @@ from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import apply
 from cq_engine.catalog.functions import drop_function
 from cq_engine.core.errors import AnalysisError, CatalogError, TransactionError, location_at
-from cq_engine.core.options import RETENTION, check_option, option_value
+from cq_engine.core.options import RETENTION, check_set, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     AlterContinuousQuery,
@@ -233,6 +233,8 @@ def _create_function(statement: CreateFunction, engine: Warehouse, sql: str) -> 
     catalog = engine.catalog
     if statement.if_not_exists and statement.name.lower() in catalog.state.functions:
         return Result(message=f"function {statement.name} exists")
+    start = sql.find(statement.definition)
+    engine.services.rights.check_definition(statement.definition, lambda at: location_at(sql, start + at))
     with engine.queries.registry.ddl, catalog.lock:
         state = engine.services.functions.create(statement, catalog.state, lambda: engine.spark)
         with catalog.write() as unit:
@@ -326,7 +328,9 @@ def _explain(statement: Explain, engine: Warehouse, sql: str) -> Result:
 @execute.register(SetOption)
 def _set(statement: SetOption, engine: Warehouse, sql: str) -> Result:
     try:
-        check_option(statement.name, statement.value)
+        check_set(statement.name, statement.value)
+        if statement.name.startswith("spark."):
+            engine.services.rights.check_set(statement.name)
     except AnalysisError as error:
         error.location = location_at(sql, sql.lower().find(statement.name.lower()))
         raise

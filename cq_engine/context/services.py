@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import Functions
+from cq_engine.context.rights import Rights
 from cq_engine.core.clock import Clock
 from cq_engine.core.limits import Limits
 from cq_engine.storage.read_holds import ReadHolds
@@ -30,6 +31,8 @@ class Services:
     reader: Reader
     spark: Callable[[], SparkSession]
     clock: Clock
+    rights: Rights = field(default_factory=Rights)
+    """What statements may do besides reading and writing tables."""
     functions: Functions = field(default_factory=Functions)
     """The functions of the user that queries may call."""
     read_holds: ReadHolds = field(default_factory=ReadHolds)

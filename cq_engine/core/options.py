@@ -11,26 +11,33 @@ from datetime import timedelta
 from cq_engine.core.errors import AnalysisError, did_you_mean
 
 __all__ = [
+    "COPY_PATHS",
     "LOOK_UP_CACHE",
     "MAINTENANCE",
     "OPTIONS",
+    "RESTRICTED",
     "RETENTION",
     "Option",
     "check_conf",
     "check_option",
+    "check_set",
     "is_manual",
     "look_up_cache",
     "option_names",
     "option_value",
+    "parse_paths",
     "parse_retention",
     "parse_size",
 ]
 
 MAINTENANCE = "maintenance"
 LOOK_UP_CACHE = "look_up_cache"
+RESTRICTED = "restricted"
+COPY_PATHS = "copy_paths"
 RETENTION = "retention"
 
 _SPARK = "spark."
+_URL = re.compile(r"[A-Za-z][\w+.-]*://.")
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
@@ -44,6 +51,8 @@ class Option:
     default: str
     owners: tuple[str, ...]
     check: Callable[[str], object]
+    by_set: bool = True
+    """SET may change it."""
 
 
 def parse_retention(text: str) -> timedelta | None:
@@ -75,6 +84,18 @@ def parse_size(text: str) -> int:
     return int(found[1]) * _BYTES[found[2].lower()]
 
 
+def parse_paths(text: str) -> tuple[str, ...]:
+    """Absolute directories and URLs, separated by commas. Raises AnalysisError."""
+    paths = tuple(path.strip() for path in text.split(",") if path.strip())
+    for path in paths:
+        if not path.startswith("/") and not _URL.match(path):
+            raise AnalysisError(
+                f"{COPY_PATHS} has {path}, which is no absolute path",
+                hint="write directories or URLs, separated by commas, as in '/srv/loads, s3a://bucket/in'",
+            )
+    return paths
+
+
 def _one_of(name: str, *values: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         if value.lower() not in values:
@@ -88,6 +109,8 @@ _ENGINE, _TABLE, _QUERY = "engine", "table", "query"
 OPTIONS: Mapping[str, Option] = {
     MAINTENANCE: Option("background", (_ENGINE,), _one_of(MAINTENANCE, "background", "manual")),
     LOOK_UP_CACHE: Option("2 GB", (_ENGINE,), parse_size),
+    RESTRICTED: Option("off", (_ENGINE,), _one_of(RESTRICTED, "on", "off"), by_set=False),
+    COPY_PATHS: Option("", (_ENGINE,), parse_paths, by_set=False),
     RETENTION: Option("7 days", (_ENGINE, _TABLE, _QUERY), parse_retention),
     "refresh": Option("auto", (_QUERY,), _one_of("refresh", "auto", "incremental", "full")),
     "form": Option(
@@ -134,6 +157,17 @@ def check_conf(conf: Mapping[str, object]) -> dict[str, str]:
         check_option(name, str(value))
         checked[name if name.startswith(_SPARK) else name.lower()] = str(value)
     return checked
+
+
+def check_set(name: str, value: str) -> None:
+    """Raises AnalysisError where SET may not give the option `name` this value."""
+    check_option(name, value)
+    if name.lower() in OPTIONS and not OPTIONS[name.lower()].by_set:
+        raise AnalysisError(
+            f"{name} cannot be SET",
+            detail="what statements may do is not for statements to say",
+            hint=f'it is given when the warehouse is opened: connect(..., conf={{"{name.lower()}": ...}}), cq --conf',
+        )
 
 
 def is_manual(conf: Mapping[str, str]) -> bool:

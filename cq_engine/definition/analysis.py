@@ -101,6 +101,7 @@ def shape_of(
         for name, table in _sources(state, listed.stripped).items()
     }
     nothing = _Empty(services, replace(state, tables={**state.tables, **sources}))
+    nothing.trusted = known is not None
     schema = nothing.frame(listed.stripped)
     if known is None:
         _check_constant(services, nothing, sources, listed.stripped)

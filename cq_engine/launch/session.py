@@ -40,6 +40,8 @@ __all__ = [
 
 SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.ansi.enabled": "true",
+    # '${env:HOME}' is text, and no variable of whoever runs a refresh.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
     # 1 to 8 cost a small refresh the same, Spark's 200 twice as much; bulk work wants every core busy.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),

@@ -19,10 +19,11 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.context.rights import Rights
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
-from cq_engine.query.references import AsOf, Changes, Reference, find_references, substitute
+from cq_engine.query.references import AsOf, Changes, Reference, find_references, query_tree, substitute
 from cq_engine.query.result import Result
 from cq_engine.spark.sql import (
     SPARK_ERRORS,
@@ -100,6 +101,8 @@ class Resolver:
         """Fresh names that stand in the text already, with their relations."""
         self.translate: Callable[[BaseException], CQError] = translate_spark_error
         """Says an error of Spark in the words of the last query that `frame` resolved."""
+        self.trusted = False
+        """The text was accepted when it was stored: whether it may do what it does is not asked again."""
 
     def frame(self, query: str | Composed) -> DataFrame:
         """The query over the relations that it names, analysed. Raises CQSyntaxError, AnalysisError, CQError."""
@@ -120,14 +123,23 @@ class Resolver:
         """What `run` makes of the query with relations for the names in it."""
         source = Composed.plain(query) if isinstance(query, str) else query
         references = [r for r in self._references(source) if r.name not in self.extra]
+        rights = Rights() if self.trusted else self.services.rights
+        if rights.restricted:
+            rights.check_tree(query_tree(source.text), source.text, source.location)
         names = {r: fresh_name(r.name) for r in references}
         relations = {names[r]: self.relation(r, source) for r in references}
         replaced, positions = substitute(source.text, references, names.get)
         back = {n: r.name for r, n in names.items()}
-        steps = (positions, source.origin)
+        steps: tuple[Mapping[int, int], ...] = (positions, source.origin)
         self.translate = lambda e: translate_spark_error(e, source.user, names=back, positions=steps)
+        spark, given = self.services.spark(), {**relations, **self.extra}
         try:
-            return run(self.services.spark(), replaced, {**relations, **self.extra})
+            rights.check_plan(spark, replaced, given)
+        except SPARK_ERRORS as error:  # it stands behind a bracket there
+            shifted = ({0: -1, 1: 0}, *steps)
+            raise translate_spark_error(error, source.user, names=back, positions=shifted) from error
+        try:
+            return run(spark, replaced, given)
         except SPARK_ERRORS as error:
             raise self.translate(error) from error
 
@@ -191,9 +203,13 @@ class Resolver:
                     f"VERSION AS OF takes a commit version, not {clause.value}", location=location
                 )
             return int(plain)
+        text = f"SELECT CAST({clause.value} AS TIMESTAMP) AS t"
+        spark, rights = self.services.spark(), self.services.rights
+        if rights.restricted:
+            rights.check_tree(query_tree(text), text, lambda _: location)
         with translate_errors():
-            text = f"SELECT CAST({clause.value} AS TIMESTAMP) AS t"
-            found = self.services.spark().sql(text).toArrow().column(0)
+            rights.check_plan(spark, text, {})
+            found = spark.sql(text).toArrow().column(0)
         moment = found.cast(pa.timestamp("us", tz="UTC"))[0].as_py()
         if moment is None:
             raise AnalysisError(f"TIMESTAMP AS OF takes a time, not {clause.value}", location=location)
@@ -255,6 +271,7 @@ class SourceResolver(Resolver):
     def __init__(self, services: Services, sources: Mapping[str, Table], version: int) -> None:
         super().__init__(services, version)
         self.state = replace(self.state, tables={**self.state.tables, **sources})
+        self.trusted = True
 
 
 def unknown_table(state: CatalogState, name: str, location: Location | None = None) -> AnalysisError:

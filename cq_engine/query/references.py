@@ -17,7 +17,7 @@ from cq_engine.core.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.planner.tokens import scan
 from cq_engine.spark.sql import quote
 
-__all__ = ["AsOf", "Changes", "Reference", "find_references", "substitute"]
+__all__ = ["AsOf", "Changes", "Reference", "find_references", "query_tree", "substitute"]
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,7 @@ def find_references(text: str) -> list[Reference]:
         CQSyntaxError: the text does not parse.
         AnalysisError: a name has more than one part.
     """
-    clauses = _find_clauses(text)
-    plain = _blank(text, clauses)
-    try:
-        tree = parse_expression(plain)
-    except SqlglotError as error:
-        raise _syntax_error(text, error) from error
+    tree, clauses = _read(text)
     found = []
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier) or _is_cte(table):
@@ -78,6 +73,19 @@ def find_references(text: str) -> list[Reference]:
         aliased = bool(table.alias) or table.args.get("sample") is not None
         found.append(Reference(start, end, name, clause, aliased))
     return sorted(found, key=lambda r: r.start)
+
+
+def query_tree(text: str) -> exp.Expr:
+    """The query as a tree, with plain names in place of versioned ones. Raises CQSyntaxError."""
+    return _read(text)[0]
+
+
+def _read(text: str) -> tuple[exp.Expr, list[Reference]]:
+    clauses = _find_clauses(text)
+    try:
+        return parse_expression(_blank(text, clauses)), clauses
+    except SqlglotError as error:
+        raise _syntax_error(text, error) from error
 
 
 def substitute(

@@ -75,6 +75,8 @@ def _describe(shell: Shell, argument: str) -> bool:
 def _include(shell: Shell, argument: str) -> bool:
     if not argument:
         raise CQSyntaxError("\\i needs a file", hint="\\i setup.cql")
+    if shell.settings.restricted:
+        raise CQError("\\i is switched off (restricted = on)", hint="cq run FILE runs a script")
     shell.run_file(argument.strip("'\""))
     return True
 

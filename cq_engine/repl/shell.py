@@ -55,6 +55,8 @@ class Settings:
     limit: int | None = None
     echo: bool = False
     format: str = "table"
+    restricted: bool = False
+    """\\i reads no files: what is typed comes from others."""
 
 
 @dataclass(frozen=True)

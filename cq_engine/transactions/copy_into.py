@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -44,6 +45,9 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
 
     Raises AnalysisError, CQError (the files cannot be read).
     """
+    statement = replace(statement, path=services.rights.copy_path(statement.path))
+    for name, _ in statement.options:
+        services.rights.check_copy_option(name)
     kind = format_of(statement)
     wanted = [find_column(table, name) for name in statement.columns] or list(range(len(table.columns)))
     options = {"mode": "FAILFAST"} if kind != "parquet" else {}

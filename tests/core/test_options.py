@@ -19,7 +19,7 @@ def test_a_default_is_a_value_and_nonsense_is_none(name: str) -> None:
 
 
 def test_an_option_belongs_to_its_owner() -> None:
-    assert option_names("engine") == ("maintenance", "look_up_cache", "retention")
+    assert option_names("engine") == ("maintenance", "look_up_cache", "restricted", "copy_paths", "retention")
     assert option_names("table") == ("retention",)
     with pytest.raises(AnalysisError):
         check_option("LOOK_UP_CACHE", "much")

@@ -142,6 +142,9 @@ def test_include_what_is_not_there(shell: Any) -> None:
     run_command(shell, "\\i")
     assert "error: cannot read nowhere.cql" in shell.errors
     assert "error: \\i needs a file" in shell.errors
+    shell.settings.restricted = True
+    run_command(shell, "\\i setup.cql")
+    assert "error: \\i is switched off" in shell.errors
 
 
 def test_settings(shell: Any) -> None:
