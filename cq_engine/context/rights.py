@@ -57,7 +57,14 @@ _CLASSES: Mapping[str, str] = {
     "PythonWorkerLogs": "it reads logs",
 }
 """The same in Spark's analysed plan."""
-_LEAVES = {"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"}
+_LEAVES = {
+    "OneRowRelation",
+    "LocalRelation",
+    "ResolvedInlineTable",
+    "Range",
+    "CTERelationRef",
+    "UnionLoopRef",
+}
 """Relations of an analysed plan that read nothing; those that the engine gives are below a View."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _SUBSTITUTE = "spark.sql.variable.substitute"
