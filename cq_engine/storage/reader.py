@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from cachetools import LRUCache
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -31,6 +33,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
+from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.change_rows import ChangeReader, retry_reading
@@ -118,9 +121,10 @@ class Reader(ChangeReader):
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
         column = next(c for c in table.physical_columns if c.name == name)
         wanted = pc.unique(values)
-        if len(wanted) <= self.limits.in_list:
-            known = wanted.drop_null()
-            condition = _column(name).isin(known.to_pylist()) if len(known) else f.lit(False)
+        few = len(wanted) <= self.limits.in_list
+        known = _literals(wanted.drop_null(), spark_type(column.type)) if few else None
+        if known is not None:
+            condition = _column(name).isin(known) if known else f.lit(False)
             return rows.where(condition | _column(name).isNull() if wanted.null_count else condition)
         keys = self.frame(pa.table({name: wanted}), [column]).withColumnRenamed(name, "_cq_wanted")
         return rows.join(f.broadcast(keys), _column(name).eqNullSafe(f.col("_cq_wanted")), "left_semi")
@@ -317,6 +321,31 @@ def relevant_changes(
     names = [c.name for c in identity]
     named = pa.concat_tables([base.select(names), wanted.select(names)])
     return filter_rows(changes, restriction(named, identity))
+
+
+_PLAIN = (
+    t.BooleanType,
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.DecimalType,
+    t.StringType,
+    t.BinaryType,
+)
+
+
+def _literals(values: pa.Array, kind: t.DataType) -> list[Any] | None:
+    """What `isin` takes for the values of a column of type `kind`; None for types of which it makes other ones.
+
+    PySpark sends days and times as Java's, in whose calendar those before 1582 are others, and local times as
+    instants in the process's time zone.
+    """
+    if isinstance(kind, t.DateType):
+        return [f.date_from_unix_date(f.lit(days)) for days in values.cast(pa.int32()).to_pylist()]
+    if isinstance(kind, t.TimestampType):
+        return [f.timestamp_micros(f.lit(micros)) for micros in values.cast(pa.int64()).to_pylist()]
+    return values.to_pylist() if isinstance(kind, _PLAIN) else None
 
 
 def _column(name: str) -> SparkColumn:

@@ -167,10 +167,7 @@ class Watched:
         self.seen = self.judge.recorder.engine.catalog.newest_version
 
     def check_reading(self) -> None:
-        """The result under the query's name, and from scratch by the engine's own SELECT."""
-        shown = [normal(row) for row in self.judge.recorder.quiet(f"SELECT * FROM {self.name}")]
-        if problem := difference(shown, self.account.rows):
-            raise Broken(f"SELECT * FROM {self.name}: {problem}")
+        """The result from scratch by the engine's own SELECT."""
         self.account.check(self.judge.by_spark(self.text, self.image), "by the engine's own SELECT")
         self.judge.tally.checks += 1
 
