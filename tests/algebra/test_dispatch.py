@@ -27,6 +27,7 @@ from cq_engine.algebra.show import line
 from cq_engine.delta.context import Context, delta, history
 from cq_engine.delta.rules import RULES
 from cq_engine.delta.runtime_filters import push
+from cq_engine.planner.query_group import NotGrouped, _Carrier
 from cq_engine.planner.verdict import block
 
 ROOMS = (cq_engine.algebra, cq_engine.delta, cq_engine.planner)
@@ -110,6 +111,9 @@ def test_no_dispatcher_is_forgotten() -> None:
                     value = getattr(held, "dispatcher", held)
                     if hasattr(value, "registry") and any(kind in value.registry for kind in ALL):
                         found[id(value.dispatch(Node))] = f"{module.__name__}.{name}"
+    with pytest.raises(NotGrouped, match="Forgotten"):  # what it does not know is refused
+        vars(_Carrier)["_carry"].dispatcher.dispatch(Node)(None, Forgotten(), frozenset())
+    known.add(id(vars(_Carrier)["_carry"].dispatcher.dispatch(Node)))
     assert {place for each, place in found.items() if each not in known} == set()
 
 

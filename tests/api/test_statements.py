@@ -187,7 +187,7 @@ def test_options_that_there_are_not(engine: Engine) -> None:
     assert raised.value.location.column == 5
     with pytest.raises(AnalysisError, match="no option foo") as raised:
         engine.execute("SET foo = bar")
-    assert "options are look_up_cache, maintenance" in raised.value.hint
+    assert "options are copy_paths, look_up_cache, maintenance" in raised.value.hint
     engine.execute("SET RETENTION = '5 days'")
     assert engine.conf["retention"] == "5 days"
 

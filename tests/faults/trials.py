@@ -266,6 +266,9 @@ class World:
         """Nothing of what failed stays until the process ends."""
         gc.collect(0)
         self.engine.catalog.sweep()
+        if self._spare() or self._has_attempts():  # the traceback of what failed may hold an attempt
+            gc.collect()
+            self.engine.catalog.sweep()
         self._check_files(self.engine.catalog)
 
     def _look(self) -> None:
@@ -530,6 +533,10 @@ class World:
         ]
         assert len(taken) <= len(got), "the cursor stands behind what nobody has got"
         assert len(got) - len(taken) <= LIMITS.batch_deltas, "more than one batch would come again"
+
+    def _has_attempts(self) -> bool:
+        with self.engine.catalog._reading() as connection:
+            return bool(connection.execute(schema.attempts.select()).all())
 
     def _check_files(self, catalog: Catalog) -> None:
         assert self._spare() == set(), f"files that nobody refers to: {self._spare()}"

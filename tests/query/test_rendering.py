@@ -213,6 +213,7 @@ class FakeFrame:
     columns = ("n",)
     schema = StructType([StructField("n", LongType())])
     asked = 1000
+    sparkSession = None  # noqa: N815 - Spark's name
 
     def limit(self, rows: int) -> FakeFrame:
         self.asked = rows
@@ -222,7 +223,8 @@ class FakeFrame:
         return pa.table({"n": range(self.asked)})
 
 
-def test_frames_are_read_as_far_as_they_are_shown() -> None:
+def test_frames_are_read_as_far_as_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cq_engine.query.result.tag_jobs", lambda _: None)
     frame = FakeFrame()
     shown = render_result(Result(frame=frame), 5)  # type: ignore[arg-type]
     assert frame.asked == 6

@@ -179,7 +179,7 @@ def test_a_durable_commit_is_said_and_wakes_queries(
 ) -> None:
     engine = connect()
     define(engine)
-    monkeypatch.setattr(faults, "point", lambda name: press() if name == "commit.after_catalog" else None)
+    monkeypatch.setattr(faults, "point", lambda name, *_: press() if name == "commit.after_catalog" else None)
     assert interrupted(60, lambda: COMMITS[how](engine)) == "interrupted, but committed as version 1"
     end = time.monotonic() + LONG
     while engine.catalog.status("totals").position < 1:
