@@ -150,6 +150,8 @@ def _kill(child: subprocess.Popen[str]) -> None:
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+    if child.stdout is not None:
+        child.stdout.close()
 
 
 def _sample(directory: Path, pid: int) -> dict[str, Any]:
