@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -33,7 +32,7 @@ from cq_engine.destinations import Callback, Callbacks, Delta, Retry, read_delta
 from cq_engine.grammar import parse
 from cq_engine.groups.constants import Constants
 from cq_engine.groups.progress import Progress
-from cq_engine.launch.session import spark_session
+from cq_engine.launch.lazy_session import LazySession
 from cq_engine.lifecycle.draining import drain, has_news
 from cq_engine.lifecycle.drop import tidy
 from cq_engine.lifecycle.queries import Queries
@@ -43,7 +42,6 @@ from cq_engine.query.result import Result, place_errors
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
-from cq_engine.spark.jobs import LOST, has_ended, stop_jobs, tag_jobs
 from cq_engine.storage.reader import Reader
 from cq_engine.transactions.apply_changes import apply_all
 from cq_engine.transactions.transaction import Transaction
@@ -71,9 +69,7 @@ class Engine(Upkeep, Scheduling):
         self.catalog = catalog
         self.clock = clock
         self.conf = dict(conf)
-        self._spark = spark
-        self._given = spark is not None
-        self._starting = threading.Lock()
+        self._spark_session = LazySession(spark, self.conf)
         constants = Constants(catalog)
         self.reader = Reader(catalog, lambda: self.spark, constants.rows)
         self.services = Services(catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf))
@@ -114,37 +110,10 @@ class Engine(Upkeep, Scheduling):
     @property
     def spark(self) -> SparkSession:
         """The Spark session; started at the first use where the caller gave none, and again where it has ended."""
-        session = self._started_spark()
-        try:
-            tag_jobs(session)
-        except LOST:
-            self._forget_ended_spark()
-            session = self._started_spark()
-            tag_jobs(session)
+        session = self._spark_session.get()
         self.services.rights.prepare(session)
         self.services.functions.install(session, self.catalog.state)
         return session
-
-    def _started_spark(self) -> SparkSession:
-        with self._starting:
-            if self._spark is None:
-                settings = {k: v for k, v in self.conf.items() if k.startswith("spark.")}
-                self._spark = spark_session(settings)
-            return self._spark
-
-    def _forget_ended_spark(self) -> None:
-        """Has the next use start another Spark where the engine's own has ended. Raises CQError where it was given."""
-        session = self._spark
-        if session is None or not has_ended(session):
-            return
-        if self._given:
-            raise CQError(
-                "the Spark session has ended",
-                hint="start another one, and give that to connect(..., spark=...)",
-            )
-        with self._starting:
-            if self._spark is session:
-                self._spark = None
 
     @property
     def now(self) -> datetime:
@@ -341,8 +310,8 @@ class Engine(Upkeep, Scheduling):
             self._check_open()
             made = PythonFunction(name, each, returns, deterministic, arrow)
             self.services.functions.register(made, self.catalog.state)
-            if self._spark is not None:
-                self.services.functions.install(self._spark, self.catalog.state)
+            if self._spark_session.started is not None:
+                self.services.functions.install(self._spark_session.started, self.catalog.state)
             for query in self.catalog.state.queries.values():
                 if name.lower() in query.functions and has_news(self.catalog, query):
                     self.scheduler.wake(query.group or query.name)
@@ -354,8 +323,7 @@ class Engine(Upkeep, Scheduling):
 
     def interrupt(self) -> None:
         """Cancels the calls of other threads that use Spark; refreshes in the background go on."""
-        if self._spark is not None:
-            stop_jobs(self._spark)
+        self._spark_session.stop_calls()
 
     @entry
     def close(self) -> None:
@@ -368,8 +336,8 @@ class Engine(Upkeep, Scheduling):
         self._closed = True
         with ExitStack() as steps:  # the last one first, and each of them whatever the others raise
             steps.callback(self.catalog.close)
-            if self._spark is not None:
-                steps.callback(self.services.functions.release, self._spark)
+            if self._spark_session.started is not None:
+                steps.callback(self.services.functions.release, self._spark_session.started)
             if self.publisher is not None:
                 steps.callback(self.publisher.close)
             steps.callback(self.publish)
@@ -387,13 +355,12 @@ class Engine(Upkeep, Scheduling):
         try:
             self.scheduler.shutdown(wait=True)
         except KeyboardInterrupt:
-            if self._spark is not None and not self._given:
-                self._spark.sparkContext.cancelAllJobs()
+            self._spark_session.stop_everything()
             raise
 
     def _refresh_failed(self, name: str, error: BaseException) -> None:
         with suppress(CQError):  # a session that was given
-            self._forget_ended_spark()
+            self._spark_session.forget_ended()
         self._report(name, error)
 
     def _end_session(self) -> None:

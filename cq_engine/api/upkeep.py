@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
 from cq_engine.api.entry import entry
 from cq_engine.catalog import apply
 from cq_engine.catalog.delta_lake import Publisher
@@ -11,6 +9,7 @@ from cq_engine.catalog.groups import owner
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.options import parse_retention
+from cq_engine.launch.lazy_session import LazySession
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
@@ -29,7 +28,7 @@ class Upkeep:
     maintenance: Maintenance
     queries: Queries
     publisher: Publisher | None
-    _spark: SparkSession | None
+    _spark_session: LazySession
 
     def check_writable(self) -> None:
         raise NotImplementedError
@@ -50,7 +49,7 @@ class Upkeep:
 
     def _prepare(self, query: str) -> bool:
         """In its thread; False where nobody has needed Spark yet."""
-        if self._spark is None:
+        if self._spark_session.started is None:
             return False
         self.queries.refreshes.prepare(query)
         return True

@@ -261,7 +261,7 @@ def test_python_compiles(page: Path) -> None:
 
 
 def test_every_fault_point_is_documented() -> None:
-    text = text_of("docs/operations.md")
+    text = text_of("docs/reliability.md")
     assert [name for name in faults.POINTS if f"`{name}`" not in text] == []
 
 

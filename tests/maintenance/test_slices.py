@@ -79,5 +79,5 @@ def test_random_batches(warehouse: Path, seed: int, cluster: str) -> None:
                 }
         assert _image(engine, version) == rows
         assert merged > 2
-        assert engine._spark is None
+        assert engine._spark_session.started is None
     assert kept > 0 or cluster
