@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,10 +29,10 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.definition.outputs import output_columns
-from cq_engine.definition.volatile import check_constant, is_plain
+from cq_engine.definition.volatile import check_constant, is_plain, mask_brackets
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
 from cq_engine.planner.select_list import safe_name, select_list
@@ -145,7 +146,16 @@ def _check_constant(services: Services, nothing: _Empty, sources: Mapping[str, T
         kinds[each.name] = max(
             kinds.get(each.name, ""), each.type, key=lambda kind: kind.startswith(("date", "time"))
         )
-    check_constant(tree, nothing.plan(text), kinds, texts)
+    check_constant(tree, _plan_without_brackets(nothing, tree, text), kinds, texts)
+
+
+def _plan_without_brackets(nothing: _Empty, tree: exp.Expr, text: str) -> str:
+    """Spark's analysed plan, with no brackets in its strings where the query is one without them, too."""
+    masked = mask_brackets(tree)
+    if masked is not None:
+        with suppress(CQError):  # such as a type in a string: from_json(s, 'n DECIMAL(9,2)')
+            return nothing.plan(sql_of(masked))
+    return nothing.plan(text)
 
 
 def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:

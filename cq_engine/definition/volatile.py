@@ -15,7 +15,7 @@ from cq_engine.algebra.functions import OF_CHANCE, OF_SESSION, OF_TIME
 from cq_engine.core.errors import AnalysisError
 from cq_engine.planner.words import SPECIAL_TIME
 
-__all__ = ["check_constant", "is_plain"]
+__all__ = ["check_constant", "is_plain", "mask_brackets"]
 
 Texts = Callable[[list[exp.Expr]], list[str]]
 """The values of constant expressions as text."""
@@ -35,6 +35,8 @@ _READ = re.compile(
 )
 _SHOWN_BARE = re.compile(r"(?<!\w)(?:between|nullif|ifnull|nvl2?|equal_null)\(", re.IGNORECASE)
 """Calls that compare their arguments, and that Spark shows without the casts that it makes of them."""
+_BRACKET = re.compile(r"[()]")
+_MASK = str.maketrans("()", "[]")
 _ATTRIBUTE = re.compile(r"(\w+)#\d+")
 _COMMA = re.compile(r", (?![^()]*\))")
 _AS_TIME = re.compile(r" as (date|timestamp(_ntz|_ltz)?)$")
@@ -73,16 +75,30 @@ def is_plain(tree: exp.Expr) -> bool:
     return True
 
 
+def mask_brackets(tree: exp.Expr) -> exp.Expr | None:
+    """The query with [ and ] for the round brackets in its strings, which Spark's plan shows without quotes; None where
+    there are none. Its plan has the same calls."""
+    if not any(_BRACKET.search(e.name) for e in tree.find_all(exp.Literal) if e.is_string):
+        return None
+    masked = tree.copy()
+    for each in list(masked.find_all(exp.Literal)):
+        if each.is_string:
+            each.set("this", each.name.translate(_MASK))
+    return masked
+
+
 def check_constant(tree: exp.Expr, plan: str, columns: Mapping[str, str], texts: Texts) -> None:
     """Raises AnalysisError where the query `tree`, which Spark analysed as `plan`, is not a function of its tables.
+
+    A string in the plan that reads like a call is taken for one: see `mask_brackets`.
 
     Args:
         columns: the types of the tables' columns.
         texts: evaluates constant expressions.
     """
     strings = [e for e in tree.find_all(exp.Literal) if e.is_string]
-    for text in sorted({e.name for e in strings if "(" in e.name} | {c for c in columns if "(" in c}):
-        plan = plan.replace(text, "")
+    for column in sorted(c for c in columns if "(" in c):
+        plan = plan.replace(f"{column}#", "#")
     called = _CALL.search(plan)
     if called is not None:
         _refuse(called[1].lower(), _WHY[called[1].lower()])

@@ -48,12 +48,16 @@ REFUSED = (
     "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.s = user)",
     "SELECT k, aes_encrypt(s, '0000111122223333') AS x FROM t",
     "SELECT * FROM VALUES (current_user()) v(x)",
+    "SELECT k FROM t WHERE s = current_user AND s <> '('",
+    "SELECT k FROM t WHERE s = user AND s <> 'current_user('",
     f"SELECT {', '.join(f'k AS c{n}' for n in range(40))}, current_user AS x FROM t",
 )
 ALLOWED = (
     "SELECT k FROM t WHERE s = 'now'",
     "SELECT k, 'today' AS x, nullif(s, 'now') AS y FROM t WHERE s BETWEEN 'now' AND 'today'",
     "SELECT k, s LIKE '%rand(1)%' OR s = 'current_user()' AS x FROM t",
+    "SELECT k, from_json(s, 'n DECIMAL(9,2)').n AS x FROM t WHERE s <> '('",
+    "SELECT k FROM t WHERE s <> ') rand('",
     "SELECT k, user, version FROM named",
     "SELECT k FROM t WHERE ts > 'epoch' AND d > DATE '2020-01-01' AND d > '2020-01-01'",
     "SELECT k, unix_timestamp(ts) AS x, rand AS y FROM (SELECT k, ts, 1 AS rand FROM t)",
