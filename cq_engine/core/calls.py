@@ -220,12 +220,17 @@ class Call:
         if self._handles and signal.getsignal(signal.SIGINT) == self._on_signal:
             signal.signal(signal.SIGINT, self._before)
         words = self.durable.words()
-        if isinstance(self._raised, Interrupted):
-            self._raised.durable = words
-        if self._raised is not None and self._raised is not error:
-            raise self._raised
-        if self._raised is None and self.cancelled and isinstance(error, Exception):
-            raise CQError("cancelled", detail="; ".join(words)) from error
+        # The error knows the frames that it came through; the thread that stops work must not keep what they hold.
+        raised, self._raised = self._raised, None
+        try:
+            if isinstance(raised, Interrupted):
+                raised.durable = words
+            if raised is not None and raised is not error:
+                raise raised
+            if raised is None and self.cancelled and isinstance(error, Exception):
+                raise CQError("cancelled", detail="; ".join(words)) from error
+        finally:
+            del raised
 
 
 class _State(threading.local):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import FrameType
 
@@ -259,6 +261,26 @@ def test_what_is_to_be_done_after_an_interrupt() -> None:
 
     interrupted(run)
     assert done == ["interrupted"]
+
+
+def test_a_call_that_is_over_keeps_nothing_of_what_it_was_doing() -> None:
+    """Not even where the thread that stops its work has not ended yet."""
+    found: list[weakref.ref[Work]] = []
+    answer = threading.Event()
+
+    def run(under_way: Call) -> None:
+        work = Work()
+        found.append(weakref.ref(work))
+        under_way.attach(run, lambda: None, answer.wait, lambda: None)
+        press()
+        time.sleep(20)
+
+    interrupted(run)
+    gc.collect()
+    try:
+        assert found[0]() is None
+    finally:
+        answer.set()
 
 
 @pytest.mark.parametrize("seed", range(3))
