@@ -22,6 +22,19 @@ os.environ.setdefault(
 os.environ["CQ_CLASS_ARCHIVE"] = "off"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that are marked long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the long tests out; `-m long --long` runs nothing else."""
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long") is not None]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item.get_closest_marker("long") is None]
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The tuned local session, kept small: two cores, 2 GB."""

@@ -5,7 +5,6 @@ python tests/adversary/planned.py --seed 1 --worlds 200
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -20,6 +19,7 @@ if __name__ == "__main__":
 import duckdb
 
 from tests.adversary.kinds import KINDS, canonical
+from tests.adversary.options import worlds_to_play
 from tests.adversary.oracles import translated
 from tests.adversary.tables import Row, Table
 from tests.adversary.world import World, make_world
@@ -129,17 +129,10 @@ def _checks(found: Recorded) -> int:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--seed", default="1")
-    options.add_argument("--first", type=int, default=0)
-    options.add_argument("--worlds", type=int, default=20)
-    given = options.parse_args()
     counts: Counter[str] = Counter()
     number, begun = 0, time.monotonic()
-    for world in range(given.first, given.first + given.worlds):
-        for fault in check_world(f"{given.seed}/{world}", counts):
+    for world, seed in worlds_to_play(__doc__):
+        for fault in check_world(seed, counts):
             number += 1
             print(f"FAULT {fault}", flush=True)
         print(f"world {world}: {counts['checks']} checks, {number} faults", flush=True)

@@ -5,7 +5,6 @@ python tests/adversary/stored.py --seed 1 --worlds 200
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -20,6 +19,7 @@ if __name__ == "__main__":
 import cq_engine
 from cq_engine.core.limits import Limits
 from tests.adversary.history import HistoryMaker
+from tests.adversary.options import worlds_to_play
 from tests.adversary.oracles import normal
 from tests.adversary.paths import STORED
 from tests.adversary.tables import Model, Table, random_tables
@@ -112,18 +112,11 @@ def check_tables(seed: str, directory: Path, steps: int = 25) -> int:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--seed", default="1")
-    options.add_argument("--first", type=int, default=0)
-    options.add_argument("--worlds", type=int, default=20)
-    given = options.parse_args()
     checks, faults, begun = 0, 0, time.monotonic()
-    for world in range(given.first, given.first + given.worlds):
+    for world, seed in worlds_to_play(__doc__):
         try:
             with tempfile.TemporaryDirectory() as place:
-                checks += check_tables(f"{given.seed}/{world}", Path(place) / "warehouse")
+                checks += check_tables(seed, Path(place) / "warehouse")
         except AssertionError:
             faults += 1
             traceback.print_exc()

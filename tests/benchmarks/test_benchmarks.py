@@ -121,6 +121,7 @@ def test_a_plan_is_asked_for_where_the_engine_has_it(
         assert engine.execute("SHOW CONTINUOUS QUERIES").to_arrow().num_rows == 0
 
 
+@pytest.mark.long
 def test_cold_start(run: Run) -> None:
     figures = run("cold_start", "--scale", "0.001", "--rounds", "1", "--transactions", "3")
     delta, prompt = figures

@@ -38,13 +38,18 @@ def held(catalog: Catalog, table: sa.Table) -> int:
         return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
-def test_commits_and_refreshes_are_forgotten(open_catalog: Any, sample: Any) -> None:
-    catalog = open_catalog()
+def grown(catalog: Catalog, sample: Any) -> Catalog:
+    """With COUNT commits, each of them refreshed."""
     with catalog.write() as unit:
         unit.set_state(sample.state)
     for version in range(1, COUNT + 1):
         sample.commit(catalog, [version])
         refresh(catalog, sample, version)
+    return catalog
+
+
+def test_commits_and_refreshes_are_forgotten(open_catalog: Any, sample: Any) -> None:
+    catalog = grown(open_catalog(), sample)
     compact(catalog, sample, COUNT - 10)
     follower = open_catalog(read_only=True)
     assert follower.version_at(sample.when(100)) == 100
@@ -65,11 +70,6 @@ def test_commits_and_refreshes_are_forgotten(open_catalog: Any, sample: Any) -> 
 
 
 def test_a_refresh_that_somebody_may_ask_for_stays(open_catalog: Any, sample: Any) -> None:
-    catalog = open_catalog()
-    with catalog.write() as unit:
-        unit.set_state(sample.state)
-    for version in range(1, COUNT + 1):
-        sample.commit(catalog, [version])
-        refresh(catalog, sample, version)
+    catalog = grown(open_catalog(), sample)
     catalog.forget(lambda: dict.fromkeys((1, 3, 4), 50), logs=True)
     assert [r.to_version for r in catalog.refreshes("big", COUNT)] == list(range(COUNT, 49, -1))

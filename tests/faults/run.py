@@ -17,8 +17,8 @@ from pathlib import Path
 
 from cq_engine.core import faults
 from tests import postgres
+from tests.faults.campaign import CELLS, campaign, quick_place
 from tests.faults.kinds import KINDS, why_not
-from tests.faults.trials import CELLS, campaign, quick_place
 
 ROOT = Path(__file__).parents[2]
 TALLY = ROOT / "docs/reliability/faults.json"

@@ -15,8 +15,9 @@ from cq_engine.core import faults
 from cq_engine.destinations.callback import CallbackDestination
 from tests import postgres
 from tests.faults import run, trials
+from tests.faults.campaign import CELLS, campaign, quick_place
 from tests.faults.kinds import KINDS, why_not
-from tests.faults.trials import CELLS, World, campaign, quick_place
+from tests.faults.trials import World
 
 PIECES = 8
 HERE = [cell for cell in CELLS if cell[1] != "lost"]

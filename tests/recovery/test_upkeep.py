@@ -27,7 +27,13 @@ def images() -> list[set[int]]:
 
 
 @pytest.mark.parametrize(
-    "fault", ["vacuum.after_catalog", "vacuum.files", "compact.staged:4", "compact.after_catalog:7"]
+    "fault",
+    [
+        "vacuum.after_catalog",
+        "vacuum.files",
+        "compact.after_catalog:7",
+        pytest.param("compact.staged:4", marks=pytest.mark.long),
+    ],
 )
 def test_killed_at_upkeep(
     fault: str, worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path

@@ -54,7 +54,7 @@ def rows(engine: cq_engine.Engine, text: str) -> Counter[Any]:
 
 @pytest.mark.parametrize(
     ("limits", "queries"),
-    [({}, tuple(QUERIES)), (BULK, ("keyed", "grouped", "joined"))],
+    [({}, tuple(QUERIES)), (BULK, ("grouped", "joined"))],
     ids=["driver", "executors"],
 )
 def test_internal_names_as_columns(

@@ -214,26 +214,50 @@ def test_as_data(engine: cq_engine.Engine, path: str, tmp_path: Path) -> None:
 
 
 EQUAL = {
-    "group": "SELECT k, count(*) AS c, sum(v) AS s FROM t_{0} GROUP BY k",
-    "other": "SELECT t.id, t.k, p.v, row_number() OVER (PARTITION BY t.k ORDER BY t.id) AS r"
-    " FROM t_{0} t LEFT JOIN (SELECT DISTINCT k, v FROM p_{0}) p ON t.k = p.k",
-}  # fmt: skip
+    "group": "SELECT {keys}, count(*) AS c, sum(v) AS s FROM t_{name} GROUP BY {keys}",
+    "other": "SELECT t.id, {keys_of_t}, p.v, row_number() OVER (PARTITION BY {keys_of_t} ORDER BY t.id) AS r"
+    " FROM t_{name} t LEFT JOIN (SELECT DISTINCT {keys}, v FROM p_{name}) p ON {same}",
+}
+ALONE = [name for name in KEYS if name not in SAME_AS_KEYS]
+TOGETHER = [tuple(ALONE[start::4]) for start in range(4)]
 
 
-@pytest.mark.parametrize("name", [name for name in KEYS if name not in SAME_AS_KEYS])
-def test_as_keys(engine: cq_engine.Engine, name: str) -> None:
-    kind = KINDS[name]
-    fold = "COLLATE" in kind.type
-    engine.execute(f"CREATE TABLE t_{name} (id INT PRIMARY KEY, k {kind.type}, v INT)")
-    engine.execute(f"CREATE TABLE p_{name} (k {kind.type} PRIMARY KEY, v INT)")
-    again = kind.again or kind.first
-    engine.execute(f"INSERT INTO p_{name} VALUES ({kind.first}, 1), ({kind.second}, 2)")
+@pytest.mark.parametrize(
+    "names",
+    [*TOGETHER, *(pytest.param((name,), marks=pytest.mark.long) for name in ALONE)],
+    ids="_".join,
+)
+def test_as_keys(engine: cq_engine.Engine, names: tuple[str, ...]) -> None:
+    """Keys of several types: of two rows that differ, one type alone says so."""
+    name = "_".join(names)
+    kinds = {f"k_{each}": KINDS[each] for each in names}
+    fold = any("COLLATE" in kind.type for kind in kinds.values())
+    keys = ", ".join(kinds)
+    first = ", ".join(kind.first for kind in kinds.values())
+    again = [kind.again or kind.first for kind in kinds.values()]
+    others = [
+        ", ".join(kind.second if kind is other else kind.first for kind in kinds.values())
+        for other in kinds.values()
+    ]
+    same = " AND ".join(f"{key} = {value}" for key, value in zip(kinds, again))
+    again_row, nulls = ", ".join(again), ", ".join(["NULL"] * len(kinds))
+    typed = ", ".join(f"{key} {kind.type}" for key, kind in kinds.items())
+    engine.execute(f"CREATE TABLE t_{name} (id INT PRIMARY KEY, {typed}, v INT)")
+    engine.execute(f"CREATE TABLE p_{name} ({typed}, v INT, PRIMARY KEY ({keys}))")
+    engine.execute(f"INSERT INTO p_{name} VALUES ({first}, 1)" + "".join(f", ({row}, 2)" for row in others))
     engine.execute(
-        f"INSERT INTO t_{name} VALUES (1, {kind.first}, 1), (2, {again}, 2), (3, {kind.second}, 3), (4, NULL, 4), (5, NULL, 5)"
+        f"INSERT INTO t_{name} VALUES (1, {first}, 1), (2, {again_row}, 2), (4, {nulls}, 4), (5, {nulls}, 5)"
+        + "".join(f", ({n}, {row}, 3)" for n, row in enumerate(others, 10))
     )
-    watched = [Watched(engine, f"{q}_{name}", text.format(name), fold) for q, text in EQUAL.items()]
-    keys = [engine.describe(w.name).key for w in watched]
-    assert fold or keys == [("k",), ("id",)]
+    of_t = ", ".join(f"t.{key}" for key in kinds)
+    on = " AND ".join(f"t.{key} = p.{key}" for key in kinds)
+    watched = [
+        Watched(engine, f"{q}_{name}", text.format(name=name, keys=keys, keys_of_t=of_t, same=on), fold)
+        for q, text in EQUAL.items()
+    ]
+    assert sum(watched[0].rows.values()) == 2 + len(names)
+    found = [engine.describe(w.name).key for w in watched]
+    assert fold or found == [tuple(kinds), ("id",)]
 
     def step(*texts: str) -> None:
         with engine.transaction() as tx:
@@ -243,20 +267,22 @@ def test_as_keys(engine: cq_engine.Engine, name: str) -> None:
             each.check()
 
     with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
-        engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
+        engine.execute(f"INSERT INTO p_{name} VALUES ({again_row}, 3)")
     step(
-        f"UPDATE p_{name} SET v = 9 WHERE k = {again}",
+        f"UPDATE p_{name} SET v = 9 WHERE {same}",
         f"DELETE FROM t_{name} WHERE id IN (1, 4)",
-        f"INSERT INTO t_{name} VALUES (6, {again}, 6), (7, NULL, 7)",
+        f"INSERT INTO t_{name} VALUES (6, {again_row}, 6), (7, {nulls}, 7)",
     )
     engine.compact(f"p_{name}")
     with limited(engine, refresh_changes=-1, driver_changes=-1, small_rows=-1):
         with pytest.raises(cq_engine.ConstraintError, match="PRIMARY KEY"):
-            engine.execute(f"INSERT INTO p_{name} VALUES ({again}, 3)")
+            engine.execute(f"INSERT INTO p_{name} VALUES ({again_row}, 3)")
+        changed = ", ".join(f"{key} = {value}" for key, value in zip(kinds, again))
+        key, kind = next(iter(kinds.items()))
         step(
-            f"UPDATE t_{name} SET k = {kind.second} WHERE id = 2",
-            f"UPDATE t_{name} SET k = {again} WHERE id = 5",
-            f"DELETE FROM p_{name} WHERE k = {kind.second}",
+            f"UPDATE t_{name} SET {key} = {kind.second} WHERE id = 2",
+            f"UPDATE t_{name} SET {changed} WHERE id = 5",
+            f"DELETE FROM p_{name} WHERE {key} = {kind.second}",
         )
 
 
