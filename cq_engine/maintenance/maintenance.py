@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from cq_engine.catalog.model import VersionedTable
@@ -18,6 +18,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
+from cq_engine.maintenance.retention import outlived
 from cq_engine.spark.failures import plain_errors
 
 __all__ = ["Maintenance"]
@@ -97,11 +98,13 @@ class Maintenance:
                 self._prepare_waiting()
                 if self._stopped.is_set():
                     return
-                self.run()
                 due = time.monotonic() - self._vacuumed >= limits.vacuum_seconds
-                if self._vacuum is not None and due:
-                    self._vacuumed = time.monotonic()
-                    self._vacuum()
+                if self._vacuum is None or not due:
+                    self.run()
+                    continue
+                self._vacuumed = time.monotonic()
+                self.run(outlived(self.services, self._conf))
+                self._vacuum()
             except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
                 _log.exception("maintenance failed")
 
@@ -152,8 +155,9 @@ class Maintenance:
 
     # ------------------------------------------------------------ work
 
-    def run(self) -> list[str]:
-        """Merges what is due and copies what look-ups read, in this thread; the names of the tables that were merged.
+    def run(self, also: Collection[int] = ()) -> list[str]:
+        """Merges what is due, and the tables with the ids `also`, and copies what look-ups read, in this thread; the names
+        of the tables that were merged.
 
         What fails is logged, and tried again when the uncompacted log has doubled.
         """
@@ -164,7 +168,8 @@ class Maintenance:
                 break
             try:
                 with plain_errors(f"merge the changes of {table.name}", self.services.catalog.warehouse):
-                    if self.compactor.is_due(table, at) and self.compactor.merge(table, at):
+                    due = table.id in also or self.compactor.is_due(table, at)
+                    if due and self.compactor.merge(table, at):
                         done.append(table.name)
                 reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile

@@ -28,7 +28,7 @@ from cq_engine.core.options import RETENTION, option_value, parse_retention
 from cq_engine.core.troubles import Troubles
 from cq_engine.destinations.log import needed_from
 
-__all__ = ["Vacuumed", "vacuum"]
+__all__ = ["Vacuumed", "outlived", "vacuum"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,27 @@ def vacuum(
     removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
     troubles.check("VACUUM")
     return Vacuumed(forgotten, removed)
+
+
+def outlived(services: Services, conf: Mapping[str, str]) -> set[int]:
+    """By id, the versioned tables of which changes stay that nobody may ask for, since no snapshot was made after them.
+
+    Merging these changes lets the next vacuum but the retention forget them, however seldom the table is changed.
+    """
+    holds = _holds(services, conf, None, None, Troubles())
+    declared = _retention_start(services, conf, (), None)
+    view = services.catalog.view
+    kinds = {number: table.kind for number, table in view.tables().items()}
+    found: set[int] = set()
+    with view.lock:
+        for number, hold in holds.items():
+            kind = kinds.get(number, "delta")
+            if kind == "delta":  # its log needs no snapshot to be forgotten
+                continue
+            layout, end = view.layout(number), min(hold, declared) if kind == "state" else hold
+            if any(layout.newest_snapshot < changes.high <= end for changes in layout.changes):
+                found.add(number)
+    return found
 
 
 def _holds(

@@ -16,6 +16,7 @@ from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import AnalysisError, CatalogError, CQSyntaxError, StorageError
 from cq_engine.core.options import parse_retention
 from cq_engine.destinations import DeltaBatch
+from cq_engine.maintenance.retention import outlived
 from tests.maintenance.oracle import check_law, image
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -66,6 +67,30 @@ def test_the_declared_time_is_kept(engine: Engine, clock: ManualClock) -> None:
             engine.execute(f"SELECT * FROM {text}").fetchall()
     later = engine.execute("SELECT k FROM t CHANGES FROM VERSION 14 TO VERSION 20").fetchall()
     assert sorted(k for (k,) in later) == list(range(14, 21))
+
+
+def test_tables_that_seldom_change_forget_too(engine: Engine, clock: ManualClock) -> None:
+    """However short their logs are: the log and the times of commits do not grow for ever."""
+    engine.execute("CREATE CONTINUOUS QUERY totals ON DEMAND AS SELECT g, count(*) AS n FROM t GROUP BY g")
+    images = {}
+    for day in range(1, 41):
+        clock.set(clock.now() + timedelta(days=1))
+        version = engine.execute(f"INSERT INTO t VALUES ({day}, {day % 3})").commit_version
+        assert version is not None
+        images[version] = image(engine, TOTALS, version)
+        engine.refresh("totals")
+        engine.publish()
+        merged = engine.maintenance.run(outlived(engine.services, engine.conf))
+        assert day > 7 or not merged
+        engine.vacuum()
+    newest = engine.catalog.newest_version
+    assert newest - 16 <= oldest(engine) <= newest - 7
+    assert len(engine.catalog.timestamps(0, newest)) <= 20
+    for version in range(oldest(engine), newest + 1):
+        assert image(engine, TOTALS, version) == images[version]
+    check_law(
+        engine, "totals", TOTALS, engine.catalog.floor(engine.catalog.state.queries["totals"].result.id)
+    )
 
 
 def test_nothing_is_forgotten_before_its_time(engine: Engine, clock: ManualClock) -> None:
