@@ -144,6 +144,8 @@ class ContinuousQuery:
     verdict: str = "INCREMENTAL"
     reasons: tuple[str, ...] = ()
     created_version: int = 0
+    defined_version: int = 0
+    """From when on the result is that of this defining query, where it had another one before; else 0."""
     outputs: tuple[OutputColumn, ...] = ()
     """The SELECT list as written, delta functions included: what a destination gets."""
     width: int = 0

@@ -320,13 +320,17 @@ def read_inline(connection: Connection, ids: Iterable[int]) -> dict[int, bytes]:
     return found
 
 
-def read_refreshes(connection: Connection, query: str | None, limit: int) -> list[RefreshRecord]:
-    """The newest `limit` refreshes, newest first."""
+def read_refreshes(
+    connection: Connection, query: str | None, limit: int, around: int | None = None
+) -> list[RefreshRecord]:
+    """The newest `limit` refreshes, newest first; with `around` those that began before this version and ended after it."""
     table = schema.refreshes
     fields = [column for column in table.c if column is not table.c.id]
     chosen = sa.select(*fields).order_by(table.c.id.desc()).limit(limit)
     if query is not None:
         chosen = chosen.where(table.c.query == query.lower())
+    if around is not None:
+        chosen = chosen.where(table.c.from_version < around, table.c.to_version > around)
     rows = connection.execute(chosen).mappings()
     return [RefreshRecord(**{**row, "finished": from_micros(row["finished"])}) for row in rows]
 

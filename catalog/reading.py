@@ -107,6 +107,12 @@ class Reading:
         with self._reading() as connection:
             return persist.read_refreshes(connection, name, limit)
 
+    def refresh_around(self, query: str, version: int) -> RefreshRecord | None:
+        """The refresh that began before `version` and ended after it; None where a refresh ended there, or none is known."""
+        name = owner(self.state, query)
+        with self._reading() as connection:
+            return next(iter(persist.read_refreshes(connection, name, 1, version)), None)
+
     def layout(self, table_id: int, at: int) -> Layout:
         """What to read for the image at `at` and the changes since: the largest snapshot at or below `at`, and
         every change set that reaches above it. StorageError where `at` lies below what is kept."""

@@ -48,7 +48,7 @@ CREATE_MESSAGES: tuple[Message, ...] = (
         "create_view",
         "there are no views",
         "CREATE TABLE name AS SELECT ... keeps rows as they are now; CREATE CONTINUOUS QUERY name AS SELECT ... delivers "
-        "what changes in them, and other continuous queries read its result by name; WITH names a part of one query",
+        "what changes in them, and its name reads as its result; WITH names a part of one query",
         (
             "CREATE ‸VIEW v AS SELECT 1",
             "CREATE OR REPLACE ‸VIEW v AS SELECT 1",

@@ -72,7 +72,10 @@ class Engine(Upkeep, Scheduling):
         self._spark_session = LazySession(spark, self.conf)
         constants = Constants(catalog)
         self.reader = Reader(catalog, lambda: self.spark, constants.rows)
-        self.services = Services(catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf))
+        self.services = Services(
+            catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf),
+            results=lambda *what: self.queries.results.read(*what),  # noqa: PLW0108 - it is made later
+        )  # fmt: skip
         self.callbacks = Callbacks()
         progress = Progress(self.services)
         self.delivery = Delivery(self.services, self.callbacks, self.note_commit, progress.newest)

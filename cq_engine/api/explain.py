@@ -82,6 +82,7 @@ def explain_query(queries: Queries, name: str, form: str = "TEXT") -> Result:
     facts = {
         "blocks": list(query.reasons),
         "result key": f"{key}{', every touched key is checked' if query.key_checked else ''}",
+        "reading it": queries.results.source(query),
         "states": {label: ", ".join(c.name for c in table.columns) for label, table in stored},
         "query group": _sharing(queries, group),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,15 +13,29 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import Functions
 from cq_engine.context.rights import Rights
 from cq_engine.core.clock import Clock
+from cq_engine.core.errors import CatalogError
 from cq_engine.core.limits import Limits
 from cq_engine.storage.read_holds import ReadHolds
 from cq_engine.storage.reader import Reader
 
-__all__ = ["Services"]
+__all__ = ["ResultRows", "Results", "Services"]
 
 
-def _nothing(_name: str) -> DataFrame | None:
-    return None
+class ResultRows(NamedTuple):
+    """The result of a continuous query at a version; `source` says from where it comes."""
+
+    rows: DataFrame
+    version: int
+    source: str
+
+
+Results = Callable[[str, int | None, int], ResultRows]
+"""The result of a continuous query by its name: at a version, or (None) at the newest one that it has processed up to
+another version. Raises CQError."""
+
+
+def _no_results(name: str, _at: int | None, _newest: int) -> ResultRows:
+    raise CatalogError(f"the result of {name} cannot be read here")
 
 
 @dataclass(frozen=True)
@@ -37,8 +52,8 @@ class Services:
     """The functions of the user that queries may call."""
     read_holds: ReadHolds = field(default_factory=ReadHolds)
     """Versions that retention leaves alone besides those that the catalog knows of."""
-    resolve: Callable[[str], DataFrame | None] = _nothing
-    """Relations that are not in the catalog's state (system views), by lower-case name; None where unknown."""
+    results: Results = _no_results
+    """What the names of continuous queries stand for in plain queries."""
 
     @property
     def limits(self) -> Limits:

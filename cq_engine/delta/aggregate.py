@@ -49,6 +49,7 @@ from cq_engine.algebra.nodes import (
     Node,
     Project,
     SemiJoin,
+    StateRows,
     column,
 )
 from cq_engine.delta.accumulators import State
@@ -56,9 +57,9 @@ from cq_engine.delta.context import Context, Rule, has_changes, history
 from cq_engine.delta.linear import always, union, without_validity
 from cq_engine.delta.partition import add_keys, edges, points_of, same, unaffected_rows
 from cq_engine.delta.regroup import at_points, group_points
-from cq_engine.delta.stored import accumulator_versions, state_rows
+from cq_engine.delta.stored import accumulator_versions, state_names, state_rows
 
-__all__ = ["RULE"]
+__all__ = ["RULE", "stored_values"]
 
 
 def _aggregate_delta(node: Aggregate, context: Context) -> Node:
@@ -120,6 +121,11 @@ def _values_of(node: Aggregate, state: State, rows: Node) -> Node:
         rows if node.scalar else Filter(rows, exp.GT(this=column(count), expression=exp.Literal.number(0)))
     )
     return Project(present, (*keys, *items, *from_to))
+
+
+def stored_values(node: Aggregate, state: State) -> Node:
+    """The groups as they are stored: the node's columns."""
+    return _values_of(node, state, StateRows(state.label, state_names(node, state)))
 
 
 def _recompute(node: Aggregate, context: Context) -> Node:

@@ -13,6 +13,7 @@ from cq_engine.groups.constants import Constants
 from cq_engine.groups.groups import Groups
 from cq_engine.groups.progress import Progress
 from cq_engine.lifecycle.refreshes import Refreshes
+from cq_engine.lifecycle.results import Results
 from cq_engine.refresh.refresh import Refresh, Refresher
 
 __all__ = ["Queries"]
@@ -49,6 +50,7 @@ class Queries:
             refreshed=refreshed, detached=detached,
         )  # fmt: skip
         self.attacher = Attacher(self.groups)
+        self.results = Results(self.registry, self.groups)
         self.refreshes = Refreshes(self.registry, self.refresher, self.groups, delivery, refreshed)
 
     def find(self, name: str) -> ContinuousQuery:

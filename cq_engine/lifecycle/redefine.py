@@ -84,7 +84,7 @@ def redefine(
     check_options(new)
     check_current(services, new)
     version = catalog.newest_version + 1
-    new, state, made = with_destinations(queries.delivery, new, state)
+    new, state, made = with_destinations(queries.delivery, replace(new, defined_version=version), state)
     state = apply.without_unread(apply.replace_query(state, new))
     position = catalog.status(known.name).position
     start = prepare_start(services, new, compiled, version, False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
-from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.core.errors import AnalysisError
 from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import commit_time
@@ -52,32 +52,35 @@ def _keep_results(queries: Queries, statement: CreateContinuousQuery, names: Seq
     missing = [name for name in names if registry.find(name).relation is None]
     if not missing:
         return
-    first = catalog.newest_version == 0  # a result needs a commit to stand at
-    positions = {name: 1 if first else catalog.status(name).position for name in missing}
-    for name, position in positions.items():
-        if position == 0:
-            raise AnalysisError(
-                f"{name} is {catalog.status(name).state} and has processed nothing yet",
-                hint=f"ALTER CONTINUOUS QUERY {name} RESUME and REFRESH it first",
-            )
-
-    def with_relations() -> CatalogState:
-        state = catalog.state
+    with ExitStack() as held:
+        if catalog.newest_version == 0:  # a result needs a commit to stand at, which nobody else must take
+            held.enter_context(catalog.lock)
+        first = catalog.newest_version == 0
+        positions = {name: 1 if first else catalog.status(name).position for name in missing}
         for name, position in positions.items():
-            state = apply.with_relation(state, apply.find_query(state, name), position)
-        return state
-
-    define(services, with_relations(), statement)  # what is wrong is said before anything is stored
-    with catalog.lock, catalog.write() as unit:
-        if first:
-            unit.add_commit(1, commit_time(services))
-        unit.set_state(with_relations())
+            if position == 0:
+                raise AnalysisError(
+                    f"{name} is {catalog.status(name).state} and has processed nothing yet",
+                    hint=f"ALTER CONTINUOUS QUERY {name} RESUME and REFRESH it first",
+                )
+        known = catalog.state
         for name, position in positions.items():
-            unit.set_status(name, replace(catalog.status(name), position=position))
-    for name in missing:
-        query = registry.find(name)
-        start = Start(catalog.status(name).position)
-        with meaning(services.spark(), dict(query.session)):
-            keep_relation(services, start, query, registry.compiled(query), start.version)
-        with catalog.lock, catalog.write(start.attempt) as unit:
-            start.write(unit)
+            known = apply.with_relation(known, apply.find_query(known, name), position)
+        define(services, known, statement)  # what is wrong is said before anything is stored
+        for name, position in positions.items():
+            _keep_result(queries, name, position)
+
+
+def _keep_result(queries: Queries, name: str, position: int) -> None:
+    """Writes the table of a result with its rows: who sees the one sees the others."""
+    services, catalog = queries.services, queries.services.catalog
+    state = apply.with_relation(catalog.state, queries.find(name), position)
+    query, start = apply.find_query(state, name), Start(position)
+    with meaning(services.spark(), dict(query.session)):
+        keep_relation(services, start, query, queries.registry.compiled(query), position)
+    with catalog.lock, catalog.write(start.attempt) as unit:
+        if position > catalog.newest_version:
+            unit.add_commit(position, commit_time(services))
+        unit.set_state(state)
+        unit.set_status(name, replace(catalog.status(name), position=position))
+        start.write(unit)

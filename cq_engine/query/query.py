@@ -97,6 +97,9 @@ class Resolver:
         self.version = transaction.snapshot if transaction is not None else newest
         self.state = transaction.state if transaction is not None else services.catalog.state
         self.read: set[str] = set()
+        self.notes: list[str] = []
+        """From where the results come that the last query read."""
+        self._results: dict[tuple[str, int | None], DataFrame] = {}
         self.extra: dict[str, DataFrame] = {}
         """Fresh names that stand in the text already, with their relations."""
         self.translate: Callable[[BaseException], CQError] = translate_spark_error
@@ -115,7 +118,8 @@ class Resolver:
     def explain(self, query: str) -> str:
         """Spark's physical plan of the query. Raises what `frame` does."""
         self.frame(query)  # an EXPLAIN of Spark gives errors as its text
-        return self._run_over_relations(query, explained_sql).strip()
+        plan = self._run_over_relations(query, explained_sql).strip()
+        return "\n".join([*self.notes, plan])
 
     def _run_over_relations(
         self, query: str | Composed, run: Callable[[SparkSession, str, Mapping[str, DataFrame]], _T]
@@ -126,12 +130,17 @@ class Resolver:
         rights = Rights() if self.trusted else self.services.rights
         if rights.restricted:
             rights.check_tree(query_tree(source.text), source.text, source.location)
+        self._results = {}
+        self.notes = []
         names = {r: fresh_name(r.name) for r in references}
         relations = {names[r]: self.relation(r, source) for r in references}
         replaced, positions = substitute(source.text, references, names.get)
         back = {n: r.name for r, n in names.items()}
         steps: tuple[Mapping[int, int], ...] = (positions, source.origin)
-        self.translate = lambda e: translate_spark_error(e, source.user, names=back, positions=steps)
+        seen = replaced if self.notes else None
+        self.translate = lambda e: translate_spark_error(
+            e, source.user, names=back, positions=steps, seen=seen
+        )
         spark, given = self.services.spark(), {**relations, **self.extra}
         try:
             rights.check_plan(spark, replaced, given)
@@ -163,10 +172,22 @@ class Resolver:
                 return _public(self._at(reference.clause, table, location), table)
             self.read.add(table.name)
             return self.table(table)
-        found = self.services.resolve(reference.name.lower())
-        if found is not None:
-            return found
+        if query is not None:
+            return self._result(query, reference.clause, location)
         raise unknown_table(self.state, reference.name, location)
+
+    def _result(self, query: ContinuousQuery, clause: AsOf | None, location: Location | None) -> DataFrame:
+        """The result of a continuous query, which is the same wherever one text reads it."""
+        at = None if clause is None else self._version(clause, location)
+        if (query.name, at) not in self._results:
+            try:
+                found = self.services.results(query.name, at, self.version)
+            except CQError as error:
+                error.location = location
+                raise
+            self.notes.append(f"{query.name}: its result at version {found.version}, {found.source}")
+            self._results[query.name, at] = found.rows
+        return self._results[query.name, at]
 
     def table(self, table: Table) -> DataFrame:
         """The table's own columns, as the transaction or the version shows it."""
@@ -280,8 +301,7 @@ def unknown_table(state: CatalogState, name: str, location: Location | None = No
     if query is not None:
         return AnalysisError(
             f"{query.name} is a continuous query, not a table",
-            detail="its name stands for its result inside the query of another continuous query only",
-            hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
+            detail="its result follows from what it reads; it can be read like a table, and not be written",
             location=location,
         )
     names = [*(table.name for table in state.tables.values()), *(q.name for q in state.queries.values())]

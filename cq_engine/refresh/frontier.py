@@ -15,11 +15,11 @@ from cq_engine.catalog.graph import ancestors, source_query, upstreams
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.store import Catalog
 
-__all__ = ["JUMPS", "REDEFINED", "SKIPPED", "frontier", "waiting_for"]
+__all__ = ["REDEFINED", "SKIPPED", "frontier", "version_known", "waiting_for", "whole_version"]
 
 SKIPPED = "SKIPPED"
 REDEFINED = "REDEFINED"
-JUMPS = frozenset({SKIPPED, REDEFINED})
+_JUMPS = frozenset({SKIPPED, REDEFINED})
 """What stands for the plan in a refresh record where the result went from one version to another in one step."""
 
 
@@ -28,18 +28,18 @@ def frontier(catalog: Catalog, sources: Iterable[str], upto: int | None = None) 
     names = list(sources)
     state = catalog.state
     newest = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
-    end = min([newest, *(_version_known(catalog, q, newest) for q in upstreams(state, names))])
+    end = min([newest, *(version_known(catalog, q, newest) for q in upstreams(state, names))])
     above = ancestors(state, names)
     while True:
         lower = min(
-            [end, *(_whole_version(catalog, q, end) for q in above if catalog.status(q.name).position > end)]
+            [end, *(whole_version(catalog, q, end) for q in above if catalog.status(q.name).position > end)]
         )
         if lower == end:
             return end
         end = lower
 
 
-def _version_known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
+def version_known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int:
     """The version up to which the query's result is known: its position, or later where nothing that it reads has
     changed since."""
     position = catalog.status(query.name).position
@@ -49,7 +49,7 @@ def _version_known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int
             return position
         above = source_query(state, name)
         if above is not None:
-            end = min(end, _version_known(catalog, above, newest))
+            end = min(end, version_known(catalog, above, newest))
         table = state.tables[name] if above is None else above.relation
         if table is not None:
             sets = catalog.changes(table.storage.id, position + 1, end)
@@ -57,20 +57,11 @@ def _version_known(catalog: Catalog, query: ContinuousQuery, newest: int) -> int
     return max(position, end)
 
 
-def _whole_version(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
+def whole_version(catalog: Catalog, query: ContinuousQuery, version: int) -> int:
     """The newest version up to `version` at which the query's result is that of its sources."""
-    limit = 100
-    while True:
-        records = catalog.refreshes(query.name, limit)  # the newest first
-        for record in records:
-            if record.to_version <= version:
-                return version
-            if record.from_version < version:
-                jumped = query.mode == "COMPRESSED" or record.plan in JUMPS
-                return record.from_version if jumped else version
-        if len(records) < limit:
-            return version
-        limit *= 10
+    record = catalog.refresh_around(query.name, version)
+    jumped = record is not None and (query.mode == "COMPRESSED" or record.plan in _JUMPS)
+    return record.from_version if record is not None and jumped else version
 
 
 def waiting_for(catalog: Catalog, query: ContinuousQuery) -> str:
@@ -81,6 +72,6 @@ def waiting_for(catalog: Catalog, query: ContinuousQuery) -> str:
     held = []
     for each in ancestors(catalog.state, query.sources):
         status = catalog.status(each.name)
-        if status.state != "ACTIVE" and _version_known(catalog, each, newest) < newest:
+        if status.state != "ACTIVE" and version_known(catalog, each, newest) < newest:
             held.append(f"{each.name}, which is {status.state} at version {status.position}")
     return f"waits for {'; '.join(held)}" if held else ""

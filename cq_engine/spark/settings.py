@@ -106,8 +106,8 @@ def _scope(spark: SparkSession, name: str, settings: Mapping[str, str | None]) -
 
 
 @contextmanager
-def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Runs the block with settings that change what a query means (time zone, ANSI mode, ...).
+def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[bool]:
+    """Runs the block with settings that change what a query means (time zone, ANSI mode, ...); True where others were set.
 
     Blocks that find them as they are run side by side; one that has to change them runs alone.
     """
@@ -123,7 +123,7 @@ def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
                 before = _put(spark, different)
                 session.exclusive = bool(different)
                 session.shared += not different
-        yield
+        yield bool(before)
     finally:
         with deferred(), session.changed:
             if before is not None:

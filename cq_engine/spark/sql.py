@@ -152,6 +152,7 @@ def translate_spark_error(
     source: str = "<input>",
     names: Mapping[str, str] | None = None,
     positions: Sequence[Mapping[int, int]] = (),
+    seen: str | None = None,
 ) -> CQError:
     """A PySpark exception as a CQError.
 
@@ -161,6 +162,7 @@ def translate_spark_error(
         source: the name of the text in locations.
         names: fresh relation names and what the user called them, to be put back into the message.
         positions: steps back from the text that Spark saw to `text`: piece starts there → here (negative: nowhere).
+        seen: that text, where others are evaluated with it, whose places mean nothing in `text`.
 
     Returns:
         CQSyntaxError for text that does not parse, AnalysisError for names and types, StorageError for files that
@@ -179,7 +181,7 @@ def translate_spark_error(
         return unread
     message = _message(error, names or {})
     detail = f"Spark error class {condition}" if condition else ""
-    location = _location(error, text, source, positions) if text is not None else None
+    location = _location(error, text, source, positions, seen) if text is not None else None
     kind: type[CQError] = CQError
     if condition == "FAILED_TO_PARSE_TOO_COMPLEX" or "java.lang.StackOverflowError" in str(error):
         return AnalysisError(
@@ -306,9 +308,13 @@ def _hint(condition: str) -> str:
 
 
 def _location(
-    error: BaseException, text: str, source: str, positions: Sequence[Mapping[int, int]]
+    error: BaseException,
+    text: str,
+    source: str,
+    positions: Sequence[Mapping[int, int]],
+    seen: str | None,
 ) -> Location | None:
-    offset = _offset(error)
+    offset = _offset(error, seen)
     for step in positions:
         offset = trace(step, offset) if offset is not None else None
     return location_at(text, offset, source) if offset is not None and offset <= len(text) else None
@@ -322,7 +328,7 @@ def trace(positions: Mapping[int, int], offset: int) -> int | None:
     return positions[nearest] + (offset - nearest)
 
 
-def _offset(error: BaseException) -> int | None:
+def _offset(error: BaseException, seen: str | None) -> int | None:
     """Where in the text that Spark saw the error lies, if Spark says so."""
     if not isinstance(error, PySparkException):
         return None
@@ -331,7 +337,8 @@ def _offset(error: BaseException) -> int | None:
         for context in contexts or []:
             if context.contextType().name == "SQL":
                 start = int(context.startIndex())
-                if start >= 0:
+                own = seen is None or seen[start:].startswith(str(context.fragment()))
+                if start >= 0 and own:
                     return start
     except Exception:  # noqa: BLE001 - no context on this kind of error
         return None

@@ -167,9 +167,11 @@ class Watched:
         self.seen = self.judge.recorder.engine.catalog.newest_version
 
     def check_reading(self) -> None:
-        """The result from scratch by the engine's own SELECT."""
+        """The result from scratch by the engine's own SELECT, and what the query's name reads as."""
         self.account.check(self.judge.by_spark(self.text, self.image), "by the engine's own SELECT")
-        self.judge.tally.checks += 1
+        read = [normal(row) for row in self.judge.recorder.quiet(f"SELECT * FROM {self.name}")]
+        self.account.check(read, f"by SELECT * FROM {self.name}")
+        self.judge.tally.checks += 2
 
     def fails_in_spark(self, upto: int) -> bool:
         """Whether Spark's own SELECT fails, too, at one of the versions to be processed."""

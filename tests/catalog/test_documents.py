@@ -68,6 +68,7 @@ QUERY = ContinuousQuery(
     verdict="FULL",
     reasons=("because",),
     created_version=9,
+    defined_version=8,
     outputs=(OutputColumn("o", "int", "old", 1),),
     width=2,
     source_columns=(("t", ("a", "b")), ("u", ())),
@@ -150,12 +151,12 @@ def test_documents_are_as_they_have_always_been() -> None:
 
 def test_what_old_documents_lack() -> None:
     found = json.loads(to_text(QUERY))
-    for name in ("template", "constants", "outputs", "width"):
+    for name in ("template", "constants", "outputs", "width", "defined_version"):
         del found[name]
     for key in (keys := json.loads(to_text(TABLE))["foreign_keys"]):
         del key["since"]
     assert from_text(ContinuousQuery, json.dumps(found)) == replace(
-        QUERY, group=None, constants=(), outputs=(), width=0
+        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0
     )
     assert from_text(ForeignKey, json.dumps(keys[0])).since == 2**63 - 1
 

@@ -150,6 +150,11 @@ class _Replay:
             if every or version in self.positions[step.name]:
                 account.check(results[version], f"of {step.name} at version {version}")
         self.check_relation(step.name, results)
+        known = self.versions if every else sorted(self.positions[step.name])
+        for version in {self.random.choice(known), self.versions[-1]} - {self.versions[0]}:
+            read = self.engine.execute(f"SELECT * FROM {step.name} VERSION AS OF {version}").fetchall()
+            if different := difference(map(row_of, read), results[version]):
+                raise Broken(f"SELECT * FROM {step.name} VERSION AS OF {version}: {different}")
 
     def check_relation(self, name: str, results: Mapping[int, Sequence[Row]]) -> None:
         """What other queries read is the result, too."""

@@ -147,6 +147,19 @@ class _Replay:
         )
         if number in self.owned:
             self.law(f"own{number}", self.changes(f"own{number}"), commits)
+        self.read(number, commits)
+
+    def read(self, number: int, commits: Sequence[tuple[int, int]]) -> None:
+        """What the queries' names read as, at the newest version and at another one."""
+        index = dict(commits)
+        names = [f"{kind}{number}" for kind in ("each", "batch", "packed")]
+        for name in [*names, f"own{number}"] if number in self.owned else names:
+            for version in {commits[-1][0], self.random.choice(commits)[0]}:
+                past = [v for v in self.points if v <= version] if name.startswith("packed") else [version]
+                wanted = self.recorded.results[index[past[-1]] if past else 1][number]
+                got = self.engine.execute(f"SELECT * FROM {name} VERSION AS OF {version}").fetchall()
+                if different := difference(map(row_of, got), wanted):
+                    raise Broken(f"SELECT * FROM {name} VERSION AS OF {version}: {different}")
 
     def law(self, name: str, changes: Sequence[Change], commits: Sequence[tuple[int, int]]) -> None:
         number = int("".join(filter(str.isdigit, name)))

@@ -1,0 +1,174 @@
+"""The result of a continuous query, read by its name: at which version, and from where its rows come.
+
+Queries that others read have a table of their result, which has every version since it was begun. Of others the result
+at their position is computed from the groups that are stored for them, where there are such; else their text is run.
+All of these give the same: the result of the sources as they were at the version, which for a compressed query is one
+at which a refresh ended (`frontier.whole_version`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
+
+from cq_engine.algebra.emit import quote
+from cq_engine.algebra.nodes import Node
+from cq_engine.catalog.groups import group_of
+from cq_engine.catalog.model import ContinuousQuery, VersionedTable
+from cq_engine.context.services import ResultRows
+from cq_engine.core.errors import AnalysisError, StorageError
+from cq_engine.definition.registry import Registry
+from cq_engine.groups.groups import Groups
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.stored_result import stored_result, stored_result_sql
+from cq_engine.refresh.frontier import version_known, whole_version
+from cq_engine.refresh.images import ImageBinder
+from cq_engine.refresh.recompute import result_at
+from cq_engine.spark.settings import meaning
+from cq_engine.spark.sql import run_sql, translate_errors
+
+__all__ = ["Results"]
+
+_KEPT = "from the table kept for the queries that read it"
+_STORED = "from the groups that are stored for it"
+_COMPUTED = "computed by its query"
+
+
+class Results:
+    """Gives results as DataFrames; it holds nobody up, and nobody it."""
+
+    def __init__(self, registry: Registry, groups: Groups) -> None:
+        self.registry = registry
+        self.groups = groups
+        self.services = registry.services
+
+    def read(self, name: str, at: int | None, newest: int) -> ResultRows:
+        """The result at version `at`, by default at the newest one up to `newest` that the query has processed.
+
+        Raises AnalysisError for a version that the query does not have, StorageError for one that is no longer kept.
+        """
+        while True:
+            query = self.registry.find(name)
+            version = self._version(query, at, newest)
+            rows, source = self._rows(query, version)
+            now = self.services.catalog.state.queries.get(query.name.lower())
+            if now == query:  # all of it is of one definition
+                return ResultRows(rows, version, source)
+
+    def source(self, query: ContinuousQuery) -> str:
+        """From where the rows of the newest result come."""
+        if self._kept(query, self.services.catalog.status(query.name).position) is not None:
+            return _KEPT
+        return _COMPUTED if self._stored(query) is None else _STORED
+
+    # ------------------------------------------------------------ which version
+
+    def _version(self, query: ContinuousQuery, at: int | None, newest: int) -> int:
+        catalog = self.services.catalog
+        position = catalog.status(query.name).position
+        if at is None:
+            at = min(position, newest)
+        elif at > position:
+            self._check_known(query, at)
+        if at < query.created_version:
+            raise AnalysisError(
+                f"{query.name} had no result at version {at}",
+                detail=f"its result begins with version {query.created_version}",
+            )
+        return whole_version(catalog, query, at) if at < position else position
+
+    def _check_known(self, query: ContinuousQuery, version: int) -> None:
+        """Raises AnalysisError for a version that the query has not processed."""
+        catalog = self.services.catalog
+        newest = catalog.newest_version
+        if version > newest:
+            raise AnalysisError(
+                f"there is no version {version} of {query.name} yet",
+                hint=f"the newest commit version is {newest}",
+            )
+        if version > version_known(catalog, query, newest):
+            status = catalog.status(query.name)
+            raise AnalysisError(
+                f"{query.name} has not processed version {version} yet",
+                detail=f"it is {status.state} at version {status.position}",
+                hint=f"REFRESH CONTINUOUS QUERY {query.name} first"
+                if status.state == "ACTIVE"
+                else f"ALTER CONTINUOUS QUERY {query.name} RESUME first",
+            )
+
+    # ------------------------------------------------------------ from where
+
+    def _rows(self, query: ContinuousQuery, version: int) -> tuple[DataFrame, str]:
+        kept = self._kept(query, version)
+        if kept is not None:
+            image = self.services.reader.image(kept, version)
+            return image.select(*(quote(c.name) for c in kept.columns)), _KEPT
+        if version < query.defined_version:
+            raise AnalysisError(
+                f"{query.name} had another defining query at version {version}",
+                detail=f"it has its present one since version {query.defined_version}; earlier results are not kept",
+                hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
+            )
+        catalog = self.services.catalog
+        if version == catalog.status(query.name).position:
+            rows = self._from_states(query, version)
+            if rows is not None:
+                return rows, _STORED
+        return self._computed(query, version), _COMPUTED
+
+    def _kept(self, query: ContinuousQuery, version: int) -> VersionedTable | None:
+        """The table of the result, where it has this version."""
+        if query.relation is None:
+            return None
+        table = query.relation.storage
+        first = max(query.relation.created_version, self.services.catalog.floor(table.id))
+        return table if version >= first else None
+
+    def _stored(self, query: ContinuousQuery) -> tuple[Compiled, Node, Mapping[str, VersionedTable]] | None:
+        """The plan over the states; None where nothing is stored, or nothing yet for this member of a query group."""
+        group = group_of(self.services.catalog.state, query)
+        if group is not None and group.ready < query.id:
+            return None
+        compiled = self.registry.compiled(query) if group is None else self.groups.compiled(group)
+        plan = stored_result(compiled)
+        states = query.states if group is None else group.query.states
+        return None if plan is None else (compiled, plan, dict(states))
+
+    def _from_states(self, query: ContinuousQuery, position: int) -> DataFrame | None:
+        """The result at the query's position; None where nothing is stored, or it has moved on meanwhile."""
+        stored = self._stored(query)
+        if stored is None:
+            return None
+        compiled, plan, states = stored
+        tables = {name: table.storage for name, table in compiled.sources.items()}
+        binder = ImageBinder(self.services.reader, tables, position, states)
+        member = query.id if query.group is not None else None
+        try:
+            text = stored_result_sql(compiled, plan, query.width, binder, member)
+            return self._evaluated(query, lambda: run_sql(self.services.spark(), text, binder.relations))
+        except StorageError:  # states are kept at the position only
+            return None
+
+    def _computed(self, query: ContinuousQuery, version: int) -> DataFrame:
+        catalog = self.services.catalog
+        compiled = self.registry.compiled(query)
+        names = [quote(c.name) for c in compiled.columns[: query.width]]
+        try:
+            return self._evaluated(query, lambda: result_at(self.services, compiled, version).select(*names))
+        except StorageError as error:
+            if all(catalog.floor(table.storage.id) <= version for table in compiled.sources.values()):
+                raise
+            raise StorageError(
+                f"the result of {query.name} at version {version} cannot be computed any more",
+                detail=f"{error.message}: {error.detail}",
+                hint="retention says how long old versions of tables are kept",
+            ) from error
+
+    def _evaluated(self, query: ContinuousQuery, make: Callable[[], DataFrame]) -> DataFrame:
+        """The rows under the settings that the query was created with; computed at once where others are set now."""
+        services = self.services
+        services.functions.require(query.name, query.functions, services.catalog.state)
+        with meaning(services.spark(), dict(query.session)) as changed, translate_errors():
+            rows = make()
+            return rows.localCheckpoint() if changed else rows
