@@ -18,6 +18,7 @@ from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
 from cq_engine.catalog.schema import Database
 from cq_engine.catalog.view import View, WriteSet
+from cq_engine.catalog.watchers import Watchers
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CatalogError, StorageError
 from cq_engine.core.limits import Limits
@@ -41,6 +42,7 @@ class Reading:
         self.limits = limits
         self.lock = threading.RLock()
         self.cache = InlineCache(limits.inline_cache_bytes)
+        self.watchers = Watchers()
         self._database = database
         self._doubtful = False
         """Whether the database may hold something else than `_view`."""
@@ -193,6 +195,7 @@ class Reading:
         steps = journal.read_after(connection, view.generation)
         if [number for number, _ in steps] != list(range(view.generation + 1, newest + 1)):
             self._view = persist.load(connection)
+            self.watchers.tell(None)
             return
         self._doubtful = True
         for _, text in steps:
@@ -210,6 +213,8 @@ class Reading:
                 self.cache.discard(old)
             if replaced.rows is not None:
                 self.cache.put(replaced.new, replaced.rows)
+        if writes.state is not None or writes.statuses:
+            self.watchers.tell(None if writes.state is not None else writes.statuses)
 
     def _read_again(self) -> None:
         """Reads everything that memory holds again."""
@@ -219,3 +224,4 @@ class Reading:
                 first = max(next(self._change_ids), self._view.next_change_id)
                 self._change_ids = itertools.count(first + _SPARE_IDS)
                 self._doubtful = False
+                self.watchers.tell(None)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cq_engine.api.engine import Engine, connect
+    from cq_engine.api.following import Follow
     from cq_engine.api.handles import QueryDescription, TransactionHandle
     from cq_engine.core.clock import Clock, ManualClock, SystemClock
     from cq_engine.core.errors import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         TransactionError,
     )
     from cq_engine.destinations import Delta, DeltaBatch
+    from cq_engine.destinations.follow import Progress
     from cq_engine.launch.session import spark_session
     from cq_engine.query.result import Result
     from cq_engine.refresh.refresh import Refresh
@@ -43,9 +45,11 @@ __all__ = [
     "DestinationError",
     "DiskError",
     "Engine",
+    "Follow",
     "LeaseError",
     "Location",
     "ManualClock",
+    "Progress",
     "QueryDescription",
     "Refresh",
     "RefreshError",
@@ -66,6 +70,8 @@ _HOME = {
     "Delta": "cq_engine.destinations",
     "DeltaBatch": "cq_engine.destinations",
     "Engine": "cq_engine.api.engine",
+    "Follow": "cq_engine.api.following",
+    "Progress": "cq_engine.destinations.follow",
     "QueryDescription": "cq_engine.api.handles",
     "TransactionHandle": "cq_engine.api.handles",
     "connect": "cq_engine.api.engine",

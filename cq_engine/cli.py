@@ -5,6 +5,7 @@
     cq run SCRIPT.cql     runs a script, waits for its queries, stops at the first error; a warehouse may follow
     cq example [NAME]     lists or runs the examples of a checkout
     cq serve WAREHOUSE    keeps the queries of a warehouse running
+    cq follow QUERY       writes what changes in a query's result as it comes, until Ctrl-C; a warehouse may follow
     cq prepare            stores Spark's classes, so that Spark starts quickly
 
 Exit codes: 0, 1 where something failed, 2 for a wrong command line, 130 after Ctrl-C.
@@ -148,6 +149,22 @@ def build_parser() -> argparse.ArgumentParser:
     _add_connection(serve)
     serve.set_defaults(command=_serve, read_only=False)
 
+    follow = commands.add_parser(
+        "follow", help="write what changes in a query's result as it comes, until Ctrl-C"
+    )
+    follow.add_argument("query", metavar="QUERY", help="a continuous query, which another process refreshes")
+    _add_warehouse(follow, option=True)
+    begin = follow.add_mutually_exclusive_group()
+    begin.add_argument("--snapshot", action="store_true", help="write the present result first")
+    begin.add_argument(
+        "--from-version", metavar="N", type=_count, help="begin with what comes after this version"
+    )
+    follow.add_argument(
+        "--format", choices=("table", "csv", "jsonl"), default="table", help="how rows are written"
+    )
+    _add_connection(follow)
+    follow.set_defaults(command=_follow, read_only=True, timing=False, limit=0)
+
     prepare = commands.add_parser("prepare", help="store Spark's classes now, so that Spark starts quickly")
     prepare.set_defaults(command=_prepare)
     return parser
@@ -279,6 +296,17 @@ def _serve(options: Namespace) -> int:
     return 0
 
 
+def _follow(options: Namespace) -> int:
+    from cq_engine.grammar import Follow, StartFrom, format_statement
+
+    start = StartFrom()
+    if options.snapshot or options.from_version is not None:
+        start = StartFrom("SNAPSHOT" if options.snapshot else "VERSION", options.from_version)
+    statement = format_statement(Follow(options.query, start))
+    shell = _shell(options, start_spark=options.snapshot)
+    return _run_unattended(shell, options, lambda: shell.run_text(statement, "<command>"))
+
+
 def _prepare(_options: Namespace) -> int:
     from cq_engine.launch.prepare import make
 
@@ -369,4 +397,4 @@ def _complain(error: CQError) -> None:
     sys.stderr.write(error.render() + "\n")
 
 
-_COMMANDS = ("prompt", "run", "exec", "example", "serve", "prepare")
+_COMMANDS = ("prompt", "run", "exec", "example", "serve", "follow", "prepare")

@@ -194,3 +194,6 @@ class QueryRules(Rules):
         self, if_exists: bool | None, name: Token, cascade: bool | None
     ) -> statements.DropContinuousQuery:
         return statements.DropContinuousQuery(str(name), bool(if_exists), bool(cascade))
+
+    def follow(self, name: Token, start: statements.StartFrom | None) -> statements.Follow:
+        return statements.Follow(str(name), start or statements.StartFrom())

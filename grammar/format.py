@@ -78,6 +78,14 @@ def _drop_query(statement: statements.DropContinuousQuery) -> str:
     return f"DROP CONTINUOUS QUERY {_format_drop(statement)}"
 
 
+@format_statement.register
+def _follow(statement: statements.Follow) -> str:
+    words = {"NOW": "", "SNAPSHOT": " SNAPSHOT"}.get(
+        statement.start.point, f" FROM {_point(statement.start)}"
+    )
+    return f"FOLLOW {quote_name(statement.name)}{words}"
+
+
 @format_when.register
 def _on_commit(_: statements.OnCommit) -> str:
     return "ON COMMIT"

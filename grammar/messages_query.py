@@ -290,6 +290,20 @@ CREATE_MESSAGES: tuple[Message, ...] = (
 
 ALTER_MESSAGES: tuple[Message, ...] = (
     Message(
+        "follow_what",
+        "FOLLOW needs the name of a continuous query",
+        "write FOLLOW name, FOLLOW name SNAPSHOT or FOLLOW name FROM VERSION n",
+        ("FOLLOW‸", "FOLLOW ‸(SELECT 1)", "FOLLOW CONTINUOUS QUERY‸"),
+        r"^FOLLOW( CONTINUOUS QUERY)? \^",
+    ),
+    Message(
+        "follow_from",
+        "{found} is no place from where a query can be followed",
+        "write FROM VERSION n (what comes after version n), SNAPSHOT (the result first), or nothing (from now on)",
+        ("FOLLOW q ‸WHERE a > 1", "FOLLOW q FROM ‸12", "FOLLOW q ‸TO VERSION 7"),
+        r"^FOLLOW( CONTINUOUS QUERY)? name( FROM)? \^",
+    ),
+    Message(
         "alter_query_what",
         "{found} is not a change of a continuous query",
         "write PAUSE, RESUME [FROM ...], SET ..., or AS with another defining query",

@@ -162,6 +162,14 @@ class DropContinuousQuery(Statement):
 
 
 @dataclass(frozen=True)
+class Follow(Statement):
+    """FOLLOW name [FROM VERSION n | SNAPSHOT]."""
+
+    name: str
+    start: StartFrom = StartFrom()
+
+
+@dataclass(frozen=True)
 class CreateTable(Statement):
     name: str
     columns: tuple[ColumnSpec, ...] = ()

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.api import statements
 from cq_engine.api.entry import entry
+from cq_engine.api.following import Following
 from cq_engine.api.handles import QueryDescription, TransactionHandle
 from cq_engine.api.locating import locate_errors
 from cq_engine.api.scheduling import Scheduling
@@ -51,7 +53,7 @@ __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Engine(Upkeep, Scheduling):
+class Engine(Upkeep, Scheduling, Following):
     """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
@@ -96,6 +98,7 @@ class Engine(Upkeep, Scheduling):
         limits = catalog.limits
         retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._refresh_failed, retry=retry)
+        self._followers = WeakSet()
         self._closed = False
         if not catalog.read_only:
             tidy(self.queries.registry)
@@ -337,6 +340,7 @@ class Engine(Upkeep, Scheduling):
         if self._closed:
             return
         self._closed = True
+        self._end_following()
         with ExitStack() as steps:  # the last one first, and each of them whatever the others raise
             steps.callback(self.catalog.close)
             if self._spark_session.started is not None:

@@ -34,6 +34,7 @@ from cq_engine.grammar import (
     DropFunction,
     DropTable,
     Explain,
+    Follow,
     Query,
     RefreshContinuousQuery,
     Rollback,
@@ -300,6 +301,13 @@ def _refresh(statement: RefreshContinuousQuery, engine: Warehouse, sql: str) -> 
     waits = waiting_for(engine.catalog, engine.queries.find(done.query))
     said += f"; {waits}" if waits else ""
     return Result(message=said, rowcount=done.inserted + done.deleted + done.updated)
+
+
+@execute.register(Follow)
+def _follow(statement: Follow, engine: Warehouse, sql: str) -> Result:
+    if engine.session is not None:
+        raise TransactionError("FOLLOW cannot run inside a transaction", hint="COMMIT or ROLLBACK first")
+    return engine.follow_rows(statement.name, statement.start.version, statement.start.point == "SNAPSHOT")
 
 
 @execute.register(Show)

@@ -12,6 +12,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.retention import Vacuumed
+from cq_engine.query.result import Result
 from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.transactions.transaction import Transaction
@@ -51,5 +52,7 @@ class Warehouse(Protocol):
     def compact(self, table: str) -> None: ...
 
     def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed: ...
+
+    def follow_rows(self, query: str, from_version: int | None, snapshot: bool) -> Result: ...
 
     def overview(self) -> Overview: ...

@@ -119,6 +119,8 @@ class Limits:
     """Pause after a background refresh that failed because of the machine; it doubles with every failure in a row."""
     retry_most_seconds: float = 60.0
     """The longest such pause: a query is that late at most when the machine is well again, and a try costs a refresh."""
+    follow_seconds: float = 0.1
+    """So often those who follow a query look for what another process has refreshed; what this one has they are told."""
 
     # ------------------------------------------------------------ writing
 

@@ -33,6 +33,7 @@ __all__ = [
     "DEFAULT_LIMIT",
     "FORMATS",
     "Grid",
+    "StreamTable",
     "grid",
     "render_float",
     "render_grid",
@@ -148,6 +149,34 @@ def render_grid(shown: Grid, *, cell: int = CELL_WIDTH) -> str:
     with console.capture() as capture:
         console.print(drawn, crop=False, overflow="ignore")
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+class StreamTable:
+    """A table that grows: a header before the first rows, and columns that only get wider."""
+
+    def __init__(self, cell: int = CELL_WIDTH) -> None:
+        self._cell = cell
+        self._widths: list[int] = []
+
+    def lines(self, table: Any) -> Iterator[str]:
+        """The lines of more rows."""
+        shown = grid(table)
+        if not shown.rows:
+            return
+        names = tuple(_cut(_printable(name), self._cell) for name in shown.columns)
+        rows = [tuple(_cut(value, self._cell) for value in row) for row in shown.rows]
+        begun = bool(self._widths)
+        known = self._widths or [cell_len(name) for name in names]
+        self._widths = [max(cell_len(v) for v in column) for column in zip(*rows)]
+        self._widths = [max(pair) for pair in zip(known, self._widths)]
+        if not begun:
+            yield " " + " | ".join(map(set_cell_size, names, self._widths)).rstrip()
+            yield "-" + "-+-".join("-" * width for width in self._widths) + "-"
+        for row in rows:
+            yield " " + " | ".join(map(self._placed, row, self._widths, shown.right)).rstrip()
+
+    def _placed(self, value: str, width: int, to_right: bool) -> str:
+        return " " * (width - cell_len(value)) + value if to_right else set_cell_size(value, width)
 
 
 def grid(table: Any, *, lines: bool = False) -> Grid:

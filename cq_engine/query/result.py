@@ -60,6 +60,8 @@ class Result:
         self.commit_version = commit_version
         self.whole = whole or is_text
         self.is_text = is_text
+        self.is_stream = False
+        """Rows come one after the other, without an end (`query/stream.py`)."""
 
     @property
     def has_rows(self) -> bool:

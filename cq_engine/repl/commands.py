@@ -116,6 +116,13 @@ def _format(shell: Shell, argument: str) -> bool:
     return True
 
 
+def _follow(shell: Shell, argument: str) -> bool:
+    if not argument:
+        raise CQSyntaxError("\\follow needs a continuous query", hint="\\follow name, \\follow name SNAPSHOT")
+    shell.run_text(f"FOLLOW {argument}", "<input>")
+    return True
+
+
 def _drain(shell: Shell, _argument: str) -> bool:
     if shell.drain():
         shell.write("Every query and every destination has the newest commit.")
@@ -137,6 +144,12 @@ COMMANDS: tuple[Command, ...] = (
         ("\\d",), "[NAME]", "tables, continuous queries and destinations, or all about one of them", _describe
     ),
     Command(("\\i",), "FILE", "run the statements of a file", _include),
+    Command(
+        ("\\follow",),
+        "NAME [SNAPSHOT]",
+        "show what changes in a query's result as it comes; Ctrl-C ends it",
+        _follow,
+    ),
     Command(("\\drain",), "", "wait until every ON COMMIT query and destination is up to date", _drain),
     Command(("\\timing",), "[on|off]", "show how long statements take", _timing),
     Command(
@@ -154,7 +167,8 @@ Statements end with a semicolon and may take many lines
   CREATE CONTINUOUS QUERY q PRIMARY KEY (...)
     COMPUTE [TRANSACTIONAL | COMPRESSED] [INSERT] [DELETE] [UPDATE] DELTA [ON COMMIT | EVERY n unit | ...]
     DESTINATION d AS SELECT ...
-  SELECT ... FROM q CHANGES FROM VERSION a TO VERSION b
+  SELECT ... FROM q [VERSION AS OF n] | FROM q CHANGES FROM VERSION a TO VERSION b
+  FOLLOW q [SNAPSHOT | FROM VERSION n]
   REFRESH CONTINUOUS QUERY q        ALTER CONTINUOUS QUERY q PAUSE | RESUME | SET ...
   DROP TABLE t                      DROP CONTINUOUS QUERY q
   SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from platformdirs import user_state_path
 
@@ -29,6 +29,7 @@ from cq_engine.repl.ports import EngineLike
 
 if TYPE_CHECKING:  # imports Spark
     from cq_engine.query.result import Result
+    from cq_engine.query.stream import StreamingResult
 
 __all__ = ["Leave", "Settings", "Shell", "log_unexpected", "render_duration", "state_directory"]
 
@@ -94,6 +95,7 @@ class Shell:
         """True once Ctrl-C has ended a statement; the prompt takes it back with the next entry."""
         self._out = out
         self._err = err
+        self._streaming = False
 
     @property
     def in_transaction(self) -> bool:
@@ -193,6 +195,8 @@ class Shell:
             engine = self.opening.engine()
             begin = time.monotonic()
             result = engine.execute(sql, source=source, line=line, column=column)
+            if result.is_stream:
+                return self._stream(result)
             shown = _Shown("") if silent else self._shown(result)
             return replace(shown, seconds=time.monotonic() - begin)
 
@@ -233,6 +237,15 @@ class Shell:
         note = row_count(table.num_rows, more) if more else ""
         return _Shown(WRITERS[settings.format](table), note="\n".join(filter(None, (note, result.message))))
 
+    def _stream(self, result: Result) -> _Shown:
+        """Writes a result that does not end until Ctrl-C, which ends nothing else."""
+        from cq_engine.repl.streams import write_stream
+
+        self._streaming = True
+        cell = CELL_WIDTH if self._at_terminal else 0
+        write_stream(cast("StreamingResult", result), self.settings.format, self.write, cell)
+        return _Shown("")
+
     def _guard(self, run: Callable[[], _Shown], sql: str = "", place: Location | None = None) -> bool:
         """Runs one thing and shows what it gives; shows and counts whatever goes wrong with it, at `place` unless the
         error knows better."""
@@ -245,6 +258,8 @@ class Shell:
         except (Leave, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
+            if self._streaming:
+                return True
             self.cancelled = True
             said = str(error) if isinstance(error, Interrupted) else "cancelled"
             return self._count_failure(CQError("interrupted while the result was shown" if done else said))
@@ -252,6 +267,8 @@ class Shell:
             found = _own_error(error) or log_unexpected(error, self.warehouse, sql)
             found.location = found.location or place
             return self._count_failure(found)
+        finally:
+            self._streaming = False
         return True
 
     def _show(self, shown: _Shown) -> None:

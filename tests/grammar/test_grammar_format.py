@@ -151,6 +151,7 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.CreateContinuousQuery: create_query,
     st.AlterContinuousQuery: alter_query,
     st.RefreshContinuousQuery: some.builds(st.RefreshContinuousQuery, name),
+    st.Follow: some.builds(st.Follow, name, start),
     st.DropContinuousQuery: some.builds(st.DropContinuousQuery, name, flag, flag),
     st.CreateTable: create_table | create_table_as,
     st.AlterTable: alter_table,

@@ -32,6 +32,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError, CQSyntaxError, LeaseError, Location, TransactionError
 from cq_engine.grammar.statements import DestinationRef
 from cq_engine.query.result import Result
+from cq_engine.query.stream import StreamingResult
 
 NOON = datetime(2024, 5, 1, 12, 0, tzinfo=timezone.utc)
 
@@ -133,6 +134,8 @@ class FakeEngine:
             return Result(message="INSERT 1", rowcount=1, commit_version=8)
         if word == "SELECT":
             return Result(arrow=_answer(sql))
+        if word == "FOLLOW":
+            return _followed(sql)
         if word == "SLEEP":
             print("sleeping", file=sys.stderr, flush=True)
             time.sleep(float(sql.split()[1]))
@@ -161,6 +164,23 @@ class FakeEngine:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _followed(sql: str) -> Result:
+    """Two pieces, and then nothing for a long time."""
+    schema = pa.schema([("cid", pa.int32()), ("_change_type", pa.string()), ("_commit_version", pa.int64())])
+    rows = [([1, 22, None], ["insert", "delete", "progress"]), ([333, None], ["insert", "progress"])]
+    pieces = [pa.table([c, k, [n] * len(k)], schema=schema) for n, (c, k) in enumerate(rows, 7)]
+
+    def following() -> pa.Table | None:
+        if not pieces:
+            print("waiting", file=sys.stderr, flush=True)
+            time.sleep(60)
+        return pieces.pop(0) if pieces else None
+
+    if "missing" in sql:
+        raise CatalogError("there is no continuous query missing")
+    return StreamingResult(schema, following, lambda: None)
 
 
 def _answer(sql: str) -> pa.Table:

@@ -240,6 +240,40 @@ def test_ctrl_c_ends_a_script(tmp_path: Path) -> None:
     assert (out, err, running.returncode) == ("", "error: cancelled\n", 130)
 
 
+def test_ctrl_c_ends_following_without_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", str(FAKE), "follow", "big_spenders", "--format", "jsonl", "somewhere"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+    ) as running:
+        assert running.stdout is not None
+        lines = [running.stdout.readline() for _ in range(5)]
+        assert lines[2] == '{"cid": null, "_change_type": "progress", "_commit_version": 7}\n'
+        assert running.stderr is not None
+        assert running.stderr.readline() == "waiting\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert (out, err, running.returncode) == ("", "", 0)
+
+
+def test_follow_asks_for_what_it_was_told(cq: Callable[..., int], fake: ModuleType) -> None:
+    asked: list[str] = []
+    opened: list[dict[str, Any]] = []
+
+    class Asked(fake.FakeEngine):  # type: ignore[misc,name-defined]
+        def _execute(self, sql: str, source: str, line: int, column: int) -> Any:
+            asked.append(sql)
+            opened.append(self.options)
+            return text_result("a", "b")
+
+    cq_engine.connect = Asked  # type: ignore[assignment,misc]
+    assert cq("follow", "my q", "there") == 0
+    assert cq("follow", "q", "--snapshot", "there") == 0
+    assert cq("follow", "q", "--from-version", "12", "--warehouse", "there") == 0
+    assert asked == ["FOLLOW `my q`", "FOLLOW q SNAPSHOT", "FOLLOW q FROM VERSION 12"]
+    assert all(options["read_only"] for options in opened)
+    assert cq("follow", "q", "--snapshot", "--from-version", "1", "there") == 2
+
+
 class Terminal:
     """`cq` in a pseudo-terminal: what it prints is read in order, and it does not outlive the test."""
 

@@ -202,3 +202,32 @@ def test_output_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     with path.open("w", encoding="ascii") as stream:
         _write(stream, "50 …")
     assert path.read_text(encoding="ascii") == "50 \\u2026\n"
+
+
+FOLLOWED = {
+    "table": " cid | _change_type | _commit_version\n-----+--------------+-----------------\n"
+    "   1 | insert       |               7\n  22 | delete       |               7\n 333 | insert       |               8\n",
+    "csv": "cid,_change_type,_commit_version\n1,insert,7\n22,delete,7\n,progress,7\n333,insert,8\n,progress,8\n",
+    "jsonl": '{"cid": 1, "_change_type": "insert", "_commit_version": 7}\n'
+    '{"cid": 22, "_change_type": "delete", "_commit_version": 7}\n'
+    '{"cid": null, "_change_type": "progress", "_commit_version": 7}\n'
+    '{"cid": 333, "_change_type": "insert", "_commit_version": 8}\n'
+    '{"cid": null, "_change_type": "progress", "_commit_version": 8}\n',
+}
+
+
+@pytest.mark.parametrize("form", FOLLOWED)
+def test_what_is_followed_comes_as_it_comes_and_ctrl_c_ends_just_that(shell: Any, form: str) -> None:
+    shell.settings.format = form
+    press_ctrl_c(0.5)
+    begin = time.monotonic()
+    assert shell.run_text("FOLLOW big_spenders; INSERT x;", "<input>")
+    assert time.monotonic() - begin < 10
+    assert shell.output.startswith(FOLLOWED[form])
+    assert (shell.failures, shell.cancelled, "cancelled" in shell.errors) == (0, False, False)
+    assert "INSERT 1" in shell.output + shell.errors
+
+
+def test_following_what_is_not_there(shell: Any) -> None:
+    assert not shell.run_text("FOLLOW missing;", "<input>")
+    assert "there is no continuous query missing" in shell.errors
