@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 
 import pyarrow as pa
 
@@ -47,7 +47,8 @@ def show(
         rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
         return _rows(("query", "destination", "delivered", "failures", "error"), rows)
     name = None if statement.name is None else apply.find_query(state, statement.name).name
-    done = [(*astuple(record), "") for record in catalog.refreshes(name)]
+    records = (replace(record, seconds=round(record.seconds, 3)) for record in catalog.refreshes(name))
+    done = [(*astuple(record), "") for record in records]
     columns = [*(field.name for field in fields(RefreshRecord)), "error"]
     return _rows(columns, [*_failed(state, catalog, name, waiting), *done])
 
