@@ -23,7 +23,7 @@ class Limits:
     row_ids: int = 10_000
     """Hidden row identities reserved at a time: one write to the catalog for so many rows."""
     inline_cache_bytes: int = 256 * _MIB
-    """Decoded inline change rows that are kept in memory."""
+    """Decoded inline change rows that are kept in memory, with what Arrow needs beside the values."""
     lease_seconds: float = 30.0
     """Without a heartbeat for so long, a holder of the warehouse that cannot be asked is taken for dead."""
     heartbeat_seconds: float = 5.0

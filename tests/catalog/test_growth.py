@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from cq_engine.catalog import schema
-from cq_engine.catalog.model import DataFile, QueryStatus, RefreshRecord
+from cq_engine.catalog.inline import InlineCache
+from cq_engine.catalog.model import ChangeSet, DataFile, QueryStatus, RefreshRecord
 from cq_engine.catalog.persist import REFRESHES
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import StorageError
@@ -73,3 +75,22 @@ def test_a_refresh_that_somebody_may_ask_for_stays(open_catalog: Any, sample: An
     catalog = grown(open_catalog(), sample)
     catalog.forget(lambda: dict.fromkeys((1, 3, 4), 50), logs=True)
     assert [r.to_version for r in catalog.refreshes("big", COUNT)] == list(range(COUNT, 49, -1))
+
+
+def test_memory_holds_no_rows_of_what_is_forgotten(open_catalog: Any, sample: Any) -> None:
+    catalog = grown(open_catalog(), sample)
+    compact(catalog, sample, COUNT - 10)
+    before = {c.id: c for n in (1, 3, 4) for c in catalog.changes(n, 1, COUNT)}
+    assert any(catalog.cached(c) is not None for c in before.values())
+    catalog.forget(lambda: dict.fromkeys((1, 3, 4), COUNT - 5), logs=True)
+    left = {c.id for n in (1, 3, 4) for c in catalog.changes(n, catalog.floor(n) + 1, COUNT)}
+    assert [c for c in before.values() if c.id not in left and catalog.cached(c) is not None] == []
+
+
+def test_small_rows_count_with_what_arrow_needs_for_them() -> None:
+    cache = InlineCache(1_000_000)
+    rows = pa.table({f"c{n}": [1, 2] for n in range(10)})
+    sets = [ChangeSet(1, n, n, 2, frozenset({"INSERT"}), inline_id=n, id=n) for n in range(1000)]
+    for each in sets:
+        cache.put(each, rows)
+    assert 50 < sum(cache.get(each) is not None for each in sets) < 100
