@@ -20,14 +20,14 @@ class LazySession:
 
     Args:
         given: the session of whoever opened the warehouse.
-        conf: settings for the session that is started otherwise; only `spark.*` count.
+        conf: settings for the session that is started otherwise, as they are when it is; only `spark.*` count.
     """
 
     def __init__(self, given: SparkSession | None, conf: Mapping[str, str]) -> None:
         self.started = given
         """The session, once there is one."""
         self._given = given is not None
-        self._conf = {k: v for k, v in conf.items() if k.startswith("spark.")}
+        self._conf = conf
         self._starting = threading.Lock()
 
     def get(self) -> SparkSession:
@@ -71,5 +71,5 @@ class LazySession:
     def _start(self) -> SparkSession:
         with self._starting:
             if self.started is None:
-                self.started = spark_session(self._conf)
+                self.started = spark_session({k: v for k, v in self._conf.items() if k.startswith("spark.")})
             return self.started
