@@ -68,7 +68,7 @@ class InlineCache:
 def _memory(rows: pa.Table) -> int:
     """The bytes that the rows take, with Arrow's own."""
     chunks = sum(column.num_chunks for column in rows.itercolumns())
-    return int(rows.nbytes) + _COLUMN_BYTES * chunks
+    return int(rows.nbytes + _COLUMN_BYTES * chunks)
 
 
 def _key(changes: ChangeSet) -> _Key:
