@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -56,9 +57,8 @@ class InlineCache:
 
     def put(self, changes: ChangeSet, rows: pa.Table) -> None:
         """Keeps `rows`; something larger than the whole cache is not kept."""
-        if _memory(rows) <= self._rows.maxsize:
-            with self._lock:
-                self._rows[_key(changes)] = rows
+        with self._lock, suppress(ValueError):
+            self._rows[_key(changes)] = rows
 
     def discard(self, changes: ChangeSet) -> None:
         with self._lock:

@@ -130,7 +130,7 @@ def from_text(text: str, view: View) -> WriteSet:
         commits=[(version, micros) for version, micros in said.get("commits", ())],
         staged=[Staged("", _read_changes(each)) for each in said.get("staged", ())],
         replaced=[
-            Replaced(table, _of_ids(view, table, old), _read_changes(new))
+            Replaced(table, view.change_sets(table, old), _read_changes(new))
             for table, old, new in said.get("replaced", ())
         ],
         advances=[
@@ -150,12 +150,6 @@ def from_text(text: str, view: View) -> WriteSet:
     if "state" in said:
         writes.state, writes.diff = _read_definitions(said["state"], view.state)
     return writes
-
-
-def _of_ids(view: View, table_id: int, ids: list[int]) -> tuple[ChangeSet, ...]:
-    wanted = set(ids)
-    with view.lock:
-        return tuple(c for c in view.layout(table_id).changes if c.id in wanted)
 
 
 def _read_changes(found: list[Any]) -> ChangeSet:

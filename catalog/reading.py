@@ -17,7 +17,7 @@ from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
 from cq_engine.catalog.schema import Database
-from cq_engine.catalog.view import Retired, View, WriteSet
+from cq_engine.catalog.view import View, WriteSet
 from cq_engine.catalog.watchers import Watchers
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CatalogError, StorageError
@@ -204,7 +204,7 @@ class Reading:
 
     def _show(self, view: View, writes: WriteSet) -> None:
         """Memory has what the database has."""
-        gone = [c for entry in writes.retired for c in _changes_of(view, entry)]
+        gone = [c for entry in writes.retired for c in view.change_sets(entry.table_id, entry.changes)]
         view.apply(writes)
         for each in gone:
             self.cache.discard(each)
@@ -228,9 +228,3 @@ class Reading:
                 self._change_ids = itertools.count(first + _SPARE_IDS)
                 self._doubtful = False
                 self.watchers.tell(None)
-
-
-def _changes_of(view: View, retired: Retired) -> list[ChangeSet]:
-    ids = set(retired.changes)
-    with view.lock:
-        return [c for c in view.layout(retired.table_id).changes if c.id in ids]

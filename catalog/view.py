@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -221,6 +221,12 @@ class View:
         if found is None:
             found = self.layouts[table_id] = TableLayout(table_id)
         return found
+
+    def change_sets(self, table_id: int, ids: Collection[int]) -> tuple[ChangeSet, ...]:
+        """Those of a table's change sets that have these ids."""
+        wanted = set(ids)
+        with self.lock:
+            return tuple(c for c in self.layout(table_id).changes if c.id in wanted)
 
     def directory_name(self, table: VersionedTable, others: Iterable[Storage] = ()) -> str:
         """A directory name for a new table, which no other has had: its own if that is short, plain ASCII and was

@@ -31,11 +31,12 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError, CatalogError
+from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations.envelope import Delta, deltas_of
 from cq_engine.destinations.log import read_pairs
 from cq_engine.destinations.pairs import new_column, old_column, pair
+from cq_engine.query.query import version_to_come
 from cq_engine.query.result import Result
 from cq_engine.storage.rows import change_columns, conform, empty
 
@@ -157,10 +158,7 @@ class Follower:
         self._position = Cursor(self.query.name, "", catalog.status(self.query.name).position)
         if from_version is not None:
             if from_version > catalog.newest_version:
-                raise AnalysisError(
-                    f"there is no version {from_version} yet",
-                    hint=f"the newest commit version is {catalog.newest_version}",
-                )
+                raise version_to_come(from_version, catalog.newest_version)
             begun = (
                 self.query.created_version - 1
             )  # START FROM SNAPSHOT has deltas at the version of its creation

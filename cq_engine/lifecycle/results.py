@@ -22,6 +22,7 @@ from cq_engine.definition.registry import Registry
 from cq_engine.groups.groups import Groups
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.stored_result import stored_result, stored_result_sql
+from cq_engine.query.query import version_to_come
 from cq_engine.refresh.frontier import version_known, whole_version
 from cq_engine.refresh.images import ImageBinder
 from cq_engine.refresh.recompute import result_at
@@ -83,10 +84,7 @@ class Results:
         catalog = self.services.catalog
         newest = catalog.newest_version
         if version > newest:
-            raise AnalysisError(
-                f"there is no version {version} of {query.name} yet",
-                hint=f"the newest commit version is {newest}",
-            )
+            raise version_to_come(version, newest, f" of {query.name}")
         if version > version_known(catalog, query, newest):
             status = catalog.status(query.name)
             raise AnalysisError(

@@ -22,14 +22,14 @@ from cq_engine.query.rendering import render_float, render_timestamp, values_of
 __all__ = ["WRITERS", "render_csv", "render_json", "render_jsonl"]
 
 
-def render_csv(table: pa.Table) -> str:
-    """A header and the rows, separated by commas; texts are quoted where they must be."""
+def render_csv(table: pa.Table, *, header: bool = True) -> str:
+    """A header, unless there was one, and the rows, separated by commas; texts are quoted where they must be."""
     columns = [
         [_field(value, field.type) for value in values_of(column)]
         for field, column in zip(table.schema, table.columns)
     ]
-    header = ",".join(_quote(name) for name in table.column_names)
-    return "\n".join([header, *map(",".join, zip(*columns))])
+    names = [",".join(_quote(name) for name in table.column_names)] if header else []
+    return "\n".join([*names, *map(",".join, zip(*columns))])
 
 
 def render_jsonl(table: pa.Table) -> str:

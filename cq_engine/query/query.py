@@ -39,7 +39,15 @@ from cq_engine.spark.sql import (
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import change_columns
 
-__all__ = ["Resolver", "SourceResolver", "View", "query_frame", "run_query", "unknown_table"]
+__all__ = [
+    "Resolver",
+    "SourceResolver",
+    "View",
+    "query_frame",
+    "run_query",
+    "unknown_table",
+    "version_to_come",
+]
 
 _T = TypeVar("_T")
 
@@ -203,11 +211,7 @@ class Resolver:
         version = self._version(clause, location)
         newest = self.services.catalog.newest_version
         if version > newest:
-            raise AnalysisError(
-                f"there is no version {version} of table {table.name} yet",
-                hint=f"the newest commit version is {newest}",
-                location=location,
-            )
+            raise version_to_come(version, newest, f" of table {table.name}", location)
         if version < table.created_version:
             raise AnalysisError(
                 f"table {table.name} did not exist at version {version}",
@@ -293,6 +297,17 @@ class SourceResolver(Resolver):
         super().__init__(services, version)
         self.state = replace(self.state, tables={**self.state.tables, **sources})
         self.trusted = True
+
+
+def version_to_come(
+    version: int, newest: int, of: str = "", location: Location | None = None
+) -> AnalysisError:
+    """The error for a version above the newest one; `of`: what it would be a version of."""
+    return AnalysisError(
+        f"there is no version {version}{of} yet",
+        hint=f"the newest commit version is {newest}",
+        location=location,
+    )
 
 
 def unknown_table(state: CatalogState, name: str, location: Location | None = None) -> AnalysisError:

@@ -27,7 +27,7 @@ def write_stream(result: StreamingResult, form: str, write: Callable[[str], None
             if form == "table":
                 text = "\n".join(shown.lines(table.filter(pc.field("_change_type") != "progress")))
             elif form == "csv":
-                text = render_csv(table)[0 if header else 1 + len(render_csv(table.slice(0, 0))) :]
+                text = render_csv(table, header=header)
                 header = False
             else:
                 text = render_jsonl(table)
