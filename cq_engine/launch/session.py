@@ -305,6 +305,9 @@ def _start_settings(directory: Path, master: str) -> dict[str, str]:
         # One statement of a refresh has up to a hundred generated classes; Spark keeps that many of all statements
         # together by default, and would compile them again in every refresh.
         "spark.sql.codegen.cache.maxEntries": "10000",
+        # PySpark notes the caller's file and line with every column that is built, in half a dozen calls to the JVM each:
+        # two thirds of the time of a statement by executors over a wide table.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if master.startswith("local"):
         # The loopback address works without a network, and where the host's own name does not resolve.

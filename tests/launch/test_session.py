@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.clientserver import ClientServerConnection
+from pyspark.sql import SparkSession, functions
 
 from cq_engine.core.errors import CQError
 from cq_engine.launch import session as session_module
@@ -16,6 +17,24 @@ def test_the_settings_are_in_force(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in SQL_SETTINGS} == dict(SQL_SETTINGS)
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.conf.get("spark.driver.memory") == "2g"
+
+
+def test_a_column_costs_a_call_or_two_to_the_jvm(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark would note the caller's file and line with each, in half a dozen calls more."""
+    calls = []
+    send = ClientServerConnection.send_command
+
+    def counted(self: ClientServerConnection, command: str) -> str:
+        calls.append(command)
+        return str(send(self, command))
+
+    functions.col("known")
+    monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+    for number in range(20):
+        functions.col(f"c{number}")
+    assert 20 <= len(calls) <= 90, calls[:12]
 
 
 def test_an_sql_error_prints_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
