@@ -25,6 +25,7 @@ def note(view: View, writes: WriteSet) -> None:
             ("table", view.state.tables, writes.state.tables),
             ("continuous query", view.state.queries, writes.state.queries),
             ("function", view.state.functions, writes.state.functions),
+            ("destination", view.state.destinations, writes.state.destinations),
         ):
             for name in {**old, **new}:
                 if old.get(name) is not new.get(name):

@@ -22,6 +22,7 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     Cursor,
     DataFile,
+    DeclaredDestination,
     QueryGroup,
     QueryStatus,
     SqlFunction,
@@ -47,7 +48,7 @@ KEPT = 10_000
 _TRIM = 500
 """Rows that are removed at a time."""
 
-_KINDS = ("table", "query", schema.GROUP, "function")
+_KINDS = ("table", "query", schema.GROUP, "function", "destination")
 _Named = TypeVar("_Named")
 
 
@@ -109,8 +110,11 @@ def _status(status: QueryStatus) -> list[object]:
 
 
 def _definitions(state: CatalogState, diff: StateDiff) -> dict[str, object]:
-    put = (diff.put_tables, diff.put_queries, diff.put_groups, diff.put_functions)
-    removed = (diff.removed_tables, diff.removed_queries, diff.removed_groups, diff.removed_functions)
+    put = (diff.put_tables, diff.put_queries, diff.put_groups, diff.put_functions, diff.put_destinations)
+    removed = (
+        diff.removed_tables, diff.removed_queries, diff.removed_groups, diff.removed_functions,
+        diff.removed_destinations,
+    )  # fmt: skip
     return {
         "put": {kind: [documents.to_text(each) for each in some] for kind, some in zip(_KINDS, put)},
         "removed": dict(zip(_KINDS, removed)),
@@ -171,12 +175,15 @@ def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[Catal
     queries = [documents.from_text(ContinuousQuery, each) for each in put["query"]]
     groups = [documents.from_text(QueryGroup, each) for each in put[schema.GROUP]]
     functions = [documents.from_text(SqlFunction, each) for each in put["function"]]
+    destinations = [documents.from_text(DeclaredDestination, each) for each in put.get("destination", ())]
+    dropped = removed.get("destination", ())
     after = replace(
         state,
         tables=_merged(state.tables, tables, removed["table"], lambda each: each.storage.id),
         queries=_merged(state.queries, queries, removed["query"], lambda each: each.id),
         groups=_merged(state.groups, groups, removed[schema.GROUP]),
         functions=_merged(state.functions, functions, removed["function"]),
+        destinations=_merged(state.destinations, destinations, dropped),
         next_id=found["next_id"],
     )
     diff = StateDiff(
@@ -184,6 +191,7 @@ def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[Catal
         frozenset(found["gone"]), tuple(functions), tuple(removed["function"]), tuple(groups),
         tuple(removed[schema.GROUP]),
         tuple(stored for several in (tables, queries, groups) for each in several for stored in tables_of(each)),
+        tuple(destinations), tuple(dropped),
     )  # fmt: skip
     return after, diff
 

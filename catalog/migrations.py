@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 5
+VERSION = 6
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -53,6 +53,15 @@ def _journal(connection: Connection) -> None:
     schema.journal.create(connection, checkfirst=True)
 
 
+def _destinations(connection: Connection) -> None:
+    """Cursors count deltas; definitions of a new kind, which an earlier version would take for functions."""
+    for name in ("rows", "dead"):
+        if name not in {column["name"] for column in sa.inspect(connection).get_columns(schema.cursors.name)}:
+            connection.execute(
+                sa.text(f"ALTER TABLE {schema.cursors.name} ADD COLUMN {name} BIGINT NOT NULL DEFAULT 0")
+            )
+
+
 _NUMBERS = {"next_id": "1", "definitions": "0"}
 _LONGEST = 255
 """Characters of a name in the file systems that there are."""
@@ -62,6 +71,7 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     2: _query_groups,
     3: _directories,
     4: _journal,
+    5: _destinations,
 }
 """From version n to n + 1, by n."""
 

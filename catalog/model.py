@@ -214,6 +214,10 @@ class Cursor:
     sequence: int = 0
     failures: int = 0
     error: str = ""
+    rows: int = 0
+    """How many deltas it has received."""
+    dead: int = 0
+    """How many were given to the dead letters instead."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +295,17 @@ class SqlFunction:
 
 
 @dataclass(frozen=True)
+class DeclaredDestination:
+    """What CREATE DESTINATION says. `type` is in upper case; option values stay as they were written, so that what
+    `${NAME}` stands for is never stored."""
+
+    name: str
+    type: str
+    options: tuple[tuple[str, str], ...] = ()
+    paused: bool = False
+
+
+@dataclass(frozen=True)
 class CatalogState:
     """All definitions; DDL is a pure function from one state to the next."""
 
@@ -299,5 +314,6 @@ class CatalogState:
     next_id: int = 1
     functions: Mapping[str, SqlFunction] = field(default_factory=dict)
     groups: Mapping[str, QueryGroup] = field(default_factory=dict)
+    destinations: Mapping[str, DeclaredDestination] = field(default_factory=dict)
     edition: int | None = field(default=None, compare=False)
     """Of the definitions in the catalog that this was derived from: what is derived from older ones is not written."""

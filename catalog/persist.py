@@ -25,6 +25,7 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     Cursor,
     DataFile,
+    DeclaredDestination,
     QueryGroup,
     QueryStatus,
     RefreshRecord,
@@ -37,6 +38,7 @@ from cq_engine.catalog.view import Storage, View, WriteSet
 __all__ = ["REFRESHES", "doom", "generation", "load", "read_inline", "read_refreshes", "write"]
 
 _Value = TypeVar("_Value")
+_Defined = Table | ContinuousQuery | SqlFunction | DeclaredDestination | QueryGroup
 REFRESHES = 100
 """How many refreshes of a query are kept at least: as many as are shown."""
 
@@ -81,19 +83,22 @@ def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
         raise AssertionError("writes with a state are resolved before they are written")
     known = {"key": "definitions", "value": str(view.definitions)}
     _swap(connection, schema.meta, known, {"value": str(view.definitions + 1)}, "what is defined")
-    for table in diff.put_tables:
-        _put_definition(connection, "table", table.name, to_text(table))
-    for query in diff.put_queries:
-        _put_definition(connection, "query", query.name, to_text(query))
-    for function in diff.put_functions:
-        _put_definition(connection, "function", function.name, to_text(function))
-    for group in diff.put_groups:
-        _put_definition(connection, schema.GROUP, group.name, to_text(group))
+    put: dict[str, Sequence[_Defined]] = {
+        "table": diff.put_tables,
+        "query": diff.put_queries,
+        "function": diff.put_functions,
+        "destination": diff.put_destinations,
+        schema.GROUP: diff.put_groups,
+    }
+    for kind, some in put.items():
+        for each in some:
+            _put_definition(connection, kind, each.name, to_text(each))
     removed = {
         schema.GROUP: diff.removed_groups,
         "table": diff.removed_tables,
         "query": diff.removed_queries,
         "function": diff.removed_functions,
+        "destination": diff.removed_destinations,
     }
     for kind, names in removed.items():
         for name in names:
@@ -241,7 +246,7 @@ def load(connection: Connection) -> View:
     for row in connection.execute(sa.select(schema.statuses)):
         view.statuses[row.query] = QueryStatus(row.position, row.state, row.error, _moment(row.last_refresh))
     for row in connection.execute(sa.select(schema.cursors)):
-        cursor = Cursor(row.query, row.destination, row.version, row.sequence, row.failures, row.error)
+        cursor = Cursor(**row._asdict())
         view.put_cursor((row.query, row.destination), cursor)
     for row in connection.execute(sa.select(schema.storage)):
         view.storage[row.table_id] = Storage(**row._asdict())
@@ -261,6 +266,7 @@ def _load_state(connection: Connection) -> CatalogState:
     queries: dict[str, ContinuousQuery] = {}
     functions: dict[str, SqlFunction] = {}
     groups: dict[str, QueryGroup] = {}
+    destinations: dict[str, DeclaredDestination] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
             tables[row.name] = from_text(Table, row.document)
@@ -268,6 +274,8 @@ def _load_state(connection: Connection) -> CatalogState:
             queries[row.name] = from_text(ContinuousQuery, row.document)
         elif row.kind == schema.GROUP:
             groups[row.name] = from_text(QueryGroup, row.document)
+        elif row.kind == "destination":
+            destinations[row.name] = from_text(DeclaredDestination, row.document)
         else:
             functions[row.name] = from_text(SqlFunction, row.document)
     numbers: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(schema.meta))}
@@ -278,6 +286,7 @@ def _load_state(connection: Connection) -> CatalogState:
         int(numbers["next_id"]),
         functions,
         groups,
+        destinations,
         int(numbers["definitions"]),
     )
 

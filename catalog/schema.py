@@ -59,7 +59,7 @@ GROUP = "template"
 
 definitions = _table(
     "definitions",
-    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function or GROUP
+    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function, destination or GROUP
     sa.Column("name", sa.Text, primary_key=True),  # lower case
     sa.Column("document", sa.Text, nullable=False),
 )
@@ -81,6 +81,8 @@ cursors = _table(
     sa.Column("sequence", _Big, nullable=False),
     sa.Column("failures", _Big, nullable=False),
     sa.Column("error", sa.Text, nullable=False),
+    sa.Column("rows", _Big, nullable=False, server_default="0"),
+    sa.Column("dead", _Big, nullable=False, server_default="0"),
 )
 
 refreshes = _table(

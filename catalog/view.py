@@ -23,6 +23,7 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     Cursor,
     DataFile,
+    DeclaredDestination,
     QueryGroup,
     QueryStatus,
     RefreshRecord,
@@ -136,6 +137,8 @@ class StateDiff:
     removed_groups: tuple[str, ...] = ()
     put_storage: tuple[VersionedTable, ...] = ()
     """The versioned tables of what is put."""
+    put_destinations: tuple[DeclaredDestination, ...] = ()
+    removed_destinations: tuple[str, ...] = ()
 
 
 @dataclass
@@ -246,6 +249,7 @@ class View:
         queries = differences(old.queries, state.queries)
         groups = differences(old.groups, state.groups)
         functions = differences(old.functions, state.functions)
+        destinations = differences(old.destinations, state.destinations)
         before: list[VersionedTable] = []
         after: list[VersionedTable] = []
         pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *groups]
@@ -265,6 +269,8 @@ class View:
             tuple(now for _, _, now in groups if now is not None),
             _removed_names(groups),
             tuple(after),
+            tuple(now for _, _, now in destinations if now is not None),
+            _removed_names(destinations),
         )
 
     def apply(self, writes: WriteSet) -> None:

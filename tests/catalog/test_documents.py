@@ -13,6 +13,7 @@ from cq_engine.catalog.documents import from_text, to_text
 from cq_engine.catalog.model import (
     ContinuousQuery,
     DataFile,
+    DeclaredDestination,
     ForeignKey,
     OutputColumn,
     QueryGroup,
@@ -81,6 +82,7 @@ QUERY = ContinuousQuery(
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
 FUNCTION = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
+DESTINATION = DeclaredDestination("Sink", "TABLE", (("mode", "merge"), ("url", "${URL}")), True)
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
@@ -136,6 +138,11 @@ def test_files() -> None:
     assert from_text(tuple[DataFile, ...], to_text(FILES)) == FILES
 
 
+def test_destinations() -> None:
+    assert from_text(DeclaredDestination, to_text(DESTINATION)) == DESTINATION
+    assert differs_from_default(DESTINATION) == []
+
+
 def test_functions() -> None:
     assert from_text(SqlFunction, to_text(FUNCTION)) == FUNCTION
 
@@ -146,6 +153,7 @@ def test_documents_are_as_they_have_always_been() -> None:
     assert json.loads(to_text(GROUP)) == stored["group"]
     assert json.loads(to_text(FUNCTION)) == stored["function"]
     assert json.loads(to_text(FILES)) == stored["files"]
+    assert json.loads(to_text(DESTINATION)) == stored["destination"]
     assert [json.loads(to_text(when)) for when in SCHEDULES] == stored["schedules"]
 
 

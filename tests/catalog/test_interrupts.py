@@ -24,7 +24,15 @@ import pytest
 
 from cq_engine.catalog import persist
 from cq_engine.catalog.flush import flush
-from cq_engine.catalog.model import CatalogState, Cursor, QueryStatus, RefreshRecord, Table, VersionedTable
+from cq_engine.catalog.model import (
+    CatalogState,
+    Cursor,
+    DeclaredDestination,
+    QueryStatus,
+    RefreshRecord,
+    Table,
+    VersionedTable,
+)
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import View
@@ -152,7 +160,9 @@ class Work:
         catalog = self.catalog
         cursor = catalog.cursor("big", "sink") or Cursor("big", "sink", 0)
         with catalog.write() as unit:
-            unit.set_cursor(replace(cursor, version=catalog.status("big").position), after=cursor)
+            position = catalog.status("big").position
+            counted = replace(cursor, version=position, rows=cursor.rows + 1, dead=cursor.dead + 2)
+            unit.set_cursor(counted, after=cursor)
 
     def flush(self) -> None:
         flush(self.catalog)
@@ -185,7 +195,13 @@ class Work:
             attempt = self.catalog.attempt("create")
             Path(attempt.directory(storage, "snapshot")).mkdir(parents=True)
             tables = {**state.tables, f"{storage.name}_{number}": Table(f"{storage.name}_{number}", storage)}
-            state = CatalogState(tables, state.queries, max(number + 1, self.catalog.state.next_id))
+            sink = DeclaredDestination(f"d{number % 3}", "TABLE", (("number", str(number)),), number % 2 == 0)
+            state = CatalogState(
+                tables,
+                state.queries,
+                max(number + 1, self.catalog.state.next_id),
+                destinations={sink.name: sink},
+            )
             with self.catalog.write(attempt) as unit:
                 unit.set_state(state)
             return

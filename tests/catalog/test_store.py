@@ -506,6 +506,11 @@ class TestSchema:
         with catalog._database.writing() as connection:
             schema.doomed.drop(connection)
             schema.directories.drop(connection)
+            for name in ("rows", "dead"):
+                connection.execute(sa.text(f"ALTER TABLE {schema.cursors.name} DROP COLUMN {name}"))
+            connection.execute(
+                sa.text(f"INSERT INTO {schema.cursors.name} VALUES ('big', 'sink', 1, 0, 0, '')")
+            )
             long = {"kind": "base", "directory": "n" * 256, "floor": 0, "next_row_id": 1, "dropped": False}
             marks = {"published_table": -1, "published_log": 0}
             connection.execute(schema.storage.insert().values(table_id=99, **long, **marks))
@@ -518,6 +523,7 @@ class TestSchema:
             open_catalog(read_only=True)
         again = open_catalog()
         assert ("base", "orders") in again.view.directories
+        assert again.cursor("big", "sink") == Cursor("big", "sink", 1)
         with again._database.reading() as connection:
             assert migrations.stored_version(connection) == migrations.VERSION
             assert set(sa.inspect(connection).get_table_names()) == set(schema.metadata.tables)
