@@ -109,9 +109,10 @@ class Destination(ABC):
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         """Does what `deliver` says; there is something after `cursor` to look at."""
 
-    def _move(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
-        """The cursor after a success."""
-        return replace(cursor, version=version, sequence=sequence, failures=0, error="")
+    def _move(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
+        """The cursor after a success, which gave `rows` deltas away."""
+        received = cursor.rows + rows
+        return replace(cursor, version=version, sequence=sequence, failures=0, error="", rows=received)
 
     def _count_failure(self, message: str) -> None:
         """Writes a failure into the cursor, which stays where it is."""

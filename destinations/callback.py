@@ -92,14 +92,14 @@ class CallbackDestination(Destination):
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
-            cursor = self._store_cursor(cursor, version, 0 if last else batch.sequence)
+            cursor = self._store_cursor(cursor, version, 0 if last else batch.sequence, len(batch))
             faults.point("deliver.after_cursor")
         if (cursor.version, cursor.sequence) != (upto, 0):
             cursor = self._store_cursor(cursor, upto)
         return Delivered(cursor, count)
 
-    def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0) -> Cursor:
-        moved = self._move(cursor, version, sequence)
+    def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
+        moved = self._move(cursor, version, sequence, rows)
         with self.services.catalog.write() as unit:
             unit.set_cursor(moved, after=cursor)
             faults.point("deliver.before_cursor")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.catalog.destinations import MERGE, is_merge
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
+from cq_engine.destinations.options import LATER
 from cq_engine.destinations.table import TableDestination
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["Callbacks", "kind_of", "resolve"]
-
-_LATER = ("QUEUE", "TRIGGER", "WEBHOOK")
 
 
 class Callbacks:
@@ -43,20 +43,28 @@ class Callbacks:
 
 
 def kind_of(
-    reference: DestinationRef, callbacks: Callbacks, declared: Mapping[str, DestinationRef] | None = None
+    reference: DestinationRef,
+    callbacks: Callbacks,
+    declared: Mapping[str, DeclaredDestination] | None = None,
 ) -> DestinationRef:
-    """`reference` with its kind: for a bare name that of the declared destination of that name, else CALLBACK where
-    one is registered, else TABLE.
+    """`reference` with its kind: that of the declared destination of its name; for a bare name without one CALLBACK where
+    one is registered, else TABLE. MERGE is a table that was declared with `mode = 'merge'`.
 
-    Raises DestinationError for a kind that is not available yet.
+    Raises DestinationError for a kind that is not available yet, or that is not the declared one.
     """
+    found = (declared or {}).get(reference.name.lower())
+    if found is not None and reference.kind in (None, found.type, MERGE):
+        return DestinationRef(reference.name, MERGE if is_merge(found) else found.type)
+    if found is not None:
+        raise DestinationError(
+            f"destination {found.name} is no {reference.kind}",
+            detail=f"it was created with TYPE {found.type.lower()}",
+            hint=f"write DESTINATION {found.name}",
+        )
     if reference.kind is None:
-        found = (declared or {}).get(reference.name.lower())
-        if found is None:
-            kind = "TABLE" if callbacks.get(reference.name) is None else "CALLBACK"
-            found = DestinationRef(reference.name, kind)
-        reference = found
-    if reference.kind in _LATER:
+        kind = "TABLE" if callbacks.get(reference.name) is None else "CALLBACK"
+        reference = DestinationRef(reference.name, kind)
+    if reference.kind in LATER:
         raise DestinationError(
             f"destination {reference.kind} {reference.name} is not available yet",
             detail="this version delivers to tables and callbacks",
@@ -71,7 +79,7 @@ def resolve(
     reference: DestinationRef,
     callbacks: Callbacks,
     *,
-    declared: Mapping[str, DestinationRef] | None = None,
+    declared: Mapping[str, DeclaredDestination] | None = None,
     state: CatalogState | None = None,
     retry: Retry | None = None,
     stopped: Callable[[], bool] = lambda: False,

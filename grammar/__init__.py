@@ -5,6 +5,7 @@ from cq_engine.grammar.format import format_statement
 from cq_engine.grammar.script import ScriptItem, is_complete, split
 from cq_engine.grammar.statements import (
     AlterContinuousQuery,
+    AlterDestination,
     AlterTable,
     Begin,
     CheckConstraints,
@@ -13,6 +14,7 @@ from cq_engine.grammar.statements import (
     CompactTable,
     CopyInto,
     CreateContinuousQuery,
+    CreateDestination,
     CreateFunction,
     CreateTable,
     Cron,
@@ -20,6 +22,7 @@ from cq_engine.grammar.statements import (
     DestinationRef,
     Dml,
     DropContinuousQuery,
+    DropDestination,
     DropFunction,
     DropTable,
     EveryInterval,
@@ -45,6 +48,7 @@ from cq_engine.grammar.statements import (
 
 __all__ = [
     "AlterContinuousQuery",
+    "AlterDestination",
     "AlterTable",
     "Begin",
     "CheckConstraints",
@@ -53,6 +57,7 @@ __all__ = [
     "CompactTable",
     "CopyInto",
     "CreateContinuousQuery",
+    "CreateDestination",
     "CreateFunction",
     "CreateTable",
     "Cron",
@@ -60,6 +65,7 @@ __all__ = [
     "DestinationRef",
     "Dml",
     "DropContinuousQuery",
+    "DropDestination",
     "DropFunction",
     "DropTable",
     "EveryInterval",

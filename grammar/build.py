@@ -1,4 +1,4 @@
-"""Text to statement: `parse`, and the rules of cq.lark that are neither about queries nor about tables."""
+"""Text to statement: `parse`, and the rules of cq.lark that are neither about queries, destinations nor tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lark import Token, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
 from cq_engine.grammar import diagnostics, statements
+from cq_engine.grammar.build_destination import DestinationRules
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules
 from cq_engine.grammar.names import string_value
@@ -73,7 +74,7 @@ def _parse(source: SourceText) -> statements.Statement:
 
 
 @v_args(inline=True)
-class _Builder(QueryRules, TableRules):
+class _Builder(QueryRules, DestinationRules, TableRules):
     """The tree of one statement, bottom up."""
 
     def __init__(self, source: SourceText, skeleton: str) -> None:

@@ -13,6 +13,8 @@ __all__ = ["format_statement", "format_when"]
 
 _EVENTS = {"I": "INSERT", "D": "DELETE", "U": "UPDATE"}
 _PLAIN_OPTION = re.compile(r"[a-z_][a-z0-9_]*")
+_WRITTEN = ("TABLE", "CALLBACK", "QUEUE", "TRIGGER", "WEBHOOK")
+"""Kinds that DESTINATION clauses say; that of a destination that was declared need not be."""
 _PLAIN_VALUE = re.compile(r"[\w.+-]+")
 
 
@@ -84,6 +86,31 @@ def _follow(statement: statements.Follow) -> str:
         statement.start.point, f" FROM {_point(statement.start)}"
     )
     return f"FOLLOW {quote_name(statement.name)}{words}"
+
+
+@format_statement.register
+def _create_destination(statement: statements.CreateDestination) -> str:
+    exists = "IF NOT EXISTS " if statement.if_not_exists else ""
+    kind = statement.type.lower()
+    kind = kind if _PLAIN_OPTION.fullmatch(kind) else quote_name(kind)
+    text = f"CREATE DESTINATION {exists}{quote_name(statement.name)} TYPE {kind}"
+    return text if not statement.options else f"{text} WITH {_options(statement.options)}"
+
+
+@format_statement.register
+def _alter_destination(statement: statements.AlterDestination) -> str:
+    text = f"ALTER DESTINATION {quote_name(statement.name)} {statement.action}"
+    if statement.action == "SET":
+        return f"{text} WITH {_options(statement.options)}"
+    if statement.version is None:
+        return text
+    query = "" if statement.query is None else f" FOR {quote_name(statement.query)}"
+    return f"{text}{query} {'TO' if statement.action == 'SKIP' else 'FROM'} VERSION {statement.version}"
+
+
+@format_statement.register
+def _drop_destination(statement: statements.DropDestination) -> str:
+    return f"DROP DESTINATION {_format_drop(statement)}"
 
 
 @format_when.register
@@ -265,7 +292,7 @@ def _delta(markers: Iterable[str]) -> str:
 
 
 def _destinations(destinations: Iterable[statements.DestinationRef]) -> str:
-    return ", ".join((f"{d.kind} " if d.kind else "") + quote_name(d.name) for d in destinations)
+    return ", ".join((f"{d.kind} " if d.kind in _WRITTEN else "") + quote_name(d.name) for d in destinations)
 
 
 def _point(start: statements.StartFrom) -> str:
@@ -280,7 +307,9 @@ def _options(options: statements.Options) -> str:
     return f"({', '.join(parts)})"
 
 
-def _format_drop(statement: statements.DropTable | statements.DropContinuousQuery) -> str:
+def _format_drop(
+    statement: statements.DropTable | statements.DropContinuousQuery | statements.DropDestination,
+) -> str:
     exists = "IF EXISTS " if statement.if_exists else ""
     return f"{exists}{quote_name(statement.name)}{' CASCADE' if statement.cascade else ''}"
 

@@ -8,6 +8,7 @@ or by a rule of build.py.
 from __future__ import annotations
 
 from cq_engine.grammar.message import Message
+from cq_engine.grammar.messages_destination import DESTINATION_MESSAGES
 from cq_engine.grammar.messages_query import ALTER_MESSAGES, CREATE_MESSAGES
 from cq_engine.grammar.messages_table import TABLE_MESSAGES
 from cq_engine.grammar.nesting import MAX_LEVELS
@@ -238,7 +239,7 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "drop_what",
         "DROP cannot drop {found}",
-        "write DROP TABLE, DROP CONTINUOUS QUERY or DROP FUNCTION",
+        "write DROP TABLE, DROP CONTINUOUS QUERY, DROP DESTINATION or DROP FUNCTION",
         ("DROP ‸VIEW v", "DROP‸"),
         r"^DROP \^",
     ),
@@ -299,5 +300,7 @@ _OTHER: tuple[Message, ...] = (
     ),
 )
 
-MESSAGES: tuple[Message, ...] = _TEXT + CREATE_MESSAGES + ALTER_MESSAGES + TABLE_MESSAGES + _OTHER
+MESSAGES: tuple[Message, ...] = (
+    _TEXT + DESTINATION_MESSAGES + CREATE_MESSAGES + ALTER_MESSAGES + TABLE_MESSAGES + _OTHER
+)
 BY_KEY: dict[str, Message] = {message.key: message for message in MESSAGES}

@@ -170,6 +170,35 @@ class Follow(Statement):
 
 
 @dataclass(frozen=True)
+class CreateDestination(Statement):
+    """CREATE DESTINATION name TYPE type [WITH (...)]; `type` in upper case."""
+
+    name: str
+    type: str
+    options: Options = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterDestination(Statement):
+    """`action`: PAUSE, RESUME, SET (with `options`), REPLAY (from `version` on) or SKIP (up to `version`), the last two for
+    `query`, or for the only one that delivers there."""
+
+    name: str
+    action: str
+    options: Options = ()
+    query: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class DropDestination(Statement):
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
 class CreateTable(Statement):
     name: str
     columns: tuple[ColumnSpec, ...] = ()
@@ -292,7 +321,7 @@ class Show(Statement):
 
 @dataclass(frozen=True)
 class Describe(Statement):
-    """DESCRIBE [TABLE | CONTINUOUS QUERY] name; `kind` is None, TABLE or CONTINUOUS QUERY."""
+    """DESCRIBE [TABLE | CONTINUOUS QUERY | DESTINATION] name; `kind` is these words, or None."""
 
     name: str
     kind: str | None = None

@@ -30,7 +30,7 @@ def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
 def show(
     overview: Overview, catalog: Catalog, statement: Show, waiting: Callable[[str], Waiting | None]
 ) -> Result:
-    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | REFRESHES [FOR query]; `waiting` is the scheduler's."""
+    """SHOW TABLES | CONTINUOUS QUERIES | REFRESHES [FOR query]; `waiting` is the scheduler's."""
     state = overview.state
     if statement.what == "TABLES":
         tables = sorted(state.tables.values(), key=lambda t: t.name)
@@ -43,9 +43,6 @@ def show(
             ("name", "state", "position", "verdict", "reasons", "mode", "when", "key", "error"),
             [_query(q, overview, catalog) for q in sorted(state.queries.values(), key=lambda q: q.name)],
         )
-    if statement.what == "DESTINATIONS":
-        rows = [(c.query, c.destination, c.version, c.failures, c.error) for c in overview.cursors]
-        return _rows(("query", "destination", "delivered", "failures", "error"), rows)
     name = None if statement.name is None else apply.find_query(state, statement.name).name
     records = (replace(record, seconds=round(record.seconds, 3)) for record in catalog.refreshes(name))
     done = [(*astuple(record), "") for record in records]

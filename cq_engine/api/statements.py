@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import singledispatch
 
-from cq_engine.api import show
+from cq_engine.api import destinations, show
 from cq_engine.api.explain import analyze_query, explain_query, explain_text
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import apply
@@ -18,6 +18,7 @@ from cq_engine.core.options import RETENTION, check_set, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     AlterContinuousQuery,
+    AlterDestination,
     AlterTable,
     Begin,
     CheckConstraints,
@@ -26,11 +27,13 @@ from cq_engine.grammar import (
     CompactTable,
     CopyInto,
     CreateContinuousQuery,
+    CreateDestination,
     CreateFunction,
     CreateTable,
     Describe,
     Dml,
     DropContinuousQuery,
+    DropDestination,
     DropFunction,
     DropTable,
     Explain,
@@ -310,8 +313,20 @@ def _follow(statement: Follow, engine: Warehouse, sql: str) -> Result:
     return engine.follow_rows(statement.name, statement.start.version, statement.start.point == "SNAPSHOT")
 
 
+@execute.register(CreateDestination)
+@execute.register(AlterDestination)
+@execute.register(DropDestination)
+def _destination(
+    statement: CreateDestination | AlterDestination | DropDestination, engine: Warehouse, sql: str
+) -> Result:
+    _no_transaction(engine, f"{type(statement).__name__.removesuffix('Destination').upper()} DESTINATION")
+    return Result(message=destinations.run(statement, engine, sql))
+
+
 @execute.register(Show)
 def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
+    if statement.what == "DESTINATIONS":
+        return destinations.show(engine)
     if statement.what == "FUNCTIONS":
         return show.functions(engine.services.functions.rows(engine.catalog.state))
     return show.show(engine.overview(), engine.catalog, statement, engine.scheduler.waiting)
@@ -319,6 +334,8 @@ def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
 
 @execute.register(Describe)
 def _describe(statement: Describe, engine: Warehouse, sql: str) -> Result:
+    if statement.kind == "DESTINATION":
+        return destinations.describe(engine, statement.name)
     return show.describe(engine.overview(), engine.catalog, statement)
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.destinations import MERGE, merged_by
 from cq_engine.catalog.graph import origins, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
@@ -93,6 +94,13 @@ def with_destinations(
     for ref in query.destinations:
         kind = delivery.kind_of(ref)
         settled.append(DestinationRef(ref.name, kind))
+        other = merged_by(state, ref.name) if kind == MERGE else None
+        if other is not None and other.name.lower() != query.name.lower():
+            raise CatalogError(
+                f"destination {ref.name} is the result of {other.name}",
+                detail="with mode = 'merge' it cannot be that of another query, too",
+                hint="create another destination",
+            )
         if kind != "TABLE":
             continue
         table = state.tables.get(ref.name.lower())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
@@ -16,11 +17,15 @@ from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
 from cq_engine.destinations import (
     Callbacks,
+    Delivered,
     Destination,
+    Policy,
     Retry,
     cursor_name,
+    give_up,
     kind_of,
     needed_from,
+    policy_of,
     resolve,
 )
 from cq_engine.grammar import DestinationRef, OnDemand
@@ -122,6 +127,8 @@ class Delivery:
         A destination's failure is recorded with its cursor and logged, and does not raise.
         """
         for ref in self._refs(query):
+            if self.at_rest(query, ref):
+                continue
             if ref.kind != "CALLBACK" or not self._background:
                 self._try(query, ref)
             elif _job(query, ref) not in self._timers:
@@ -148,7 +155,8 @@ class Delivery:
             DestinationError: destinations refuse every time; the error names them.
         """
         chosen = list(queries)
-        for attempt in range(1, self.retry.attempts + 1):
+        attempts = max([self.retry.attempts, *(self._given_up_after(query) for query in chosen)])
+        for attempt in range(1, attempts + 1):
             for query in chosen:
                 for ref, _ in self.waiting(query):
                     self._clear_pause(_job(query, ref))
@@ -158,7 +166,7 @@ class Delivery:
             failing = [each for each in self.undelivered(chosen) if each.error]
             if not failing:
                 return True
-            if attempt == self.retry.attempts or all(self._is_missing(each.destination) for each in failing):
+            if attempt == attempts or all(self._is_missing(each.destination) for each in failing):
                 raise refusal(failing)
             left = _remaining(deadline)
             pause = self.retry.pause(attempt)
@@ -178,23 +186,37 @@ class Delivery:
         ]  # fmt: skip
 
     def waiting(self, query: ContinuousQuery) -> list[tuple[DestinationRef, Cursor | None]]:
-        """The destinations that have not received everything that the log holds up to the query's position."""
+        """The destinations that have not received everything that the log holds up to the query's position, without those
+        that are paused."""
         catalog = self.services.catalog
         upto = catalog.status(query.name).position
         found = []
         for ref in self._refs(query):
             cursor = catalog.cursor(query.name, _cursor_name(ref))
             after = 0 if cursor is None else needed_from(cursor)
-            if after < upto and self._has_rows(query, after, upto):
+            rests = self._policy(ref).at_rest(cursor)
+            if after < upto and not rests and self.has_rows(query, after, upto):
                 found.append((ref, cursor))
         return found
+
+    def at_rest(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
+        """Whether the destination is paused, by a statement or because it has failed too often."""
+        return self._policy(ref).at_rest(self.services.catalog.cursor(query.name, _cursor_name(ref)))
+
+    def _policy(self, ref: DestinationRef) -> Policy:
+        return policy_of(self.services.catalog.state, ref)
+
+    def _given_up_after(self, query: ContinuousQuery) -> int:
+        """After how many failures what fails is put aside, and the rest goes on."""
+        policies = map(self._policy, self._refs(query))
+        return max((each.max_attempts for each in policies if each.on_failure != "retry"), default=0)
 
     def told(self, cursor: Cursor) -> Cursor:
         """The cursor, with a failure that could not be written into the catalog."""
         failures, error = self._failures.get(_named(cursor.destination, cursor.query), (0, ""))
         return cursor if cursor.error or not failures else replace(cursor, failures=failures, error=error)
 
-    def _has_rows(self, query: ContinuousQuery, after: int, upto: int) -> bool:
+    def has_rows(self, query: ContinuousQuery, after: int, upto: int) -> bool:
         """Whether the query's delta log has rows of (after, upto]."""
         if not self.services.catalog.changes(query.result.id, after + 1, upto):
             return False
@@ -203,9 +225,9 @@ class Delivery:
     # ------------------------------------------------------------ definitions
 
     def kind_of(self, ref: DestinationRef) -> str:
-        """TABLE or CALLBACK for a reference of a DESTINATION clause; a bare name is a callback where one of that name
-        is registered. Raises DestinationError for kinds that are not available."""
-        return kind_of(ref, self.callbacks).kind or "TABLE"
+        """TABLE, CALLBACK or MERGE for a reference of a DESTINATION clause; a bare name is what was declared, else a
+        callback where one of that name is registered. Raises DestinationError for kinds that are not available."""
+        return kind_of(ref, self.callbacks, self.services.catalog.state.destinations).kind or "TABLE"
 
     def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
         """The destinations of a new query receive what its log will hold after `version`."""
@@ -224,8 +246,9 @@ class Delivery:
             unit.drop_cursor(after.name, name)
 
     def _refs(self, query: ContinuousQuery) -> list[DestinationRef]:
-        """The query's destinations, each with its kind."""
-        return [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
+        """The query's destinations that are delivered to, each with its kind."""
+        refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
+        return [ref for ref in refs if ref.kind != MERGE]
 
     def _is_missing(self, ref: DestinationRef) -> bool:
         return ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is None
@@ -259,12 +282,27 @@ class Delivery:
         """Delivers until the destination stands at the query's position. Raises DestinationError."""
         with self._alone(_job(query, ref)) as alone:
             while alone and not self._stopped.is_set():
-                destination = self._resolve(query, ref)
-                delivered = destination.deliver(self.services.catalog.status(query.name).position)
-                if delivered is None:
+                if self.at_rest(query, ref):
                     return
-                if delivered.version is not None:
-                    self.committed(delivered.version, delivered.changed)
+                destination = self._resolve(query, ref)
+                position = self.services.catalog.status(query.name).position
+                several = list(self._deliver(destination, position, self._policy(ref)))
+                if not several:
+                    return
+
+    def _deliver(self, destination: Destination, upto: int, policy: Policy) -> Iterator[Delivered]:
+        """Each delivery that was made. Raises DestinationError where there is nothing to be put aside, or not yet."""
+        try:
+            delivered = destination.deliver(upto)
+            steps = iter(() if delivered is None else (delivered,))
+        except DestinationError:
+            if policy.on_failure != "dead_letter" or not policy.exhausted(destination.cursor):
+                raise
+            steps = give_up(destination, upto)
+        for step in steps:
+            if step.version is not None:
+                self.committed(step.version, step.changed)
+            yield step
 
     @contextmanager
     def _alone(self, job: str) -> Iterator[bool]:
@@ -327,7 +365,13 @@ class Delivery:
         """Tries again later; a callback that is not there is tried when it is registered."""
         cursor = self.services.catalog.cursor(query.name, _cursor_name(ref))
         tries, _ = self._failures[_job(query, ref)]
-        seconds = self.retry.pause(max(tries, cursor.failures if cursor is not None else 1))
+        if self.at_rest(query, ref):
+            return
+        seconds = (
+            self._policy(ref)
+            .retry(self.retry)
+            .pause(max(tries, cursor.failures if cursor is not None else 1))
+        )
         timer = threading.Timer(seconds, self._resume, [query, ref])
         timer.daemon = True
         with self._guard:

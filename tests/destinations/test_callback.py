@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.limits import Limits
 from cq_engine.destinations import (
@@ -175,7 +176,7 @@ def test_a_bare_name(world: Any, make: Any) -> None:
     found = resolve(world.services, world.query, DestinationRef("SINK"), callbacks)
     assert isinstance(found, CallbackDestination)
     assert found.function is print
-    declared = {"sink": DestinationRef("sink", "TABLE")}
+    declared = {"sink": DeclaredDestination("sink", "TABLE")}
     again = resolve(world.services, world.query, DestinationRef("SINK"), callbacks, declared=declared)
     assert isinstance(again, TableDestination)
     assert callbacks.names() == ("Sink",)

@@ -153,6 +153,22 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.RefreshContinuousQuery: some.builds(st.RefreshContinuousQuery, name),
     st.Follow: some.builds(st.Follow, name, start),
     st.DropContinuousQuery: some.builds(st.DropContinuousQuery, name, flag, flag),
+    st.CreateDestination: some.builds(
+        st.CreateDestination, name, some.sampled_from(["TABLE", "A`B"]), options, flag
+    ),
+    st.AlterDestination: some.one_of(
+        some.builds(st.AlterDestination, name, some.sampled_from(["PAUSE", "RESUME"])),
+        some.builds(st.AlterDestination, name, some.just("SET"), options),
+        some.builds(
+            st.AlterDestination,
+            name,
+            some.sampled_from(["REPLAY", "SKIP"]),
+            some.just(()),
+            some.none() | name,
+            some.integers(0, 2**63 - 1),
+        ),
+    ),
+    st.DropDestination: some.builds(st.DropDestination, name, flag, flag),
     st.CreateTable: create_table | create_table_as,
     st.AlterTable: alter_table,
     st.DropTable: some.builds(st.DropTable, name, flag, flag),
@@ -188,7 +204,9 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
         ),
         some.builds(st.Show, some.just("REFRESHES"), some.none() | name),
     ),
-    st.Describe: some.builds(st.Describe, name, some.sampled_from([None, "TABLE", "CONTINUOUS QUERY"])),
+    st.Describe: some.builds(
+        st.Describe, name, some.sampled_from([None, "TABLE", "CONTINUOUS QUERY", "DESTINATION"])
+    ),
     st.Explain: some.builds(st.Explain, name=name, analyze=some.booleans())
     | some.builds(st.Explain, text=query),
     st.SetOption: some.builds(st.SetOption, dotted, words),

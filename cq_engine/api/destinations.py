@@ -1,0 +1,134 @@
+"""What statements about destinations do, and how destinations are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+import pyarrow as pa
+
+from cq_engine.api.warehouse import Warehouse
+from cq_engine.catalog.destinations import MERGE, deliverers, find_destination
+from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import Location, location_at
+from cq_engine.destinations import cursor_name, needed_from, policy_of
+from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
+from cq_engine.grammar.scan import scan
+from cq_engine.lifecycle import destinations
+from cq_engine.query.result import Result
+
+__all__ = ["describe", "run", "show"]
+
+_COLUMNS = {
+    "query": pa.string(), "destination": pa.string(), "type": pa.string(), "state": pa.string(),
+    "delivered": pa.int64(), "lag_versions": pa.int64(), "lag_seconds": pa.float64(), "rows": pa.int64(),
+    "failures": pa.int64(), "dead": pa.int64(), "error": pa.string(),
+}  # fmt: skip
+
+
+def run(
+    statement: CreateDestination | AlterDestination | DropDestination, engine: Warehouse, sql: str
+) -> str:
+    """Runs the statement, whose text is `sql`; the message for a person."""
+
+    def place(word: str) -> Location | None:
+        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", scan(sql).skeleton, re.IGNORECASE))
+        return location_at(sql, found[-1].start()) if found else None
+
+    if isinstance(statement, CreateDestination):
+        return destinations.create(engine.queries, statement, place)
+    if isinstance(statement, AlterDestination):
+        return destinations.alter(engine.queries, statement, place)
+    return destinations.drop(engine.queries, statement)
+
+
+def show(engine: Warehouse) -> Result:
+    """SHOW DESTINATIONS: one row for each query and destination, and for each that no query delivers to."""
+    state = engine.catalog.state
+    rows: list[tuple[object, ...]] = []
+    used: set[str] = set()
+    for query in sorted(state.queries.values(), key=lambda each: each.name):
+        for ref in query.destinations:
+            used.add(ref.name.lower())
+            rows.append(_row(engine, query, ref))
+    for name, declared in sorted(state.destinations.items()):
+        if name not in used:
+            shown = "PAUSED" if declared.paused else "UNUSED"
+            rows.append((None, declared.name, declared.type.lower(), shown, *[None] * 6, ""))
+    columns = zip(*rows) if rows else [()] * len(_COLUMNS)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, _COLUMNS.values())]
+    return Result(arrow=pa.table(arrays, names=list(_COLUMNS)))
+
+
+def _row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tuple[object, ...]:
+    catalog = engine.catalog
+    status = catalog.status(query.name)
+    if ref.kind == MERGE:
+        return (
+            query.name,
+            ref.name,
+            "table",
+            status.state,
+            status.position,
+            0,
+            0.0,
+            None,
+            0,
+            0,
+            status.error,
+        )
+    name = cursor_name(ref.kind or "TABLE", ref.name)
+    cursor = engine.queries.delivery.told(catalog.cursor(query.name, name) or Cursor(query.name, name, 0))
+    shown = "RETRYING" if cursor.failures else "ACTIVE"
+    shown = "PAUSED" if policy_of(catalog.state, ref).at_rest(cursor) else shown
+    versions, seconds = _lag(engine, query, cursor, status.position)
+    return (
+        query.name, ref.name, (ref.kind or "TABLE").lower(), shown, cursor.version, versions, seconds, cursor.rows,
+        cursor.failures, cursor.dead, cursor.error,
+    )  # fmt: skip
+
+
+def _lag(engine: Warehouse, query: ContinuousQuery, cursor: Cursor, position: int) -> tuple[int, float]:
+    """Versions from the first delta that waits up to the query's position, and how old that delta is; 0 where none waits."""
+    catalog, after = engine.catalog, needed_from(cursor)
+    if not engine.queries.delivery.has_rows(query, after, position):
+        return 0, 0.0
+    sets = catalog.changes(query.result.id, after + 1, position)
+    first = max(after + 1, min(each.low for each in sets))
+    return position - first + 1, _age(catalog, first, position, engine.now)
+
+
+def _age(catalog: Catalog, first: int, last: int, now: datetime) -> float:
+    times = catalog.timestamps(first, last)
+    return round(max(0.0, (now - times[min(times)]).total_seconds()), 3) if times else 0.0
+
+
+def describe(engine: Warehouse, name: str) -> Result:
+    """DESCRIBE DESTINATION: what was declared, and for each query where it stands."""
+    state = engine.catalog.state
+    found = find_destination(state, name)
+    facts = [
+        ("name", found.name),
+        ("type", found.type.lower()),
+        ("declared", "yes" if found.name.lower() in state.destinations else "no, by DESTINATION clauses"),
+        ("state", "PAUSED" if found.paused else "ACTIVE"),
+        *(("option", f"{option} = {value}") for option, value in found.options),
+        *(("query", text) for text in _standings(engine, found.name)),
+    ]
+    names, values = zip(*facts)
+    return Result(arrow=pa.table({"property": names, "value": values}), whole=True)
+
+
+_AT = ("delivered", "lag_versions", "lag_seconds", "rows", "failures", "dead", "error")
+
+
+def _standings(engine: Warehouse, name: str) -> Iterator[str]:
+    for query in deliverers(engine.catalog.state, name):
+        for ref in query.destinations:
+            if ref.name.lower() == name.lower():
+                row = dict(zip(_COLUMNS, _row(engine, query, ref)))
+                yield ", ".join(
+                    [query.name, str(row["state"]), *(f"{key} {row[key]}" for key in _AT if row[key])]
+                )

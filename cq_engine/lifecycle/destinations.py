@@ -1,0 +1,194 @@
+"""CREATE, ALTER and DROP DESTINATION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.destinations import (
+    MERGE,
+    deliverers,
+    drop_destination,
+    find_destination,
+    is_merge,
+    put_destination,
+    reference,
+)
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor, DeclaredDestination
+from cq_engine.core.errors import AnalysisError, CatalogError, Location
+from cq_engine.destinations import check_declared, cursor_name, needed_from, policy_of, with_dead_letters
+from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
+from cq_engine.lifecycle.queries import Queries
+
+__all__ = ["alter", "create", "drop"]
+
+Place = Callable[[str], Location | None]
+"""Where a word stands in the statement."""
+
+
+def create(queries: Queries, statement: CreateDestination, place: Place) -> str:
+    """CREATE DESTINATION; the message for a person. Raises AnalysisError for a type or an option that is not there,
+    CatalogError where the name is taken."""
+    catalog = queries.services.catalog
+    declared = DeclaredDestination(statement.name, statement.type, statement.options)
+    with queries.registry.ddl, catalog.lock, catalog.write() as unit:
+        known = catalog.state.destinations.get(statement.name.lower())
+        if known is None:
+            check_declared(declared, place)
+            unit.set_state(_put(catalog.state, declared, catalog.newest_version))
+    if known is None:
+        return f"destination {statement.name} created{_note(queries, declared)}"
+    if statement.if_not_exists:
+        return f"destination {known.name} exists"
+    raise CatalogError(
+        f"destination {known.name} exists already",
+        hint=f"choose another name, or ALTER DESTINATION {known.name} SET WITH (...)",
+        location=place(statement.name),
+    )
+
+
+def alter(queries: Queries, statement: AlterDestination, place: Place) -> str:
+    """ALTER DESTINATION; the message for a person. What can go on does so at once."""
+    catalog = queries.services.catalog
+    with queries.registry.ddl:
+        found = find_destination(catalog.state, statement.name)
+        if is_merge(found) and statement.action != "SET":
+            raise _merged(catalog.state, found, statement.action)
+        if statement.action in ("REPLAY", "SKIP"):
+            said = _move(queries, found, statement)
+        else:
+            said = _change(queries, found, statement, place)
+        users = deliverers(catalog.state, found.name)
+    for query in users:
+        queries.delivery.wake(query)
+    return said
+
+
+def drop(queries: Queries, statement: DropDestination) -> str:
+    """DROP DESTINATION [RESTRICT | CASCADE]. Raises CatalogError where queries deliver to it and CASCADE is not said."""
+    catalog, name = queries.services.catalog, statement.name
+    with queries.registry.ddl:
+        users = deliverers(catalog.state, name)
+        if statement.if_exists and not users and name.lower() not in catalog.state.destinations:
+            return f"there is no destination {name}"
+        with queries.registry.hold(query.name for query in users), catalog.lock, catalog.write() as unit:
+            found = find_destination(catalog.state, name)
+            unit.set_state(apply.without_unread(drop_destination(catalog.state, name, statement.cascade)))
+            for query in users:
+                unit.drop_cursor(query.name, _cursor_name(query, name))
+    gone = ", ".join(query.name for query in users)
+    return f"destination {found.name} dropped" + (f"; {gone} no longer deliver to it" if gone else "")
+
+
+# ---------------------------------------------------------------- what is declared
+
+
+def _put(state: CatalogState, declared: DeclaredDestination, version: int) -> CatalogState:
+    state = put_destination(state, declared)
+    if policy_of(state, DestinationRef(declared.name)).on_failure == "dead_letter":
+        return with_dead_letters(state, declared.name, version)
+    return state
+
+
+def _note(queries: Queries, declared: DeclaredDestination) -> str:
+    if declared.type == "CALLBACK" and queries.delivery.callbacks.get(declared.name) is None:
+        return "; until its function is registered, deltas wait in the delta log"
+    if declared.name.lower() in queries.services.catalog.state.tables:
+        return f"; it appends to table {declared.name}"
+    return ""
+
+
+def _change(queries: Queries, found: DeclaredDestination, statement: AlterDestination, place: Place) -> str:
+    """PAUSE, RESUME and SET."""
+    catalog = queries.services.catalog
+    given = {**dict(found.options), **dict(statement.options)}
+    paused = {"PAUSE": True, "RESUME": False}.get(statement.action, found.paused)
+    changed = replace(found, options=tuple(given.items()), paused=paused)
+    if statement.action == "SET":
+        check_declared(changed, place)
+    with catalog.lock, catalog.write() as unit:
+        unit.set_state(_put(catalog.state, changed, catalog.newest_version))
+        for query in deliverers(catalog.state, found.name) if statement.action == "RESUME" else ():
+            cursor = catalog.cursor(query.name, _cursor_name(query, found.name))
+            if cursor is not None and cursor.failures:
+                unit.set_cursor(replace(cursor, failures=0, error=""), after=cursor)
+    said = {"PAUSE": "is paused; deltas wait in the delta log", "RESUME": "goes on"}
+    return f"destination {found.name} {said.get(statement.action, 'altered')}"
+
+
+# ---------------------------------------------------------------- where it stands
+
+
+def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestination) -> str:
+    """REPLAY and SKIP: from now on it is as if everything up to the version had been received, and nothing more."""
+    catalog, version = queries.services.catalog, statement.version or 0
+    query = _query(catalog.state, found, statement.query)
+    name = _cursor_name(query, found.name)
+    cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
+    position, kept = catalog.status(query.name).position, catalog.floor(query.result.id)
+    stands = f"{found.name} has received {query.name} up to version {cursor.version}"
+    if statement.action == "REPLAY" and version > needed_from(cursor):
+        raise AnalysisError(
+            f"{stands}: nothing after {version} to replay", hint="SKIP TO VERSION goes forward"
+        )
+    if statement.action == "REPLAY" and version < kept:
+        raise AnalysisError(
+            f"the deltas of {query.name} after version {version} are not kept any more",
+            hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
+        )
+    if statement.action == "SKIP" and version <= needed_from(cursor):
+        raise AnalysisError(f"{stands} already", hint="REPLAY FROM VERSION goes back")
+    if statement.action == "SKIP" and version > position:
+        raise AnalysisError(
+            f"{query.name} has processed version {position}; what comes after it cannot be skipped yet"
+        )
+    moved = replace(cursor, version=version, sequence=0, failures=0, error="")
+    with catalog.write() as unit:
+        unit.set_cursor(moved, after=cursor)
+    if statement.action == "SKIP":
+        return (
+            f"{found.name} goes on after version {version} of {query.name}; what was before is not delivered"
+        )
+    return f"{found.name} receives the deltas of {query.name} after version {version} again"
+
+
+def _query(state: CatalogState, found: DeclaredDestination, name: str | None) -> ContinuousQuery:
+    users = deliverers(state, found.name)
+    if name is not None:
+        query = apply.find_query(state, name)
+        if query in users:
+            return query
+        raise CatalogError(f"{query.name} does not deliver to {found.name}", hint=_users(users))
+    if len(users) == 1:
+        return users[0]
+    raise CatalogError(
+        f"{len(users) or 'no'} queries deliver to {found.name}",
+        hint=f"say which one: FOR {users[0].name}"
+        if users
+        else "CREATE CONTINUOUS QUERY ... DESTINATION names it",
+    )
+
+
+def _users(users: list[ContinuousQuery]) -> str:
+    names = ", ".join(query.name for query in users)
+    return f"these do: {names}" if names else "no query does"
+
+
+def _cursor_name(query: ContinuousQuery, name: str) -> str:
+    ref = reference(query, name)
+    return cursor_name((ref.kind if ref else None) or "TABLE", name)
+
+
+def _merged(state: CatalogState, found: DeclaredDestination, action: str) -> CatalogError:
+    users = deliverers(state, found.name)
+    query = users[0].name if users else "query"
+    hints = {
+        "PAUSE": f"ALTER CONTINUOUS QUERY {query} PAUSE",
+        "RESUME": f"ALTER CONTINUOUS QUERY {query} RESUME",
+    }
+    return CatalogError(
+        f"{action} is not for {found.name}",
+        detail=f"with mode = '{MERGE.lower()}' it is the result of {query} itself, which refreshes write",
+        hint=hints.get(action, ""),
+    )

@@ -1,0 +1,137 @@
+"""Dead letters: deltas that a destination has refused too often, kept as rows of a table so that the rest goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from cq_engine.catalog import apply
+from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, INSERT, ROW_ID, CatalogState, Cursor, Table
+from cq_engine.core.errors import CatalogError, DestinationError
+from cq_engine.core.types import arrow_schema
+from cq_engine.destinations.base import Delivered, Destination
+from cq_engine.destinations.callback import in_batches
+from cq_engine.destinations.envelope import deltas_of, result_columns
+from cq_engine.destinations.log import commit_times, read_pairs
+from cq_engine.destinations.options import dead_letters_of
+from cq_engine.grammar.statements import ColumnSpec, CreateTable
+
+__all__ = ["give_up", "with_dead_letters"]
+
+_COLUMNS = (
+    ("query", "STRING"), ("marker", "STRING"), ("key", "STRING"), ("new", "STRING"), ("old", "STRING"),
+    ("commit_version", "BIGINT"), ("sequence", "BIGINT"), ("commit_time", "TIMESTAMP"), ("failed", "TIMESTAMP"),
+    ("attempts", "BIGINT"), ("error", "STRING"),
+)  # fmt: skip
+
+
+def with_dead_letters(state: CatalogState, destination: str, version: int) -> CatalogState:
+    """The state with the table of a destination's dead letters; CatalogError where another table has its name."""
+    name = dead_letters_of(destination)
+    known = state.tables.get(name.lower())
+    if known is None:
+        columns = tuple(ColumnSpec(column, kind) for column, kind in _COLUMNS)
+        return apply.create_table(state, CreateTable(name, columns), version)
+    if not _fits(known):
+        raise CatalogError(
+            f"table {known.name} cannot take the dead letters of {destination}",
+            detail="it has other columns",
+            hint=f"rename or drop {known.name}",
+        )
+    return state
+
+
+def give_up(destination: Destination, upto: int) -> Iterator[Delivered]:
+    """Gives the deltas up to `upto` away commit by commit, as far as the first that is refused, which goes to the dead
+    letters. Raises DestinationError where that is not possible."""
+    attempts = destination.cursor.failures
+    while (found := _next_batch(destination, destination.cursor, upto)) is not None:
+        batch, last = found
+        if destination.exactly_once:  # it takes many commits at once; others stand at what they refuse
+            try:
+                delivered = destination.deliver(batch.column("version")[0].as_py())
+            except DestinationError:
+                pass
+            else:
+                if delivered is not None:
+                    yield delivered
+                continue
+        yield _bury(destination, batch, last, attempts)
+        return
+
+
+def _next_batch(destination: Destination, cursor: Cursor, upto: int) -> tuple[pa.Table, bool] | None:
+    """What comes after the cursor, in the wide layout: deltas of one version, and whether they are the last of it."""
+    services, query = destination.services, destination.query
+    blocks = read_pairs(services, query, cursor, upto, query.markers)
+    return next(in_batches(blocks, services.limits.batch_deltas), None)
+
+
+def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) -> Delivered:
+    """Gives what comes after the cursor to the dead letters: an ordinary commit, in one transaction with the cursor."""
+    services, cursor = destination.services, destination.cursor
+    version, sequence = batch.column("version")[-1].as_py(), batch.column("sequence")[-1].as_py()
+    catalog = services.catalog
+    moved = replace(
+        cursor, version=version, sequence=0 if last else sequence, failures=0, error="",
+        dead=cursor.dead + batch.num_rows,
+    )  # fmt: skip
+    with catalog.lock:
+        table = _table(destination, catalog.state)
+        rows = _rows(destination, batch, table, attempts)
+        committed = catalog.newest_version + 1
+        rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(committed, pa.int64()), rows.num_rows))
+        with catalog.write() as unit:
+            now, newest = services.now(), catalog.newest_timestamp
+            unit.add_commit(committed, now if newest is None else max(now, newest))
+            unit.add_changes(table.storage, committed, committed, rows)
+            unit.set_cursor(moved, after=cursor)
+    return Delivered(moved, 0, committed, {table.name: frozenset({"INSERT"})})
+
+
+def _table(destination: Destination, state: CatalogState) -> Table:
+    name = dead_letters_of(destination.name)
+    table = state.tables.get(name.lower())
+    if table is not None and _fits(table):
+        return table
+    raise DestinationError(
+        f"there is no table {name} for the dead letters of {destination.name}",
+        hint=f"ALTER DESTINATION {destination.name} SET WITH (on_failure = 'dead_letter') makes it again",
+    )
+
+
+def _fits(table: Table) -> bool:
+    return tuple((c.name, c.type.upper()) for c in table.columns) == _COLUMNS and table.storage.has_row_id
+
+
+def _rows(destination: Destination, batch: pa.Table, table: Table, attempts: int) -> pa.Table:
+    services, query = destination.services, destination.query
+    error = destination.cursor.error
+    version = batch.column("version")[0].as_py()
+    columns = result_columns(query)
+    lines = [
+        (
+            query.name, each.marker, _json(query.key or (), each.key), _json(columns, each.new),
+            _json(columns, each.old), each.commit_version, each.sequence, each.commit_time, services.now(),
+            attempts, error,
+        )
+        for each in deltas_of(query, batch, commit_times(services, version, version))
+    ]  # fmt: skip
+    first = services.catalog.reserve_row_ids(table.storage.id, len(lines))
+    schema = arrow_schema(table.columns)
+    rows = pa.Table.from_arrays(
+        [pa.array(values, field.type) for values, field in zip(zip(*lines), schema)], schema=schema
+    )
+    rows = rows.append_column(ROW_ID, pa.array(range(first, first + len(lines)), pa.int64()))
+    return rows.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(INSERT), len(lines)))
+
+
+def _json(names: Sequence[str], values: Sequence[Any] | None) -> str | None:
+    if values is None:
+        return None
+    found: Mapping[str, Any] = dict(zip(names, values))
+    return json.dumps(found, default=str, ensure_ascii=False)
