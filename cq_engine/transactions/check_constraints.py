@@ -9,6 +9,7 @@ import pyarrow as pa
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import ForeignKey, Table
 from cq_engine.context.services import Services
+from cq_engine.core.columns import INTERNAL
 from cq_engine.core.errors import ConstraintError
 from cq_engine.query.query import query_frame
 from cq_engine.query.result import Result
@@ -57,12 +58,16 @@ def _primary_key(services: Services, table: Table, key: Sequence[str]) -> tuple[
 
 
 def _foreign_key(services: Services, table: Table, key: ForeignKey) -> tuple[str, str, int, str]:
-    on = " AND ".join(f"c.{quote(a)} = p.{quote(b)}" for a, b in zip(key.columns, key.ref_columns))
-    there = " AND ".join(f"c.{quote(a)} IS NOT NULL" for a in key.columns)
-    shown = ", ".join(f"c.{quote(a)}" for a in key.columns)
+    # In the subquery a column of the parent would hide an alias of the same name.
+    child, parent = f"{INTERNAL}child", f"{INTERNAL}parent"
+    on = " AND ".join(
+        f"{child}.{quote(a)} = {parent}.{quote(b)}" for a, b in zip(key.columns, key.ref_columns)
+    )
+    there = " AND ".join(f"{child}.{quote(a)} IS NOT NULL" for a in key.columns)
+    shown = ", ".join(f"{child}.{quote(a)}" for a in key.columns)
     text = (
-        f"SELECT {shown} FROM {quote(table.name)} AS c WHERE {there}"
-        f" AND NOT EXISTS (SELECT 1 FROM {quote(key.references)} AS p WHERE {on})"
+        f"SELECT {shown} FROM {quote(table.name)} AS {child} WHERE {there}"
+        f" AND NOT EXISTS (SELECT 1 FROM {quote(key.references)} AS {parent} WHERE {on})"
     )
     name = (
         f"FOREIGN KEY ({', '.join(key.columns)}) REFERENCES {key.references} ({', '.join(key.ref_columns)})"

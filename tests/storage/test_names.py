@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.catalog.apply import RESERVED
 from cq_engine.core.columns import INTERNAL, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
-from cq_engine.core.errors import CatalogError
+from cq_engine.core.errors import CatalogError, ConstraintError
 from tests.limits import limit
 
 NAMES = (
@@ -119,3 +119,13 @@ def test_reserved_names(spark: SparkSession, warehouse: Path) -> None:
                 engine.execute(f"CREATE TABLE t (k INT PRIMARY KEY, {name} INT)")
             with pytest.raises(CatalogError, match=reason):
                 engine.execute(f"ALTER TABLE known ADD COLUMNS ({name} INT)")
+
+
+def test_a_foreign_key_to_a_table_whose_columns_have_short_names(engine: cq_engine.Engine) -> None:
+    engine.execute("CREATE TABLE t (k INT PRIMARY KEY, c INT, p INT, child INT, parent INT)")
+    engine.execute("INSERT INTO t VALUES (1, NULL, NULL, NULL, NULL), (2, 1, 2, 1, 3)")
+    for column in ("c", "p", "child"):
+        engine.execute(f"ALTER TABLE t ADD FOREIGN KEY ({column}) REFERENCES t (k) ENFORCED")
+    with pytest.raises(ConstraintError, match="1 rows of t violate"):
+        engine.execute("ALTER TABLE t ADD FOREIGN KEY (parent) REFERENCES t (k) ENFORCED")
+    assert [row[2] for row in engine.execute("CHECK CONSTRAINTS ON t").fetchall()] == [0, 0, 0, 0]
