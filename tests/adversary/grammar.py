@@ -11,7 +11,7 @@ from tests.adversary.seeded import Seeded
 from tests.adversary.tables import Table
 from tests.oracle.expressions import BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, FLOAT, INT, STRING, Ref
 from tests.oracle.queries import QueryMaker
-from tests.oracle.relations import From, Relation, exact, qualified
+from tests.oracle.relations import From, Relation, Sources, exact, qualified
 
 __all__ = ["Grammar", "other_constants"]
 
@@ -24,13 +24,16 @@ _CONSTANT = re.compile(r"\b(s\d+\.\w+ (?:=|<>|<|>=) )(-?\d+)\b(?! AS)")
 
 
 class Grammar(Seeded, QueryMaker):
-    """Draws one query over the tables."""
+    """Draws one query over the tables, and over `results`: other queries, by name, with their columns."""
 
-    def __init__(self, seed: str, tables: Sequence[Table]) -> None:
+    def __init__(self, seed: str, tables: Sequence[Table], results: Sources = ()) -> None:
         sources = [(t.name, tuple(t.refs)) for t in tables]
         self.random = random.Random(seed)
-        super().__init__(self.draw, sources, self.random.random() < 0.75)
-        self.level = 0
+        super().__init__(self.draw, [*sources, *results, *results], self.random.random() < 0.75)
+        self.trees = [t for t in tables if t.to_itself is not None]
+        self.linked = [
+            {mine, there} for t in self.trees if t.to_itself for mine, there in zip(t.to_itself.columns, t.to_itself.there)
+        ]  # fmt: skip
 
     def literal(self, kind: str) -> str:
         return text_of(kind, self.likely(KINDS[kind].values)) if kind in KINDS else super().literal(kind)
@@ -41,6 +44,7 @@ class Grammar(Seeded, QueryMaker):
         """Columns that can be compared; where there are any, most often a key and what refers to it."""
         found = super().pairs(left, right)
         keys = [(a, b) for a, b in found if _base(a) == _base(b) and _base(a)[0] in "km"]
+        keys += [(a, b) for a, b in found if {_base(a), _base(b)} in self.linked]
         if keys and self.chance(55):
             return keys
         if self.chance(12):
@@ -51,6 +55,44 @@ class Grammar(Seeded, QueryMaker):
 
     def on(self, left: From, right: From) -> str:
         return "TRUE" if self.chance(2) else super().on(left, right)
+
+    def from_clause(self, level: int) -> From:
+        if self.trees and self.chance(40):
+            return self.tree(self.one(self.trees))
+        return super().from_clause(level)
+
+    def tree(self, table: Table) -> From:
+        """Rows with those that they refer to, one or two steps away."""
+        assert table.to_itself is not None
+        links = list(zip(table.to_itself.columns, table.to_itself.there))
+        names = [self.alias()]
+        text = f"{table.name} {names[0]}"
+        for _ in range(self.one((1, 1, 2))):
+            names.append(self.alias())
+            child, parent = names[-2:] if self.chance(50) else names[:-3:-1]
+            on = [f"{child}.{mine} = {parent}.{there}" for mine, there in links]
+            kind = self.one(("JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"))
+            text += f" {kind} {table.name} {names[-1]} ON {' AND '.join(on)}"
+        refs = tuple(ref for name in names for ref in qualified(name, table.refs))
+        return From(text, refs)
+
+    def star(self, tables: Sequence[Table]) -> str:
+        """A query that shows all columns that a table has when it is created."""
+        table = self.one(tables)
+        alias, shape = self.alias(), self.one(("plain", "plain", "joined", "derived"))
+        source = From(f"{table.name} {alias}", qualified(alias, table.refs))
+        shown = f"{alias}.*"
+        self.columns = tuple(table.refs)
+        if shape == "joined":
+            other = self.source(0)
+            value = self.one(other.refs)
+            shown += f", {value.sql} AS c1"
+            self.columns += (Ref("c1", value.type, value.rough),)
+            source = From(
+                f"{source.text} LEFT JOIN {other.text} ON {self.on(source, other)}", source.refs + other.refs
+            )
+        text = f"SELECT {shown} FROM {source.text}{self.where(source)}"
+        return f"SELECT * FROM ({text}) {self.alias()}" if shape == "derived" else text
 
     # ------------------------------------------------------------ shapes
 

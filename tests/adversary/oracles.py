@@ -53,7 +53,20 @@ def translated(text: str) -> str:
             kind.set("this", exp.DataType.Type.TIMESTAMP)
     for cast in list(tree.find_all(exp.TryCast)):
         cast.replace(exp.Cast(this=cast.this, to=cast.args["to"]))
+    for select in tree.find_all(exp.Select):
+        for shown in select.expressions:
+            value = shown.unalias()
+            if _asks_in(value):
+                value.replace(exp.Coalesce(this=value.copy(), expressions=[exp.false()]))
     return tree.sql("duckdb").replace("TIMESTAMPTZ", "TIMESTAMP")
+
+
+def _asks_in(value: exp.Expr) -> bool:
+    """Whether it is [NOT] IN with a subquery: shown as a value, that is never NULL in Spark."""
+    bare = value.unnest()
+    if isinstance(bare, exp.Not):
+        bare = bare.this.unnest()
+    return isinstance(bare, exp.In) and bare.args.get("query") is not None
 
 
 class Copies:

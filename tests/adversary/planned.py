@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from tests.adversary.kinds import KINDS, canonical
 from tests.adversary.options import worlds_to_play
 from tests.adversary.oracles import translated
 from tests.adversary.tables import Row, Table
+from tests.adversary.twists import SOURCE, expanded, needed
 from tests.adversary.world import World, make_world
 from tests.oracle.generate import History
-from tests.oracle.plans import Plans
+from tests.oracle.law import row_of, unique_columns
+from tests.oracle.plans import Plans, spark_type
 from tests.oracle.recorded import Image, Recorded
 from tests.oracle.test_delta_rules import check_query
 
@@ -34,31 +37,62 @@ WITHOUT = frozenset(("TIMESTAMP", "TIMESTAMP_NTZ", "BINARY"))
 """Types whose literals DuckDB writes otherwise than the plans do."""
 
 
+class Result(Table):
+    """What a query gives, for those that read it."""
+
+    kind = "result"
+
+
 def recorded(world: World) -> Recorded:
-    """The world as a history that has been replayed; the first image is version 1."""
-    texts = tuple(text for text, *_ in world.queries)
+    """The world as a history that has been replayed; the first image is version 1. Queries read others as tables."""
+    texts = tuple(
+        expanded(text, world.stages[needed(text)]) for text, *_ in world.queries if _readable(world, text)
+    )
+    read = sorted({int(found[1]) for text in texts for found in SOURCE.finditer(text)})
+    results = {result.name: (result, rows) for result, rows in (_result(world, number) for number in read)}
+    tables = (*world.tables, *(result for result, _ in results.values()))
     history = History(
-        world.tables, (), ((),) * (len(world.images) - 1), texts, random.Random(world.seed).getrandbits(30)
+        tables, (), ((),) * (len(world.images) - 1), texts, random.Random(world.seed).getrandbits(30)
     )
     made = Recorded(
         history,
         [()] * len(world.images),
-        [{t.name: Image() for t in world.tables}],
+        [{t.name: Image() for t in tables}],
         [[]],
         defaultdict(list),
         [],
     )
     for number, model in enumerate(world.images):
-        made.images.append(
-            {t.name: Image(_identified(made, t, model.rows[t.name], number + 1)) for t in world.tables}
-        )
-        made.results.append([world.copies.result(text, number) or [] for text in texts])
+        rows = model.rows | {name: by_image[number] for name, (_, by_image) in results.items()}
+        made.images.append({t.name: Image(_identified(made, t, rows[t.name], number + 1)) for t in tables})
+        made.results.append([world.copies.result(world.whole(text), number) or [] for text in texts])
     base = world.copies.base
     base.execute("USE v0")
     for text in texts:
-        described = base.execute(f"DESCRIBE {translated(text)}").fetchall()
+        described = base.execute(f"DESCRIBE {translated(world.whole(text))}").fetchall()
         made.columns.append([(d[0], str(d[1])) for d in described])
     return made
+
+
+def _readable(world: World, text: str) -> bool:
+    """Whether DuckDB can tell what the query and those that it reads give."""
+    below = [world.queries[int(found[1])][0] for found in SOURCE.finditer(text)]
+    results = (world.copies.result(world.whole(text), image) for image in range(len(world.images)))
+    return all(_readable(world, each) for each in below) and all(rows is not None for rows in results)
+
+
+def _result(world: World, number: int) -> tuple[Result, list[list[Row]]]:
+    """A query's result as a table with its rows at every image. What is always unique is its key."""
+    base, text = world.copies.base, translated(world.whole(world.queries[number][0]))
+    by_image = []
+    for image in range(len(world.images)):
+        base.execute(f"USE v{image}")
+        by_image.append(base.execute(text).fetchall())
+    columns = tuple((d[0], spark_type(str(d[1]))) for d in base.execute(f"DESCRIBE {text}").fetchall())
+    plain = [[_plain(row) for row in rows] for rows in by_image]
+    keys = unique_columns([[row_of(row) for row in rows] for rows in plain], len(columns))
+    key = tuple(columns[place][0] for place in keys[0]) if keys else ()
+    return Result(f"b{number}", columns, key), by_image
 
 
 def _identified(made: Recorded, table: Table, rows: list[Row], version: int) -> dict[Any, Row]:
@@ -93,16 +127,19 @@ def _plain(row: Row) -> Row:
     return tuple(map(canonical, row))
 
 
-def check_world(seed: str, counts: Counter[str], queries: int = 8, versions: int = 12) -> list[str]:
+def check_world(
+    seed: str,
+    counts: Counter[str],
+    queries: int = 8,
+    versions: int = 12,
+    twists: Collection[str] | None = None,
+) -> list[str]:
     """What is wrong with the plans of the world's queries."""
-    world = make_world(seed, queries, versions, frozenset(KINDS) - WITHOUT)
-    world.queries = [each for each in world.queries if each[0] not in world.copies.refused]
+    world = make_world(seed, queries, versions, frozenset(KINDS) - WITHOUT, twists)
     found = recorded(world)
     plans = Plans(found)
     faults = []
-    for number, (text, *_) in enumerate(world.queries):
-        if text in world.copies.refused:
-            continue
+    for number, text in enumerate(found.history.queries):
         try:
             counts[check_query(plans, number).split(" (")[0]] += 1
             counts["checks"] += _checks(found)
@@ -131,8 +168,8 @@ def _checks(found: Recorded) -> int:
 def main() -> int:
     counts: Counter[str] = Counter()
     number, begun = 0, time.monotonic()
-    for world, seed in worlds_to_play(__doc__):
-        for fault in check_world(seed, counts):
+    for world, seed, twists in worlds_to_play(__doc__):
+        for fault in check_world(seed, counts, twists=twists):
             number += 1
             print(f"FAULT {fault}", flush=True)
         print(f"world {world}: {counts['checks']} checks, {number} faults", flush=True)

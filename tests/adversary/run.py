@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.launch.session import spark_session
 from tests.adversary.episode import Episode
+from tests.adversary.twists import TWISTS
 from tests.adversary.watched import Tally
 from tests.adversary.world import make_world
 
@@ -30,11 +32,11 @@ __all__ = ["main", "play", "report"]
 
 def play(
     spark: SparkSession, seed: str, tally: Tally, queries: int, versions: int, directory: Path,
-    only: set[int] | None = None,
+    only: set[int] | None = None, twists: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """One world from its seed to its end; its warehouse goes, the scripts of its faults stay in `directory`."""
     place = Path(tempfile.mkdtemp(prefix="world_", dir=directory))
-    world = make_world(seed, queries, versions)
+    world = make_world(seed, queries, versions, twists=twists)
     Episode(world, spark, place / "warehouse", tally, only).run()
     shutil.rmtree(place / "warehouse", ignore_errors=True)
     if not any(place.iterdir()):
@@ -72,6 +74,9 @@ def main() -> int:
     options.add_argument("--world", type=int, help="only this one")
     options.add_argument("--first", type=int, default=0, help="the first world's number")
     options.add_argument("--only", type=int, nargs="*", help="only these of its queries")
+    options.add_argument(
+        "--twists", nargs="*", choices=TWISTS, help="what the worlds have, not by their seeds"
+    )
     options.add_argument("--queries", type=int, default=10)
     options.add_argument("--versions", type=int, default=40)
     options.add_argument(
@@ -97,6 +102,7 @@ def main() -> int:
             given.versions,
             directory,
             set(given.only) if given.only else None,
+            given.twists,
         )
         number += 1
         seconds = time.monotonic() - begun

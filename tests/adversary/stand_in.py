@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from cq_engine import ConstraintError
+from cq_engine import AnalysisError, ConstraintError
 from cq_engine.core.limits import DEFAULT_LIMITS
-from tests.adversary.history import Transaction
+from tests.adversary.history import Addition, Transaction
+from tests.adversary.twists import expanded
 from tests.adversary.world import World
 from tests.oracle.law import Row
 
@@ -22,6 +23,7 @@ _CREATE = re.compile(
     r"CREATE CONTINUOUS QUERY (\w+) COMPUTE (\w+) DELTA ON DEMAND (.*?) AS (SELECT|WITH)(.*)", re.DOTALL
 )
 _ALTER = re.compile(r"ALTER CONTINUOUS QUERY (\w+) AS (.*)", re.DOTALL)
+_SOURCE = re.compile(r"\b(q\d+_\w+) (s\d+)\b")
 _DATED = re.compile(r" VERSION AS OF (\d+)")
 
 
@@ -31,6 +33,8 @@ class _Query:
     mode: str
     position: int
     rows: list[Row]
+    stage: int
+    sources: list[str]
     deltas: list[SimpleNamespace] = field(default_factory=list)
 
 
@@ -41,12 +45,13 @@ class StandIn:
         self.world = world
         self.loses = loses
         self.allows = allows
-        self.steps = iter(world.steps)
+        self.steps = (step for step in world.steps if not isinstance(step, Addition))
         self.images: dict[int, int] = {}
         """By version."""
         self.queries: dict[str, _Query] = {}
         self.catalog = SimpleNamespace(limits=DEFAULT_LIMITS, newest_version=0)
         self.given = 0
+        self.stage = 0
 
     # ------------------------------------------------------------ commits
 
@@ -82,8 +87,12 @@ class StandIn:
             self._create(made[1], made[2], made[3], made[4] + made[5])
         elif altered := _ALTER.fullmatch(sql):
             query = self.queries[altered[1]]
-            query.text = altered[2]
+            query.text = expanded(altered[2], self.world.stages[query.stage])
+            if query.text != expanded(altered[2], self.world.stages[self.stage]):
+                raise AnalysisError("another kind of result")
             self._move(query, [self._commit(self.image)])
+        elif "ADD COLUMN" in sql:
+            self.stage += 1
         elif sql.startswith("DROP"):
             del self.queries[sql.rsplit(maxsplit=1)[-1]]
         elif sql.startswith(("SELECT", "WITH")):
@@ -94,17 +103,29 @@ class StandIn:
         if dated := _DATED.search(sql):
             text, image = _DATED.sub("", sql), self.images[int(dated[1])]
             whole = re.fullmatch(r"SELECT \* FROM (t\d)", text)
-            return self.world.images[image].rows[whole[1]] if whole else self._result(text, image)
+            return self._table(whole[1], image) if whole else self._result(text, image)
         named = re.fullmatch(r"SELECT \* FROM (q\w+)", sql)
         return self.queries[named[1]].rows if named else self._result(sql, self.image)
 
+    def _table(self, name: str, image: int) -> list[Row]:
+        width = next(len(t.columns) for t in self.world.stages[self.stage] if t.name == name)
+        return [row[:width] for row in self.world.images[image].rows[name]]
+
     def _result(self, text: str, image: int) -> list[Row]:
-        return self.world.copies.result(text, image) or []
+        return self.world.copies.result(self._whole(text), image) or []
+
+    def _whole(self, text: str) -> str:
+        return _SOURCE.sub(lambda found: f"({self._whole(self.queries[found[1]].text)}) {found[2]}", text)
 
     def _create(self, name: str, mode: str, start: str, text: str) -> None:
         past = re.search(r"VERSION (\d+)", start)
         version = int(past[1]) if past else self.catalog.newest_version
-        query = _Query(text, mode, version, self._result(text, self.images[version]))
+        sources = [found[1] for found in _SOURCE.finditer(text)]
+        for source in sources:
+            self.refresh(source)
+        text = expanded(text, self.world.stages[self.stage])
+        rows = self._result(text, self.images[version])
+        query = _Query(text, mode, version, rows, self.stage, sources)
         self.queries[name] = query
         if "SNAPSHOT" in start:
             rows, query.rows = query.rows, []
@@ -112,6 +133,8 @@ class StandIn:
 
     def refresh(self, name: str) -> None:
         query = self.queries[name]
+        for source in query.sources:
+            self.refresh(source)
         versions = list(range(query.position + 1, self.catalog.newest_version + 1))
         self._move(query, versions if query.mode == "TRANSACTIONAL" else versions[-1:])
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ if __name__ == "__main__":
 
 import cq_engine
 from cq_engine.core.limits import Limits
-from tests.adversary.history import HistoryMaker
+from tests.adversary.history import Addition, HistoryMaker
+from tests.adversary.kinds import KINDS
 from tests.adversary.options import worlds_to_play
 from tests.adversary.oracles import normal
 from tests.adversary.paths import STORED
 from tests.adversary.tables import Model, Table, random_tables
+from tests.adversary.twists import referring_to_themselves, some_additions, some_twists
 from tests.oracle.law import difference
 
 __all__ = ["Stored", "check_tables"]
@@ -36,10 +39,16 @@ class _NoSpark:
 class Stored:
     """A warehouse that gets batches of changes; `checks` are images that are those of the model."""
 
-    def __init__(self, seed: str, directory: Path) -> None:
+    def __init__(self, seed: str, directory: Path, twists: Collection[str] | None = None) -> None:
         self.random = random.Random(seed)
         self.directory = directory
         self.tables = random_tables(self.random)
+        twists = some_twists(seed) if twists is None else twists
+        apart, itself = random.Random(f"{seed}/apart"), "itself" in twists
+        if itself:
+            self.tables = referring_to_themselves(apart, self.tables)
+        # A foreign key that is added later is checked by Spark.
+        self.additions = some_additions(apart, self.tables, KINDS, False) if "columns" in twists else []
         self.history = HistoryMaker(f"{seed}/history", self.tables)
         paths = self.random.sample(sorted(STORED.items()), self.random.choice((0, 1, 2, 3)))
         self.bounds = {key: value for _, path in paths for key, value in path.items()}
@@ -58,13 +67,23 @@ class Stored:
         try:
             for table in self.tables:
                 self.engine.execute(table.create())
-            for _ in range(steps):
+            for step in range(steps):
+                if self.additions and step % 5 == 3:
+                    self._widen(self.additions.pop(0))
                 self._apply()
                 self._between()
                 self._check(self.random.choice(sorted(self.images)) if self.images else None)
                 self._check(max(self.images, default=None))
         finally:
             self.engine.close()
+
+    def _widen(self, addition: Addition) -> None:
+        for statement in addition.statements:
+            self.engine.execute(statement)
+        self.history.add(addition)
+        self.tables = self.history.tables
+        for image in self.images.values():
+            image.widen(addition.table)
 
     def _apply(self) -> None:
         batch = self.history.batch(self.random.randint(1, 3))
@@ -99,9 +118,9 @@ class Stored:
         return [normal(row.values()) for row in rows.select([n for n, _ in table.columns]).to_pylist()]
 
 
-def check_tables(seed: str, directory: Path, steps: int = 25) -> int:
+def check_tables(seed: str, directory: Path, steps: int = 25, twists: Collection[str] | None = None) -> int:
     """One world; how many images were checked. Raises what is wrong, with the limits."""
-    stored = Stored(seed, directory)
+    stored = Stored(seed, directory, twists)
     try:
         stored.run(steps)
     except Exception as problem:
@@ -113,10 +132,10 @@ def check_tables(seed: str, directory: Path, steps: int = 25) -> int:
 
 def main() -> int:
     checks, faults, begun = 0, 0, time.monotonic()
-    for world, seed in worlds_to_play(__doc__):
+    for world, seed, twists in worlds_to_play(__doc__):
         try:
             with tempfile.TemporaryDirectory() as place:
-                checks += check_tables(seed, Path(place) / "warehouse")
+                checks += check_tables(seed, Path(place) / "warehouse", twists=twists)
         except AssertionError:
             faults += 1
             traceback.print_exc()

@@ -21,36 +21,53 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Reference:
-    """A foreign key; `promise` is ENFORCED, RELY or nothing."""
+    """A foreign key; `promise` is ENFORCED, RELY or nothing. `there`: what its columns are called in the other table."""
 
     columns: tuple[str, ...]
     table: str
     promise: str
+    named: tuple[str, ...] = ()
 
     @property
-    def holds(self) -> bool:
-        """Whether the engine may rely on it."""
-        return bool(self.promise)
+    def there(self) -> tuple[str, ...]:
+        return self.named or self.columns
+
+    @property
+    def sql(self) -> str:
+        mine, theirs = ", ".join(self.columns), ", ".join(self.there)
+        return f"FOREIGN KEY ({mine}) REFERENCES {self.table} ({theirs}) {self.promise}"
 
 
 @dataclass(frozen=True)
 class Table(TableSpec):
-    """A table with its foreign keys. A key's column has the same name in the table that refers to it."""
+    """A table with its foreign keys. A key's column has the same name in another table that refers to it.
+
+    `added` are columns that it got later; rows that were there have NULL in them.
+    """
 
     references: tuple[Reference, ...] = ()
+    added: tuple[str, ...] = ()
 
     def create(self) -> str:
         shown = [f"{name} {kind}" for name, kind in self.columns]
         if self.key:
             shown.append(f"PRIMARY KEY ({', '.join(self.key)})")
-        for reference in self.references:
-            names = ", ".join(reference.columns)
-            shown.append(f"FOREIGN KEY ({names}) REFERENCES {reference.table} ({names}) {reference.promise}")
+        shown += [reference.sql for reference in self.references]
         return f"CREATE TABLE {self.name} ({', '.join(shown)})"
 
     @property
     def kinds(self) -> list[str]:
         return [kind for _, kind in self.columns]
+
+    @property
+    def to_itself(self) -> Reference | None:
+        """The foreign key to the table itself."""
+        return next((r for r in self.references if r.table == self.name), None)
+
+    @property
+    def links(self) -> list[str]:
+        """The columns of that key which may change alone, and may be NULL."""
+        return [c for c in self.to_itself.columns if c not in self.key] if self.to_itself else []
 
     def place(self, column: str) -> int:
         return next(i for i, (name, _) in enumerate(self.columns) if name == column)
@@ -119,6 +136,13 @@ class Model:
     def same_as(self, other: Model) -> bool:
         return all(self.bag(t.name) == other.bag(t.name) for t in self.tables)
 
+    def widen(self, wide: Table) -> None:
+        """The table has more columns, at the end, with NULL in all rows."""
+        narrow = next(t for t in self.tables if t.name == wide.name)
+        more = (None,) * (len(wide.columns) - len(narrow.columns))
+        self.tables = tuple(wide if t is narrow else t for t in self.tables)
+        self.rows[wide.name] = [(*row, *more) for row in self.rows[wide.name]]
+
     def violations(self) -> Iterator[str]:
         """The promises of constraints that do not hold: 'ENFORCED' (a commit must be refused) or what else it says."""
         for table in self.tables:
@@ -131,6 +155,6 @@ class Model:
 
     def _refers(self, table: Table, reference: Reference) -> bool:
         parent = next(t for t in self.tables if t.name == reference.table)
-        there = {parent.values(row, reference.columns) for row in self.rows[parent.name]}
+        there = {parent.values(row, reference.there) for row in self.rows[parent.name]}
         wanted = {table.values(row, reference.columns) for row in self.rows[table.name]}
         return all(None in key or key in there for key in wanted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.adversary.run import play, report
+from tests.adversary.twists import TWISTS
 from tests.adversary.watched import Tally
 
 SEED = os.environ.get("CQ_ADVERSARY_SEED", "ci")
@@ -21,7 +22,8 @@ def test_engine(spark: SparkSession, tmp_path: Path) -> None:
     """Tables, commits, limits, reopening and all: the engine against three oracles."""
     tally = Tally()
     for world in range(WORLDS):
-        play(spark, f"{SEED}/{world}", tally, queries=3, versions=6, directory=tmp_path)
+        twists = None if world else TWISTS
+        play(spark, f"{SEED}/{world}", tally, queries=3, versions=6, directory=tmp_path, twists=twists)
     print(f"\n{report(tally, 1)}")
     assert not tally.faults, "\n\n".join(tally.faults)
     created = sum(tally.counts[v] for v in ("INCREMENTAL", "AFFECTED KEYS", "FULL"))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cq_engine import CQError
 from tests.adversary.oracles import normal
 from tests.adversary.recorder import Recorder
+from tests.adversary.twists import named
 from tests.adversary.world import World
 from tests.oracle.law import Account, Broken, Change, Row, difference
 
 __all__ = ["Judge", "Tally", "Watched"]
 
 _TABLE = re.compile(r"\b(t\d) (s\d+)\b")
+Sources = Mapping[int, "Watched"]
+"""The queries that one reads, by the numbers that it calls them by."""
 
 
 @dataclass
@@ -78,16 +82,25 @@ class Judge:
             account.check(self.by_spark(text, at), where)
 
 
+def whole(text: str, sources: Sources) -> str:
+    """The query over tables alone."""
+    return named(text, lambda number: f"({sources[number].whole})")
+
+
 class Watched:
-    """A query that was created when the tables were at `image`."""
+    """A query that was created when the tables were at `image`, and had got columns so often as `stage` says."""
 
     def __init__(
-        self, judge: Judge, name: str, text: str, mode: str, image: int, rows: list[Row] | None
-    ) -> None:
+        self, judge: Judge, name: str, text: str, mode: str, image: int, rows: list[Row] | None,
+        sources: Sources, stage: int,
+    ) -> None:  # fmt: skip
         self.judge = judge
         self.name = name
+        self.number = int(name[1:].split("_", maxsplit=1)[0])
         self.text = text
         self.mode = mode
+        self.sources = sources
+        self.stage = stage
         self.image = image
         described = judge.recorder.engine.describe(name)
         self.keyed = described.key is not None
@@ -105,13 +118,29 @@ class Watched:
     def __str__(self) -> str:
         return f"{self.name} ({self.mode}, {self.verdict}, {'key' if self.keyed else 'bag'}): {self.text}"
 
+    @property
+    def whole(self) -> str:
+        """What it gives, as a query over tables alone."""
+        return whole(self.text, self.sources)
+
+    @property
+    def upstream(self) -> list[Watched]:
+        """The queries that it reads, and those that they read, which come first."""
+        found = [each for source in self.sources.values() for each in (*source.upstream, source)]
+        return list(dict.fromkeys(found))
+
+    @property
+    def packed(self) -> bool:
+        """Its result changes at refreshes only, its own or those of what it reads."""
+        return self.mode == "COMPRESSED" or any(source.packed for source in self.sources.values())
+
     def _take_snapshot(self) -> None:
         version = self.seen
         changes = self.changes(None)
         if any(c.marker != "I" or c.version != version for c in changes):
             raise Broken(f"START FROM SNAPSHOT at {version} gives {changes[:3]}")
         self.account.apply(changes)
-        self.judge.check(self.account, self.text, self.image, True)
+        self.judge.check(self.account, self.whole, self.image, True)
 
     def changes(self, after: int | None) -> list[Change]:
         def converted(row: tuple[object, ...] | None) -> Row | None:
@@ -130,16 +159,20 @@ class Watched:
             return
         self.judge.recorder.refresh(self.name)
         self.judge.tally.counts["refreshes"] += 1
+        for source in self.upstream:  # which are refreshed first
+            source.follow(newest)
         self.follow(newest)
 
     def follow(self, newest: int) -> None:
         """Checks the deltas up to image `newest`, which are there."""
+        if newest == self.image:
+            return
         changes = self.changes(self.seen)
         if self.mode == "COMPRESSED":
             if len({c.version for c in changes}) > 1:
                 raise Broken(f"a compressed refresh gives several versions: {changes}")
             self.account.apply(changes)
-            self.judge.check(self.account, self.text, newest, True)
+            self.judge.check(self.account, self.whole, newest, True)
         else:
             self._follow_each(changes, newest)
         self.image, self.seen = newest, self.judge.recorder.engine.catalog.newest_version
@@ -154,21 +187,22 @@ class Watched:
             raise Broken(f"law 4: deltas of versions {sorted(unknown)}, which changed nothing")
         for at, version in zip(images, versions):
             self.account.apply(by_version[version])
-            self.judge.check(self.account, self.text, at, at == newest)
+            if at == newest or not self.packed:
+                self.judge.check(self.account, self.whole, at, at == newest)
 
     def redefined(self, text: str) -> None:
-        """The difference of the results is one more delta."""
+        """The difference of the results is one more delta; of this query's, or of one that it reads."""
         changes = self.changes(self.seen)
         if len({c.version for c in changes}) > 1:
             raise Broken(f"a redefinition gives several versions: {changes}")
         self.account.apply(changes)
         self.text = text
-        self.judge.check(self.account, text, self.image, True)
+        self.judge.check(self.account, self.whole, self.image, True)
         self.seen = self.judge.recorder.engine.catalog.newest_version
 
     def check_reading(self) -> None:
         """The result from scratch by the engine's own SELECT, and what the query's name reads as."""
-        self.account.check(self.judge.by_spark(self.text, self.image), "by the engine's own SELECT")
+        self.account.check(self.judge.by_spark(self.whole, self.image), "by the engine's own SELECT")
         read = [normal(row) for row in self.judge.recorder.quiet(f"SELECT * FROM {self.name}")]
         self.account.check(read, f"by SELECT * FROM {self.name}")
         self.judge.tally.checks += 2
@@ -177,7 +211,8 @@ class Watched:
         """Whether Spark's own SELECT fails, too, at one of the versions to be processed."""
         for at in range(self.image + 1, upto + 1):
             try:
-                self.judge.by_spark(self.text, at)
+                for each in (*self.upstream, self):
+                    self.judge.by_spark(each.whole, at)
             except CQError:
                 return True
         return False

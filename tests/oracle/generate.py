@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
@@ -24,6 +24,8 @@ class TableSpec:
     name: str
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
+    kind: ClassVar[str] = "base"
+    """What the engine stores it as."""
 
     def ddl(self, with_key: bool) -> str:
         shown = [f"{name} {kind}" for name, kind in self.columns]

@@ -39,7 +39,7 @@ from cq_engine.planner.delta_plan import Stage, plan_delta
 from tests.oracle.law import Broken, Change, Row, row_of
 from tests.oracle.recorded import Recorded
 
-__all__ = ["PlannedQuery", "Plans", "TwoRows"]
+__all__ = ["PlannedQuery", "Plans", "TwoRows", "spark_type"]
 
 
 _REWRITES = (
@@ -90,7 +90,7 @@ class Plans:
         self.refreshes = 0
         for number, spec in enumerate(recorded.history.tables):
             columns = tuple(Column(name, kind.lower()) for name, kind in spec.columns)
-            storage = VersionedTable(number, "base", spec.name, columns, spec.key or (ROW_ID,))
+            storage = VersionedTable(number, spec.kind, spec.name, columns, spec.key or (ROW_ID,))
             self.tables[spec.name] = Table(spec.name, storage, spec.key or None)
             self._load(self.tables[spec.name])
 
@@ -126,7 +126,7 @@ class Plans:
     def described(self, sql: str) -> list[tuple[str, str]]:
         """(name, Spark type) of the columns of a Spark SQL query."""
         found = self._execute("DESCRIBE ", sql).fetchall()
-        return [(d[0], _spark_type(str(d[1]))) for d in found]
+        return [(d[0], spark_type(str(d[1]))) for d in found]
 
     def image(self, name: str, version: int) -> str:
         """A relation with the table's rows after `version`, with the hidden row identity."""
@@ -138,7 +138,7 @@ class Plans:
         text = self.recorded.history.queries[number]
         used = [t.name.lower() for t in sqlglot.parse_one(text, dialect="spark").find_all(exp.Table)]
         sources = {name: table for name, table in self.tables.items() if name in used}
-        columns = [Column(name, _spark_type(kind)) for name, kind in self.recorded.columns[number]]
+        columns = [Column(name, spark_type(kind)) for name, kind in self.recorded.columns[number]]
 
         return compile_query(text, columns, sources, declared, _DuckTypes(self))
 
@@ -182,7 +182,7 @@ class _DuckTypes:
         return self.plans.described(common)[0][1]
 
 
-def _spark_type(kind: str) -> str:
+def spark_type(kind: str) -> str:
     """DuckDB's sums of integers are HUGEINT, Spark's BIGINT."""
     return {"INTEGER": "int", "HUGEINT": "bigint", "VARCHAR": "string"}.get(kind, kind.lower())
 

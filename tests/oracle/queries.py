@@ -33,12 +33,15 @@ class QueryMaker(CoreMaker):
     def __init__(self, draw: Callable[[Any], Any], tables: Sources, nested: bool) -> None:
         super().__init__(draw, tables)
         self.nested = nested
+        self.columns: tuple[Ref, ...] = ()
+        """Of the last query that was drawn."""
 
     def query(self) -> str:
         """The text of a whole query."""
         for name in ("w1", "w2")[: self.one((0, 0, 0, 1, 2)) if self.nested else int(self.chance(20))]:
             self.ctes.append((name, self.relation(1 if self.nested else 0)))
         main = self.relation(self.one((1, 2, 2, 3, 3)) if self.nested else 1)
+        self.columns = main.columns
         shown = ", ".join(f"{name} AS ({relation.sql})" for name, relation in self.ctes)
         return f"WITH {shown} {main.sql}" if shown else main.sql
 
