@@ -41,7 +41,7 @@ from cq_engine.catalog.view import (
     tables_of,
 )
 
-__all__ = ["add", "from_text", "has", "read_after"]
+__all__ = ["add", "from_text", "has", "newest", "read_after"]
 
 KEPT = 10_000
 """Rows of the journal. A process that was suspended for longer than so many writes reads the whole catalog again."""
@@ -52,18 +52,24 @@ _KINDS = ("table", "query", schema.GROUP, "function", "destination")
 _Named = TypeVar("_Named")
 
 
-def add(connection: Connection, generation: int, writes: WriteSet) -> None:
-    """Records `writes`, resolved, as the step to `generation`."""
-    connection.execute(schema.journal.insert().values(generation=generation, document=_to_text(writes)))
+def add(connection: Connection, generation: int, writes: WriteSet, number: int) -> None:
+    """Records `writes`, resolved, as the step to `generation`, by process `number`."""
+    document = _to_text(writes, number)
+    connection.execute(schema.journal.insert().values(generation=generation, document=document))
     if generation % _TRIM == 0:
         old = schema.journal.c.generation <= generation - KEPT
         connection.execute(schema.journal.delete().where(old))
 
 
-def has(connection: Connection, generation: int, writes: WriteSet) -> bool:
-    """Whether the step to `generation` is `writes`."""
+def has(connection: Connection, generation: int, writes: WriteSet, number: int) -> bool:
+    """Whether the step to `generation` is `writes`, by process `number`."""
     found = sa.select(schema.journal.c.document).where(schema.journal.c.generation == generation)
-    return bool(connection.execute(found).scalar() == _to_text(writes))
+    return bool(connection.execute(found).scalar() == _to_text(writes, number))
+
+
+def newest(connection: Connection) -> int:
+    """The generation of the catalog: how many write transactions there have been."""
+    return int(connection.execute(sa.select(sa.func.max(schema.journal.c.generation))).scalar_one() or 0)
 
 
 def read_after(connection: Connection, generation: int) -> list[tuple[int, str]]:
@@ -76,25 +82,48 @@ def read_after(connection: Connection, generation: int) -> list[tuple[int, str]]
 # ---------------------------------------------------------------- there
 
 
-def _to_text(writes: WriteSet) -> str:
-    said: dict[str, object] = {
-        "commits": writes.commits,
-        "staged": [_changes(staged.changes) for staged in writes.staged],
-        "advances": [[a.table_id, a.version, documents.to_text(a.add), a.remove] for a in writes.advances],
-        "replaced": [[r.table_id, [c.id for c in r.old], _changes(r.new)] for r in writes.replaced],
-        "retired": [[r.table_id, r.floor, r.files, r.changes] for r in writes.retired],
-        "forgotten": writes.forgotten,
-        "published": [[p.table_id, p.face, p.version] for p in writes.published],
+def _to_text(writes: WriteSet, number: int) -> str:
+    said: dict[str, object] = {"by": number}
+    if writes.commits:
+        said["commits"] = writes.commits
+    if writes.staged:
+        said["staged"] = [_changes(staged.changes) for staged in writes.staged]
+    if writes.advances:
+        said["advances"] = [
+            [a.table_id, a.version, documents.to_text(a.add), a.remove] for a in writes.advances
+        ]
+    if writes.replaced:
+        said["replaced"] = [[r.table_id, [c.id for c in r.old], _changes(r.new)] for r in writes.replaced]
+    if writes.retired:
+        said["retired"] = [[r.table_id, r.floor, r.files, r.changes] for r in writes.retired]
+    if writes.forgotten:
+        said["forgotten"] = writes.forgotten
+    if writes.published:
+        said["published"] = [[p.table_id, p.face, p.version] for p in writes.published]
+    if writes.state is not None and writes.diff is not None:
+        said["state"] = _definitions(writes.state, writes.diff)
+    if writes.statuses:
+        said["statuses"] = [[query, *_status(status)] for query, status in writes.statuses.items()]
+    if writes.cursors:
+        said["cursors"] = [[*key, None if c is None else asdict(c)] for key, c in writes.cursors.items()]
+    if writes.callbacks:
+        said["callbacks"] = writes.callbacks
+    return _encode({**said, **_stored(writes)})
+
+
+def _stored(writes: WriteSet) -> dict[str, object]:
+    """What is said of the storage of tables."""
+    if not (writes.storage or writes.erased or writes.row_ids or writes.next_id):
+        return {}
+    return {
         "next_id": writes.next_id,
         "storage": [asdict(storage) for storage in writes.storage],
         "erased": [storage.table_id for storage in writes.erased],
         "row_ids": list(writes.row_ids.items()),
-        "statuses": [[query, *_status(status)] for query, status in writes.statuses.items()],
-        "cursors": [[*key, None if c is None else asdict(c)] for key, c in writes.cursors.items()],
     }
-    if writes.state is not None and writes.diff is not None:
-        said["state"] = _definitions(writes.state, writes.diff)
-    return json.dumps({key: value for key, value in said.items() if value}, separators=(",", ":"))
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _changes(changes: ChangeSet) -> list[object]:
@@ -149,6 +178,7 @@ def from_text(text: str, view: View) -> WriteSet:
         erased=[Storage(table, "", "") for table in said.get("erased", ())],
         row_ids=dict(said.get("row_ids", ())),
         statuses={query: _read_status(*rest) for query, *rest in said.get("statuses", ())},
+        callbacks=said.get("callbacks", {}),
         cursors={(q, d): None if c is None else Cursor(**c) for q, d, c in said.get("cursors", ())},
     )
     if "state" in said:
@@ -201,8 +231,11 @@ def _merged(
     put: Iterable[_Named],
     removed: Iterable[str],
     order: Callable[[_Named], int] | None = None,
-) -> dict[str, _Named]:
+) -> Mapping[str, _Named]:
     """Definitions by lower-case name; those that did not change stay the same objects."""
+    put, removed = list(put), list(removed)
+    if not put and not removed:
+        return before
     gone = {name.lower() for name in removed}
     found = {name: each for name, each in before.items() if name not in gone}
     found.update((each.name.lower(), each) for each in put)  # type: ignore[attr-defined]

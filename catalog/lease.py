@@ -1,8 +1,9 @@
-"""The lease: which process may write to a warehouse.
+"""The lease: which of the processes that write to a warehouse has its duties (refreshes, delivery, merges, publishing,
+vacuum).
 
-One row of the catalog names the holder and an epoch, which grows with every change of hands. Every write transaction
-updates that row under the condition "epoch is mine": so it locks the row, shows that the holder lives, and fails
-where another process has taken over. Times are real times, not the injected clock's.
+One row of the catalog names the holder, by its number among the processes (catalog/processes.py), and an epoch, which grows
+with every change of hands. Every write transaction locks that row, which keeps others from writing meanwhile; one that
+belongs to the duties fails where the epoch is not the writer's. Times are real times, not the injected clock's.
 """
 
 from __future__ import annotations
@@ -11,21 +12,17 @@ import json
 import os
 import socket
 import subprocess
-import threading
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.catalog import schema
-from cq_engine.catalog.schema import Database, stale
+from cq_engine.catalog import journal, schema
 from cq_engine.core.errors import LeaseError
-from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Holder", "Lease"]
+__all__ = ["Held", "Holder", "locked", "look", "release", "take"]
 
 
 @dataclass(frozen=True)
@@ -45,99 +42,82 @@ class Holder:
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(pid, _process_start(pid) or "", socket.gethostname(), _machine(), since, label or "")
 
+    @classmethod
+    def of(cls, text: str) -> Holder:
+        return cls(**json.loads(text))
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this machine, so that it is known whether it is alive."""
+        return self.machine == _machine()
+
     def is_dead(self) -> bool:
         """True only where it is known: the process ran on this machine and is gone, or its pid is another's now."""
-        return self.machine == _machine() and _process_start(self.pid) != self.start
+        return self.is_here and _process_start(self.pid) != self.start
 
     def __str__(self) -> str:
         label = f" ({self.label})" if self.label else ""
         return f"process {self.pid}{label} on {self.host}, since {self.since}"
 
 
-class Lease:
-    """This process's lease on the warehouse of one catalog database."""
+@dataclass(frozen=True)
+class Held:
+    """Who has the duties (None where nobody has), under which epoch, and the last sign of life."""
 
-    def __init__(self, database: Database, epoch: int, limits: Limits) -> None:
-        self.epoch = epoch
-        self._pause = limits.heartbeat_seconds
-        self._database = database
-        self._stop = threading.Event()
-        self._beat = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="cq-lease", daemon=True)
-        self._thread.start()
+    epoch: int
+    holder: Holder | None
+    heartbeat: int
+    number: int = 0
+    """The holder's among the processes; 0 where there is none."""
 
-    @classmethod
-    def take(cls, database: Database, label: str | None, limits: Limits = DEFAULT_LIMITS) -> Lease:
-        """Takes the lease, from a dead holder too. LeaseError names a holder that lives."""
-        with database.writing() as connection:
-            row = connection.execute(sa.select(schema.lease).with_for_update()).one()
-            now = database.now(connection)
-            if row.holder:
-                holder = Holder(**json.loads(row.holder))
-                if not holder.is_dead() and now - row.heartbeat < limits.lease_seconds * 1_000_000:
-                    raise LeaseError(
-                        f"the warehouse is in use by {holder}",
-                        detail=f"one process writes to a warehouse at a time; last sign of life"
-                        f" {max(0, now - row.heartbeat) // 1_000_000} s ago",
-                        hint="end that process, or open the warehouse with read_only=True",
-                    )
-            epoch = int(row.epoch) + 1
-            holder_text = json.dumps(asdict(Holder.this_process(label)))
-            connection.execute(schema.lease.update().values(epoch=epoch, holder=holder_text, heartbeat=now))
-        return cls(database, epoch, limits)
+    def is_free(self, now: int, seconds: float) -> bool:
+        """Whether the duties can be taken: nobody has them, or who has them is dead or has been silent for too long."""
+        if self.holder is None or self.holder.is_dead():
+            return True
+        return now - self.heartbeat >= seconds * 1_000_000
 
-    def guard(self, connection: Connection, seen: int | None = None) -> None:
-        """First in every write transaction, whose end others then wait for: LeaseError unless the lease is still ours.
+    def refusal(self, now: int) -> LeaseError:
+        """Why another process does not get them."""
+        silent = max(0, now - self.heartbeat) // 1_000_000
+        return LeaseError(
+            f"the warehouse is in use by {self.holder}",
+            detail=f"one process has the duties of a warehouse at a time; last sign of life {silent} s ago",
+            hint="end that process, or open the warehouse with duties=False (cq --no-duties): it can commit, too",
+        )
 
-        `seen` is given where the write changes what processes keep in memory: the generation that the writer's memory
-        has. ConflictError where the database is at another one; else it goes on to the next.
-        """
-        table = schema.lease
-        values: dict[str, object] = {"heartbeat": self._database.now(connection)}
-        mine = table.update().where(table.c.epoch == self.epoch)
-        if seen is not None:
-            mine = mine.where(table.c.generation == seen)
-            values["generation"] = seen + 1
-        if connection.execute(mine.values(**values)).rowcount != 1:
-            self.check(connection)
-            raise stale("the catalog")
-        self._beat.set()
 
-    def check(self, connection: Connection) -> None:
-        """LeaseError unless the lease is still ours."""
-        row = connection.execute(sa.select(schema.lease)).one()
-        if row.epoch != self.epoch:
-            taken = f"{Holder(**json.loads(row.holder))} took it over" if row.holder else "it was given back"
-            raise LeaseError(
-                "this process no longer holds the warehouse",
-                detail=f"{taken}; nothing was written",
-                hint="open the warehouse again",
-            )
+def look(connection: Connection) -> Held:
+    """The lease as it is. The signs of life are those of the holder as a process."""
+    lease, processes = schema.lease, schema.processes
+    joined = lease.outerjoin(processes, processes.c.id == lease.c.process)
+    chosen = sa.select(lease.c.epoch, processes.c.id, processes.c.holder, processes.c.heartbeat)
+    row = connection.execute(chosen.select_from(joined)).one()
+    if row.id is None:
+        return Held(row.epoch, None, 0)
+    return Held(row.epoch, Holder.of(row.holder), row.heartbeat, row.id)
 
-    def release(self) -> None:
-        """Gives the lease back, if it is still ours."""
-        self._stop.set()
-        self._thread.join(timeout=20)
-        table = schema.lease
-        with self._database.writing() as connection:
-            connection.execute(table.update().where(table.c.epoch == self.epoch).values(holder=""))
 
-    def _keep(self) -> None:
-        table = schema.lease
-        while not self._stop.wait(self._pause):
-            if self._beat.is_set():  # a write since the last time was a sign of life
-                self._beat.clear()
-                continue
-            try:
-                with self._database.writing() as connection:
-                    now = self._database.now(connection)
-                    found = connection.execute(
-                        table.update().where(table.c.epoch == self.epoch).values(heartbeat=now)
-                    )
-            except SQLAlchemyError:  # the next beat, or the next write, will say so if it lasts
-                continue
-            if found.rowcount != 1:
-                return
+def locked(connection: Connection) -> tuple[int, int]:
+    """Epoch and generation in a write transaction, for whose end other writers then wait."""
+    epoch = connection.execute(sa.select(schema.lease.c.epoch).with_for_update()).scalar_one()
+    # The generation is asked for when the lock is ours: only then nobody moves it any more.
+    return epoch, journal.newest(connection)
+
+
+def take(connection: Connection, number: int) -> int:
+    """The lease for process `number` under a new epoch, which is returned. Whether it is free the caller has seen in this
+    transaction."""
+    epoch = look(connection).epoch + 1
+    connection.execute(schema.lease.update().values(epoch=epoch, process=number))
+    return epoch
+
+
+def release(connection: Connection, epoch: int) -> None:
+    """Gives the lease back, if it is still under this epoch."""
+    connection.execute(schema.lease.update().where(schema.lease.c.epoch == epoch).values(process=0))
 
 
 def _process_start(pid: int) -> str | None:

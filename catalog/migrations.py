@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 6
+VERSION = 7
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -56,10 +56,33 @@ def _journal(connection: Connection) -> None:
 def _destinations(connection: Connection) -> None:
     """Cursors count deltas; definitions of a new kind, which an earlier version would take for functions."""
     for name in ("rows", "dead"):
-        if name not in {column["name"] for column in sa.inspect(connection).get_columns(schema.cursors.name)}:
+        if name not in _columns(connection, schema.cursors.name):
             connection.execute(
                 sa.text(f"ALTER TABLE {schema.cursors.name} ADD COLUMN {name} BIGINT NOT NULL DEFAULT 0")
             )
+
+
+def _processes(connection: Connection) -> None:
+    """Several processes write, each under its number; the journal, made anew, is what counts their writes."""
+    lease = sa.table(schema.lease.name, sa.column("generation"))
+    there = _columns(connection, lease.name)
+    counted = 0
+    if "generation" in there:
+        counted = connection.execute(sa.select(lease.c.generation)).scalar_one()
+    for name in {"generation", "holder", "heartbeat"} & there:
+        connection.execute(sa.text(f"ALTER TABLE {lease.name} DROP COLUMN {name}"))
+    schema.journal.drop(connection, checkfirst=True)
+    schema.journal.create(connection)
+    connection.execute(schema.journal.insert().values(generation=counted + 1, document="{}"))
+    for table in (schema.processes, schema.callbacks, schema.requests):
+        table.create(connection, checkfirst=True)
+    for name in (schema.lease.name, schema.attempts.name):
+        if "process" not in _columns(connection, name):
+            connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN process BIGINT NOT NULL DEFAULT 0"))
+
+
+def _columns(connection: Connection, table: str) -> set[str]:
+    return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
 
 _NUMBERS = {"next_id": "1", "definitions": "0"}
@@ -72,6 +95,7 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     3: _directories,
     4: _journal,
     5: _destinations,
+    6: _processes,
 }
 """From version n to n + 1, by n."""
 
@@ -119,7 +143,7 @@ def prepare(connection: Connection, warehouse: str, bound: bool) -> None:
                 for key, value in {_KEY: str(VERSION), "warehouse": warehouse, **_NUMBERS}.items()
             ],
         )
-        connection.execute(schema.lease.insert().values(id=1, epoch=0, holder="", heartbeat=0, generation=0))
+        connection.execute(schema.lease.insert().values(id=1, epoch=0))
         return
     _not_newer(found)
     for version in range(found, VERSION):

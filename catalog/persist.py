@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import IntegrityError
 
-from cq_engine.catalog import schema
+from cq_engine.catalog import journal, schema
 from cq_engine.catalog.attempts import roots
 from cq_engine.catalog.commits import from_micros, to_micros
 from cq_engine.catalog.documents import from_text, to_text
@@ -35,7 +36,7 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import Storage, View, WriteSet
 
-__all__ = ["REFRESHES", "doom", "generation", "load", "read_inline", "read_refreshes", "write"]
+__all__ = ["REFRESHES", "doom", "load", "read_inline", "read_refreshes", "write"]
 
 _Value = TypeVar("_Value")
 _Defined = Table | ContinuousQuery | SqlFunction | DeclaredDestination | QueryGroup
@@ -46,10 +47,6 @@ REFRESHES = 100
 def write(connection: Connection, writes: WriteSet, view: View, now: int) -> None:
     """Writes `writes`, resolved against `view`, in the transaction of `connection`, at `now` by the database's clock
     (microseconds). Raises ConflictError where the database holds something else than `view` where it is changed."""
-    if writes.commits:
-        newest = connection.execute(sa.select(sa.func.max(schema.commits.c.version))).scalar()
-        if (newest or 0) != view.commits.newest_version:
-            raise stale("the newest commit version")
     if writes.state is not None:
         _write_state(connection, writes, view)
     next_id = writes.next_id if writes.state is None else writes.state.next_id
@@ -66,10 +63,19 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
         _write_status(connection, query, status, None if query in forgotten else view.statuses.get(query))
     for key, cursor in writes.cursors.items():
         _write_cursor(connection, key, cursor, None if key[0] in forgotten else view.cursors.get(key))
+    for name, process in writes.callbacks.items():
+        _delete(connection, schema.callbacks, name=name)
+        if process:
+            _insert(connection, schema.callbacks, [{"name": name, "process": process}])
     _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
     _forget_refreshes(connection, writes.read_from)
     _delete_in(connection, schema.commits.c.version, writes.forgotten, "the commits")
-    _insert(connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits))
+    try:
+        _insert(
+            connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits)
+        )
+    except IntegrityError as error:
+        raise stale("the newest commit version") from error
 
 
 def doom(connection: Connection, paths: Iterable[str], since: int) -> None:
@@ -230,15 +236,10 @@ def _refresh_row(record: RefreshRecord) -> dict[str, Any]:
 # ---------------------------------------------------------------- reading
 
 
-def generation(connection: Connection) -> int:
-    """How many write transactions there have been."""
-    return int(connection.execute(sa.select(schema.lease.c.generation)).scalar_one())
-
-
 def load(connection: Connection) -> View:
     """Everything but change rows and the history of refreshes."""
     view = View()
-    view.generation = generation(connection)
+    view.generation = journal.newest(connection)
     view.state = _load_state(connection)
     view.definitions = view.state.edition or 0
     for row in connection.execute(sa.select(schema.commits).order_by(schema.commits.c.version)):
@@ -253,6 +254,7 @@ def load(connection: Connection) -> View:
         view.layouts[row.table_id] = TableLayout(
             row.table_id, row.floor, snapshots=[0] if row.floor == 0 else []
         )
+    view.callbacks = {row.name: row.process for row in connection.execute(sa.select(schema.callbacks))}
     view.directories = {(row.kind, row.name) for row in connection.execute(sa.select(schema.directories))}
     _load_layouts(connection, view)
     for layout in view.layouts.values():
@@ -301,7 +303,6 @@ def _load_layouts(connection: Connection, view: View) -> None:
         view.layout(row.table_id).files[row.path] = SnapshotFile(file, row.added_version, row.removed_version)
     for row in connection.execute(sa.select(schema.change_sets)):
         view.layout(row.table_id).changes.append(_change_set(row))
-        view.next_change_id = max(view.next_change_id, row.id + 1)
     for layout in view.layouts.values():
         layout.changes.sort(key=lambda c: (c.high, c.low, c.id))
 

@@ -3,8 +3,8 @@ database."""
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -13,10 +13,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from cq_engine.catalog import journal, persist
+from cq_engine.catalog.database import Database
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
 from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
-from cq_engine.catalog.schema import Database
 from cq_engine.catalog.view import View, WriteSet
 from cq_engine.catalog.watchers import Watchers
 from cq_engine.core import interrupts
@@ -25,8 +25,8 @@ from cq_engine.core.limits import Limits
 
 __all__ = ["Reading"]
 
-_SPARE_IDS = 1_000
-"""Ids of change sets that other threads may take while memory is read again."""
+_FETCHED = 1_000
+"""Change sets of other processes that are read ahead; of more, only those that somebody asks for."""
 
 
 class Reading:
@@ -47,24 +47,34 @@ class Reading:
         self._doubtful = False
         """Whether the database may hold something else than `_view`."""
         self._view = self._load()
-        self._change_ids = itertools.count(self._view.next_change_id)
+        self._news: deque[WriteSet | None] = deque()
+        """What others have written since `take_news`; None where everything was read again."""
 
     @property
     def view(self) -> View:
         """What is known now; a read-only catalog asks the database first."""
-        if self.read_only:
+        if self.read_only or self._doubtful:
             self.follow()
-        elif self._doubtful:
-            self._read_again()
         return self._view
 
-    def follow(self) -> None:
-        """Takes in what other processes have written; without news this costs microseconds."""
-        if self._doubtful:
-            self._read_again()
-        if self._database.generation() != self._view.generation:
-            with self.lock, interrupts.deferred(), self._reading() as connection:
+    def follow(self, *, wait: float = -1) -> bool:
+        """Takes in what other processes have written; without news this costs microseconds. While this process writes, which
+        takes it in itself, it waits for so many seconds (-1: as long as it takes); False where it did not."""
+        if not self._doubtful and self._database.generation() == self._view.generation:
+            return True
+        if not self.lock.acquire(timeout=wait):
+            return False
+        try:
+            with interrupts.deferred(), self._reading() as connection:
                 self._catch_up(connection)
+            return True
+        finally:
+            self.lock.release()
+
+    def take_news(self) -> list[WriteSet | None]:
+        """What others have written and this process has followed since it was asked last, the rows left out. Does not wait
+        for the lock."""
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     @property
     def state(self) -> CatalogState:
@@ -73,6 +83,11 @@ class Reading:
     @property
     def newest_version(self) -> int:
         return self.view.commits.newest_version
+
+    @property
+    def known_version(self) -> int:
+        """The newest version that memory has, whatever the database has: does not wait."""
+        return self._view.commits.newest_version
 
     @property
     def newest_timestamp(self) -> datetime | None:
@@ -159,9 +174,6 @@ class Reading:
         """The rows of a change set if they are in memory, in the form of `inline` also where it has files."""
         return self.cache.get(change_set)
 
-    def next_change_id(self) -> int:
-        return next(self._change_ids)
-
     def read_changes(self, changes: list[ChangeSet]) -> list[pa.Table]:
         """The rows of inline change sets, in bulk and past the cache."""
         with self._reading() as connection:
@@ -171,6 +183,12 @@ class Reading:
             rows = self.cache.get(change_set)
             tables.append(decode(found[change_set.id]) if rows is None else rows)
         return tables
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A read transaction on the database, for what is not kept in memory."""
+        with self._reading() as connection:
+            yield connection
 
     # ------------------------------------------------------------ inside
 
@@ -186,21 +204,48 @@ class Reading:
     def _look_again(self) -> None:
         self._doubtful = True
         with suppress(StorageError):  # then whoever looks next is told
-            self._read_again()
+            self.follow()
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Applies what the journal has after this view, in a transaction; reads everything where it begins later."""
         view = self._view
-        newest = persist.generation(connection)
+        if self._doubtful:
+            self._take(persist.load(connection))
+            return
+        newest = journal.newest(connection)
         steps = journal.read_after(connection, view.generation)
         if [number for number, _ in steps] != list(range(view.generation + 1, newest + 1)):
-            self._view = persist.load(connection)
-            self.watchers.tell(None)
+            self._take(persist.load(connection))
             return
         self._doubtful = True
         for _, text in steps:
-            self._show(view, journal.from_text(text, view))
+            writes = journal.from_text(text, view)
+            self._show(view, writes)
+            if not self.read_only:
+                self._news.append(writes)
         self._doubtful = False
+        if self._refreshes():
+            self._fetch(connection)
+
+    def _refreshes(self) -> bool:
+        """Whether this process will soon read the rows of what others commit."""
+        return False
+
+    def _fetch(self, connection: sa.Connection) -> None:
+        """Reads the rows of what others have committed, all at once."""
+        new = [s.changes for writes in list(self._news) if writes is not None for s in writes.staged]
+        wanted = {c.id: c for c in new if c.inline_id is not None and self.cache.get(c) is None}
+        if len(wanted) <= _FETCHED:
+            for number, data in persist.read_inline(connection, wanted).items():
+                self.cache.put(wanted[number], decode(data))
+
+    def _take(self, view: View) -> None:
+        """Memory is what was read anew."""
+        self._view = view
+        self._doubtful = False
+        if not self.read_only:
+            self._news.append(None)
+        self.watchers.tell(None)
 
     def _show(self, view: View, writes: WriteSet) -> None:
         """Memory has what the database has."""
@@ -218,13 +263,3 @@ class Reading:
                 self.cache.put(replaced.new, replaced.rows)
         if writes.state is not None or writes.statuses:
             self.watchers.tell(None if writes.state is not None else writes.statuses)
-
-    def _read_again(self) -> None:
-        """Reads everything that memory holds again."""
-        with self.lock, interrupts.deferred():
-            if self._doubtful:
-                self._view = self._load()
-                first = max(next(self._change_ids), self._view.next_change_id)
-                self._change_ids = itertools.count(first + _SPARE_IDS)
-                self._doubtful = False
-                self.watchers.tell(None)

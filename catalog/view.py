@@ -170,6 +170,8 @@ class WriteSet:
     after: dict[tuple[str, str], Cursor] = field(default_factory=dict)
     """Where cursors must stand that are moved, where the writer says so."""
     refreshes: list[RefreshRecord] = field(default_factory=list)
+    callbacks: dict[str, int] = field(default_factory=dict)
+    """Name of a callback, in lower case → the process that has it; 0 where none has it any more."""
 
 
 class View:
@@ -189,7 +191,8 @@ class View:
         self.cursors: dict[tuple[str, str], Cursor] = {}
         self.cursor_names: dict[str, set[str]] = {}
         """Query → the destinations that it has cursors for."""
-        self.next_change_id = 1
+        self.callbacks: dict[str, int] = {}
+        """Name of a callback, in lower case → the process that has it."""
         self.directories: set[tuple[str, str]] = set()
         """(kind, lower-case name) of what has been called by its name on disk."""
         self._tables: tuple[CatalogState, dict[int, VersionedTable]] = (self.state, {})
@@ -295,6 +298,10 @@ class View:
                     self.cursor_names.get(key[0], set()).discard(key[1])
                 else:
                     self.put_cursor(key, cursor)
+            for name, process in writes.callbacks.items():
+                self.callbacks[name] = process
+                if not process:
+                    del self.callbacks[name]
             self.generation += 1
             for version, micros in writes.commits:
                 self.commits.add(version, micros)

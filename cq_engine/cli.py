@@ -147,7 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="keep the queries of a warehouse running until Ctrl-C")
     serve.add_argument("warehouse", metavar="WAREHOUSE", help="the warehouse's directory or URI")
     _add_connection(serve)
-    serve.set_defaults(command=_serve, read_only=False)
+    serve.set_defaults(command=_serve, read_only=False, duties=True)
 
     follow = commands.add_parser(
         "follow", help="write what changes in a query's result as it comes, until Ctrl-C"
@@ -163,7 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--format", choices=("table", "csv", "jsonl"), default="table", help="how rows are written"
     )
     _add_connection(follow)
-    follow.set_defaults(command=_follow, read_only=True, timing=False, limit=0)
+    follow.set_defaults(command=_follow, read_only=True, duties=None, timing=False, limit=0)
 
     prepare = commands.add_parser("prepare", help="store Spark's classes now, so that Spark starts quickly")
     prepare.set_defaults(command=_prepare)
@@ -199,8 +199,13 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
 def _add_display(parser: argparse.ArgumentParser) -> None:
     from cq_engine.query.rendering import DEFAULT_LIMIT, FORMATS
 
+    parser.add_argument("--read-only", action="store_true", help="only read")
     parser.add_argument(
-        "--read-only", action="store_true", help="only read, beside another process that writes"
+        "--no-duties",
+        dest="duties",
+        action="store_const",
+        const=False,
+        help="leave refreshes, delivery and upkeep to other processes",
     )
     parser.add_argument(
         "--limit",
@@ -234,7 +239,7 @@ def _prompt(options: Namespace) -> int:
     from cq_engine.repl.app import run_pipe, run_prompt, stdin_is_terminal
 
     typed = stdin_is_terminal()
-    shell = _shell(options, start_spark=True, hold=typed)
+    shell = _shell(options, start_spark=True, hold=typed, tell=_say if typed else None)
     if typed:
         shell.settings.expanded = "auto"
         return run_prompt(shell, greeting=f"cq {_version()}, warehouse {options.warehouse}; \\? for help")
@@ -317,23 +322,35 @@ def _prepare(_options: Namespace) -> int:
 # ---------------------------------------------------------------- the engine
 
 
-def _connect(options: Namespace) -> EngineLike:
+def _connect(options: Namespace, tell: Callable[[str], None] | None = None) -> EngineLike:
+    """The engine; `tell` is told where the duties of the warehouse are, when that is not here, or changes."""
     import cq_engine
 
+    more = {} if options.duties is None else {"duties": options.duties}
     engine: EngineLike = cq_engine.connect(
-        options.warehouse, catalog=options.catalog, conf=dict(options.conf), read_only=options.read_only
+        options.warehouse,
+        catalog=options.catalog,
+        conf=dict(options.conf),
+        read_only=options.read_only,
+        **more,
     )
+    if tell is not None:
+        engine.tell_of_duties(tell)
     return engine
 
 
-def _shell(options: Namespace, *, start_spark: bool, hold: bool = False) -> Shell:
+def _shell(
+    options: Namespace, *, start_spark: bool, hold: bool = False, tell: Callable[[str], None] | None = None
+) -> Shell:
     """A shell on the engine that the options name, which opens while the caller goes on, or when the prompt stands."""
     from cq_engine.repl.background import Opening
     from cq_engine.repl.shell import Settings, Shell
 
     _check_warehouse(options.warehouse)
     begin_spark = (lambda: prestart.start_spark(options.conf)) if start_spark else None
-    opening = Opening(lambda: _connect(options), start_spark=start_spark, prestart=begin_spark, hold=hold)
+    opening = Opening(
+        lambda: _connect(options, tell), start_spark=start_spark, prestart=begin_spark, hold=hold
+    )
     restricted = any(n.lower() == RESTRICTED and v.lower() == "on" for n, v in options.conf)
     settings = Settings(
         timing=options.timing, limit=options.limit, format=options.format, restricted=restricted

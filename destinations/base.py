@@ -116,10 +116,10 @@ class Destination(ABC):
 
     def _count_failure(self, message: str) -> None:
         """Writes a failure into the cursor, which stays where it is."""
-        with suppress(Exception):  # the failure itself matters more than its record
+        # The failure itself matters more than its record.
+        with suppress(Exception), self.services.catalog.write(by_any=True) as unit:
             cursor = self.cursor
-            with self.services.catalog.write() as unit:
-                unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
+            unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
 
     def _failure(self, error: Exception) -> DestinationError:
         if isinstance(error, DestinationError):

@@ -88,7 +88,7 @@ class CallbackDestination(Destination):
                 return Delivered(cursor, count)
             version = wide.column("version")[0].as_py()
             batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
-            self.services.catalog.check_lease()  # a successor may have given it, and what follows
+            self.services.catalog.check_callback(self.name)  # a successor may have given it, and what follows
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
@@ -100,7 +100,7 @@ class CallbackDestination(Destination):
 
     def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
         moved = self._move(cursor, version, sequence, rows)
-        with self.services.catalog.write() as unit:
+        with self.services.catalog.write(by_any=True) as unit:
             unit.set_cursor(moved, after=cursor)
             faults.point("deliver.before_cursor")
         return moved

@@ -80,12 +80,13 @@ def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) 
         cursor, version=version, sequence=0 if last else sequence, failures=0, error="",
         dead=cursor.dead + batch.num_rows,
     )  # fmt: skip
-    with catalog.lock:
+    by_any = not destination.exactly_once  # which are served where their function is
+    with catalog.exclusive(by_any=by_any):
         table = _table(destination, catalog.state)
         rows = _rows(destination, batch, table, attempts)
         committed = catalog.newest_version + 1
         rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(committed, pa.int64()), rows.num_rows))
-        with catalog.write() as unit:
+        with catalog.write(by_any=by_any) as unit:
             now, newest = services.now(), catalog.newest_timestamp
             unit.add_commit(committed, now if newest is None else max(now, newest))
             unit.add_changes(table.storage, committed, committed, rows)

@@ -139,7 +139,7 @@ class TableDestination(Destination):
     def _commit(self, cursor: Cursor, upto: int, staged: _Staged, checked: int) -> Delivered:
         catalog = self.services.catalog
         moved = self._move(cursor, upto, rows=staged.count)
-        with catalog.lock:
+        with catalog.exclusive():
             version = catalog.newest_version + 1 if staged.count else None
             self._check_again(cursor, staged, checked)
             with catalog.write(staged.attempt) as unit:

@@ -232,7 +232,7 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "show_what",
         "SHOW cannot show {found}",
-        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS, SHOW FUNCTIONS or SHOW REFRESHES [FOR query]",
+        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS, SHOW FUNCTIONS, SHOW PROCESSES or SHOW REFRESHES [FOR query]",
         ("SHOW ‸VIEWS", "SHOW‸", "SHOW CONTINUOUS ‸QUERY"),
         r"^SHOW( CONTINUOUS)? \^",
     ),

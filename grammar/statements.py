@@ -313,7 +313,7 @@ class Query(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | FUNCTIONS | REFRESHES [FOR query]."""
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | FUNCTIONS | PROCESSES | REFRESHES [FOR query]."""
 
     what: str
     name: str | None = None

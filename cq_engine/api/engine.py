@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -15,14 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from cq_engine.api import statements
 from cq_engine.api.entry import entry
 from cq_engine.api.following import Following
-from cq_engine.api.handles import QueryDescription, TransactionHandle
+from cq_engine.api.handles import QueryDescription, TransactionHandle, can_run_again, run_again
 from cq_engine.api.locating import locate_errors
-from cq_engine.api.scheduling import Scheduling
+from cq_engine.api.registering import Registering
 from cq_engine.api.scripts import read_script
-from cq_engine.api.upkeep import Upkeep
-from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
-from cq_engine.context.functions import PythonFunction
 from cq_engine.context.rights import Rights
 from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
@@ -30,30 +29,33 @@ from cq_engine.core.errors import CatalogError, CQError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.core.options import check_conf
 from cq_engine.delivery.delivery import Changed, Delivery
-from cq_engine.destinations import Callback, Callbacks, Delta, Retry, read_deltas
-from cq_engine.grammar import parse
+from cq_engine.destinations import Callbacks, Delta, Retry, read_deltas
+from cq_engine.grammar import Statement, parse
 from cq_engine.groups.constants import Constants
 from cq_engine.groups.progress import Progress
 from cq_engine.launch.lazy_session import LazySession
-from cq_engine.lifecycle.draining import drain, has_news
-from cq_engine.lifecycle.drop import tidy
-from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.query.result import Result, place_errors
-from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
 from cq_engine.storage.reader import Reader
 from cq_engine.transactions.apply_changes import apply_all
+from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from cq_engine.lifecycle.queries import Queries
+
+_PATIENCE = 1.0
+"""Seconds that a statement waits for a commit of this process, to see what others have committed meanwhile."""
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Engine(Upkeep, Scheduling, Following):
+class Engine(Registering, Following):
     """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
@@ -72,46 +74,46 @@ class Engine(Upkeep, Scheduling, Following):
         self.clock = clock
         self.conf = dict(conf)
         self._spark_session = LazySession(spark, self.conf)
-        constants = Constants(catalog)
-        self.reader = Reader(catalog, lambda: self.spark, constants.rows)
+        self._making = threading.RLock()
+        self._constants = Constants(catalog)
+        self.reader = Reader(catalog, lambda: self.spark, self._constants.rows)
         self.services = Services(
             catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf),
             results=lambda *what: self.queries.results.read(*what),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
         self.callbacks = Callbacks()
-        progress = Progress(self.services)
-        self.delivery = Delivery(self.services, self.callbacks, self.note_commit, progress.newest)
-        self.queries = Queries(
-            self.services,
-            self.delivery,
-            constants,
-            progress,
-            refreshed=self._note_refresh,
-            detached=self._schedule_detached,
-        )
+        self._progress = Progress(self.services)
+        self.delivery = Delivery(self.services, self.callbacks, self.note_commit, self._progress.newest)
         self.compactor = Compactor(self.services)
         self._scheduled = scheduler and not catalog.read_only
-        background = (self.publish, self.vacuum) if self._scheduled else (None, None)
+        background = (self.publish, partial(self._vacuum, None, None)) if self._scheduled else (None, None)
         self.maintenance = Maintenance(self.services, self.compactor, self.conf, self._prepare, *background)
-        self.publisher = None if catalog.read_only else Publisher(catalog)
-        self.session: Transaction | None = None
+        catalog.reads = self._reads
+        self._session: Transaction | None = None
         limits = catalog.limits
         retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._refresh_failed, retry=retry)
         self._followers = WeakSet()
         self._closed = False
-        if not catalog.read_only:
-            tidy(self.queries.registry)
-            for query in catalog.state.queries.values():
-                self._schedule_known(query.name)
         if self._scheduled:
-            self.scheduler.start()
             self.delivery.start()
-            self.maintenance.note_query(*self._recent_queries())
-            self.maintenance.start()
-            self._wake_behind()
+        if not catalog.read_only:
+            self._begin_noticing()
 
     # ------------------------------------------------------------ parts
+
+    @property
+    def queries(self) -> Queries:
+        """What works on continuous queries; made when it is first asked for, since commits do without what it imports."""
+        with self._making:
+            if self._queries is None:
+                from cq_engine.lifecycle.queries import Queries
+
+                self._queries = Queries(
+                    self.services, self.delivery, self._constants, self._progress,
+                    refreshed=self._note_refresh, detached=self._schedule_detached,
+                )  # fmt: skip
+            return self._queries
 
     @property
     def spark(self) -> SparkSession:
@@ -127,9 +129,26 @@ class Engine(Upkeep, Scheduling, Following):
         return self.clock.now()
 
     @property
+    def session(self) -> Transaction | None:
+        """The transaction between BEGIN and COMMIT; what another process asks for is not in it."""
+        return None if self._asked_for() else self._session
+
+    @session.setter
+    def session(self, transaction: Transaction | None) -> None:
+        self._session = transaction
+
+    @property
     def in_transaction(self) -> bool:
         """True between BEGIN and COMMIT or ROLLBACK."""
         return self.session is not None
+
+    def _reads(self) -> tuple[int, int, float]:
+        """What this process reads: its lowest version, its open transactions, and for how long a statement has run."""
+        holds = self.services.read_holds
+        newest = (
+            self.catalog.known_version
+        )  # before the holds: who begins to read meanwhile reads no earlier one
+        return holds.lowest(newest), len(holds), holds.oldest()
 
     # ------------------------------------------------------------ statements
 
@@ -141,8 +160,18 @@ class Engine(Upkeep, Scheduling, Following):
         """
         self._check_open()
         statement = parse(sql, source, line, column)
-        with locate_errors(sql, statement, source, line, column) as place, self._plain("run the statement"):
-            return place_errors(statements.execute(statement, self, sql), place)
+        with (
+            locate_errors(sql, statement, source, line, column) as place,
+            self._plain("run the statement"),
+            self.services.read_holds.reading(),
+        ):
+            self.catalog.follow(wait=_PATIENCE)
+            alone = self.session is None
+            tries = self.services.limits.statement_tries if alone else 1
+            return place_errors(retried(lambda: self._run(statement, sql), tries), place)
+
+    def _execute(self, statement: Statement, sql: str) -> Result:
+        return statements.execute(statement, self, sql)
 
     @entry
     def execute_in(self, transaction: Transaction, sql: str) -> Result:
@@ -159,17 +188,30 @@ class Engine(Upkeep, Scheduling, Following):
     # ------------------------------------------------------------ transactions
 
     @contextmanager
-    def transaction(self, commit_time: datetime | None = None) -> Iterator[TransactionHandle]:
-        """A transaction that commits when the block ends and rolls back when it raises."""
+    def transaction(
+        self, commit_time: datetime | None = None, *, retries: int = 0
+    ) -> Iterator[TransactionHandle]:
+        """A transaction that commits when the block ends and rolls back when it raises.
+
+        Where others have changed what it changes or read, its statements are run again at the newest version, up to
+        `retries` times. That is a ConflictError in the end, and at once where the block may have used what it saw: a query
+        was among them, or a statement concerns another number of rows now.
+        """
         self.check_writable()
-        transaction = Transaction(self.services)
+        handle = TransactionHandle(self.execute_in, Transaction(self.services), again=retries > 0)
         try:
-            yield TransactionHandle(self.execute_in, transaction)
+            yield handle
         except BaseException:
-            if transaction.is_open:
-                transaction.rollback()
+            if handle.transaction.is_open:
+                handle.transaction.rollback()
             raise
-        self.commit(transaction, commit_time)
+
+        def commit() -> int | None:
+            if not handle.transaction.is_open:
+                run_again(handle, Transaction(self.services))
+            return self.commit(handle.transaction, commit_time)
+
+        retried(commit, 1 + (retries if can_run_again(handle) else 0))
 
     @entry
     def commit(self, transaction: Transaction, commit_time: datetime | None = None) -> int | None:
@@ -194,7 +236,7 @@ class Engine(Upkeep, Scheduling, Following):
     ) -> list[int]:
         """Applies a stream of changes over one or several tables: see `cq_engine.transactions.apply_changes`."""
         self.check_writable()
-        with self._plain("apply the changes"):
+        with self._plain("apply the changes"), self.services.read_holds.reading():
             applied = apply_all(
                 self.services, tables, op=op, operations=operations, transaction=transaction, order=order,
                 commit_time=commit_time,
@@ -205,48 +247,23 @@ class Engine(Upkeep, Scheduling, Following):
 
     def _catch_up(self) -> None:
         """Wakes whatever has not processed what is durable; an interrupt may have kept a commit from doing so."""
-        if not self._closed:
+        if not self._closed and self._on_duty:
             self._wake_behind()
 
     def note_commit(self, version: int, changed: Changed) -> None:
         """Tells the scheduler of a commit, and lets maintenance follow."""
-        self.scheduler.note_commit(version, changed)
-        self.maintenance.note_commit()
+        if self._on_duty:  # else the process that has the duties sees it
+            self.scheduler.note_commit(version, changed)
+            self.maintenance.note_commit()
 
     # ------------------------------------------------------------ continuous queries
-
-    @entry
-    def refresh(self, query: str) -> Refresh:
-        """Processes everything committed, in the queries that it reads first; its table destinations are up to date
-        on return. Where one of those queries is paused or has failed, it gets as far as they are.
-
-        Raises CatalogError for an unknown query, RefreshError where the refresh fails (the query is then FAILED).
-        """
-        self.check_writable()
-        with self._plain(f"refresh {query}"):
-            return self.queries.refreshes.bring_up_to_date(query)
-
-    def _note_refresh(self, result: Refresh) -> None:
-        self.scheduler.end_pause(result.query)
-        if result.to_version > result.from_version:
-            self.cascade(result.query)
-        self.maintenance.note_refresh()
-
-    @entry
-    def drain(self, timeout: float | None = None) -> None:
-        """Returns when every ON COMMIT query has processed, and every destination has received, the newest commit.
-
-        Paused queries are left out. Raises RefreshError where a query has failed or `timeout` (seconds) has passed,
-        DestinationError where a destination refuses; both name what does not come to rest, and why.
-        """
-        with self._plain("drain"):
-            drain(self.queries, self.scheduler, timeout)
 
     def deltas(
         self, query: str, after_version: int | None = None, to_version: int | None = None
     ) -> Iterator[Delta]:
         """The delta log of a query in commit order, of the versions (after_version, to_version]; by default all that is
         kept. Raises StorageError where `after_version` lies below that."""
+        self.catalog.follow(wait=_PATIENCE)
         found = self.queries.find(query)
         after = self.catalog.floor(found.result.id) if after_version is None else after_version
         upto = self.catalog.status(found.name).position if to_version is None else to_version
@@ -264,66 +281,6 @@ class Engine(Upkeep, Scheduling, Following):
         """What is known of a continuous query."""
         found = self.queries.find(query)
         return QueryDescription.of(found, self.status(found), self.catalog.cursors(found.name))
-
-    def callback(self, name: str) -> Callable[[Callback], Callback]:
-        """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
-
-        def register(function: Callback) -> Callback:
-            self.callbacks.register(name, function)
-            for query in self.catalog.state.queries.values():
-                if any(d.name.lower() == name.lower() for d in query.destinations):
-                    self.delivery.wake(query)
-            return function
-
-        return register
-
-    @overload
-    def function(
-        self, name: str, function: _Function, *, returns: str, deterministic: bool = ..., arrow: bool = ...
-    ) -> _Function: ...
-
-    @overload
-    def function(
-        self, name: str, *, returns: str, deterministic: bool = ..., arrow: bool = ...
-    ) -> Callable[[_Function], _Function]: ...
-
-    def function(
-        self,
-        name: str,
-        function: _Function | None = None,
-        *,
-        returns: str,
-        deterministic: bool = True,
-        arrow: bool = False,
-    ) -> _Function | Callable[[_Function], _Function]:
-        """Registers a Python function for SQL under `name`: `function`, or the one that this decorates.
-
-        It gets one row's arguments and gives one value. Queries that wait for it go on.
-
-        Args:
-            name: the name in SQL; it takes the place of an earlier Python function of that name.
-            function: the function. Executors get a copy of it.
-            returns: its type in Spark SQL, such as `DECIMAL(10,2)` or `ARRAY<STRING>`.
-            deterministic: False where equal arguments can give different values; no continuous query may call it then.
-            arrow: hand values over in Arrow batches.
-
-        Raises:
-            CatalogError: the name is that of a SQL function, or of one that Spark has.
-            AnalysisError: `returns` is no type.
-        """
-
-        def register(each: _Function) -> _Function:
-            self._check_open()
-            made = PythonFunction(name, each, returns, deterministic, arrow)
-            self.services.functions.register(made, self.catalog.state)
-            if self._spark_session.started is not None:
-                self.services.functions.install(self._spark_session.started, self.catalog.state)
-            for query in self.catalog.state.queries.values():
-                if name.lower() in query.functions and has_news(self.catalog, query):
-                    self.scheduler.wake(query.group or query.name)
-            return each
-
-        return register if function is None else register(function)
 
     # ------------------------------------------------------------ the warehouse
 
@@ -345,17 +302,18 @@ class Engine(Upkeep, Scheduling, Following):
             steps.callback(self.catalog.close)
             if self._spark_session.started is not None:
                 steps.callback(self.services.functions.release, self._spark_session.started)
-            if self.publisher is not None:
-                steps.callback(self.publisher.close)
-            steps.callback(self.publish)
+            if self._publisher is not None:
+                steps.callback(self._publisher.close)
+            steps.callback(self._publish_last)
             steps.callback(self._end_session)
-            steps.callback(self.queries.refresher.plans.clear)
-            if not self.catalog.read_only:
-                steps.callback(self.queries.groups.settle)
+            if self._queries is not None:
+                steps.callback(self._queries.refresher.plans.clear)
+            steps.callback(self._settle_last)
             steps.callback(self.reader.look_ups.indexed.close)
             steps.callback(self.maintenance.stop)
             steps.callback(self.delivery.stop)
             steps.callback(self._stop_scheduler)
+            steps.callback(self._end_noticing)
 
     def _stop_scheduler(self) -> None:
         """Waits for the refreshes that are under way; Ctrl-C stops those where Spark is the engine's own."""
@@ -404,6 +362,7 @@ def connect(
     read_only: bool = False,
     scheduler: bool = True,
     limits: Limits | None = None,
+    duties: bool | None = None,
 ) -> Engine:
     """Opens the warehouse at a path; creates it if it is absent.
 
@@ -413,20 +372,23 @@ def connect(
         spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.
         clock: default the system's, in UTC.
         conf: engine options; `spark.*` go to the session that the engine starts.
-        read_only: queries only, without the lease.
+        read_only: queries only.
         scheduler: False: only `refresh` and `drain` move queries.
         limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
+        duties: whether this process refreshes, delivers and looks after the files: True: yes, or it is an error; False:
+            never; None: as soon as no other process does. Any number of processes commit and read besides.
 
     Raises:
-        LeaseError: another process holds the warehouse; the error names it.
+        LeaseError: another process has the duties that this one is to take; the error names it.
         CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
         AnalysisError: `conf` has a name that is no option, or a value that an option does not have.
     """
     checked = check_conf(conf or {})
     chosen = clock or SystemClock()
     opened = Catalog.open(
-        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS
-    )
+        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS,
+        duties=duties,
+    )  # fmt: skip
     try:
         return Engine(opened, spark, chosen, checked, scheduler)
     except BaseException:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
@@ -12,9 +14,11 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError, said
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.lifecycle.draining import has_news
-from cq_engine.lifecycle.queries import Queries
 from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from cq_engine.lifecycle.queries import Queries
 
 __all__ = ["Scheduling"]
 
@@ -25,9 +29,15 @@ class Scheduling:
     """What an engine does with its scheduler; a base of `Engine`, which has the parts."""
 
     catalog: Catalog
-    queries: Queries
     delivery: Delivery
     scheduler: Scheduler
+    _queries: Queries | None = None
+    _making: threading.RLock
+
+    @property
+    def queries(self) -> Queries:
+        """What works on continuous queries; made when it is first asked for."""
+        raise NotImplementedError
 
     def _schedule_known(self, name: str) -> None:
         """One query whose schedule does not fit must not keep the warehouse from opening."""

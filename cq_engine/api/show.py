@@ -18,7 +18,7 @@ from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
 from cq_engine.schedule.entries import Waiting
 
-__all__ = ["describe", "functions", "show"]
+__all__ = ["describe", "functions", "processes", "show"]
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
@@ -60,6 +60,24 @@ def _failed(
         if failure is not None and status.state == "ACTIVE":
             at = status.position
             yield (owner, at, at, 0, 0, 0, "", 0.0, failure.failed, str(failure))
+
+
+def processes(catalog: Catalog) -> Result:
+    """SHOW PROCESSES: who has the warehouse open to write."""
+    now, holder, found = catalog.processes()
+    callbacks: dict[int, list[str]] = {}
+    for name, number in sorted(catalog.view.callbacks.items()):
+        callbacks.setdefault(number, []).append(name)
+    rows = [
+        (
+            each.holder.host, each.holder.pid, each.holder.since, each.number == catalog.number,
+            each.number == holder, each.transactions, each.held, ", ".join(callbacks.get(each.number, ())),
+            max(0, now - each.heartbeat) / 1_000_000,
+        )
+        for each in found
+    ]  # fmt: skip
+    names = ("host", "pid", "since", "this", "duties", "transactions", "reads_from", "callbacks", "silent")
+    return _rows(names, rows)
 
 
 def functions(rows: Sequence[Sequence[object]]) -> Result:

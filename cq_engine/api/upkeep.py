@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 from cq_engine.api.entry import entry
+from cq_engine.api.performing import Performing
 from cq_engine.catalog import apply
-from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.groups import owner
-from cq_engine.catalog.store import Catalog
-from cq_engine.context.services import Services
+from cq_engine.core.errors import LeaseError
 from cq_engine.core.options import parse_retention
 from cq_engine.launch.lazy_session import LazySession
-from cq_engine.lifecycle.queries import Queries
 from cq_engine.maintenance.compaction import Compactor
-from cq_engine.maintenance.maintenance import Maintenance
-from cq_engine.maintenance.retention import Vacuumed, vacuum
+from cq_engine.spark.sql import quote
+
+if TYPE_CHECKING:
+    from cq_engine.catalog.delta_lake import Publisher
+    from cq_engine.maintenance.retention import Vacuumed
 
 __all__ = ["Upkeep"]
 
 
-class Upkeep:
+class Upkeep(Performing):
     """What an engine does with the files of its warehouse; the base of `Engine`, which has the parts."""
 
-    catalog: Catalog
-    services: Services
     conf: dict[str, str]
     compactor: Compactor
-    maintenance: Maintenance
-    queries: Queries
-    publisher: Publisher | None
+    _publisher: Publisher | None = None
     _spark_session: LazySession
 
-    def check_writable(self) -> None:
-        raise NotImplementedError
+    @property
+    def publisher(self) -> Publisher:
+        """Made when it is first needed: commits do without what it imports."""
+        with self._making:
+            if self._publisher is None:
+                from cq_engine.catalog.delta_lake import Publisher
 
-    def _catch_up(self) -> None:
-        raise NotImplementedError
+                self._publisher = Publisher(self.catalog)
+            return self._publisher
 
     @entry
     def publish(self) -> None:
-        """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse."""
-        if self.publisher is not None:
+        """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse. Nothing
+        where another process has the duties, which publishes."""
+        if self.catalog.has_duties:
             self.publisher.publish()
+
+    def _settle_last(self) -> None:
+        """Before the duties are given back; another process that took them meanwhile does this."""
+        with suppress(LeaseError):
+            if self._queries is not None and self.catalog.has_duties:
+                self._queries.groups.settle()
+
+    def _publish_last(self) -> None:
+        """As `_settle_last`."""
+        with suppress(LeaseError):
+            self.publish()
 
     def prepare(self, *queries: str) -> None:
         """Has maintenance prepare the plans of queries that will be refreshed."""
@@ -66,6 +82,9 @@ class Upkeep:
     def compact(self, table: str) -> None:
         """Writes all of a table's snapshot files anew, with its changes, in their order (COMPACT TABLE)."""
         self.check_writable()
+        if not self.catalog.has_duties:
+            self.ask("execute", sql=f"COMPACT TABLE {quote(table)}", restricted=True)
+            return
         self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
         self.publish()
 
@@ -76,7 +95,7 @@ class Upkeep:
         Returns the names of the tables.
         """
         self.check_writable()
-        return self.maintenance.run()
+        return list(self.ask("maintain")["tables"])
 
     @entry
     def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed:
@@ -86,7 +105,14 @@ class Upkeep:
 
         Raises CatalogError for an unknown name, AnalysisError where `retain` is no length of time.
         """
+        from cq_engine.maintenance.retention import Vacuumed
+
         self.check_writable()
+        return Vacuumed(**self.ask("vacuum", name=name, retain=retain))
+
+    def _vacuum(self, name: str | None, retain: str | None) -> Vacuumed:
+        from cq_engine.maintenance.retention import vacuum
+
         length = None if retain is None else parse_retention(retain)
         self.queries.groups.settle(whole=True)
         self.publish()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import SparkSession
 
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
-from cq_engine.lifecycle.queries import Queries
-from cq_engine.maintenance.retention import Vacuumed
+from cq_engine.core.errors import TransactionError
 from cq_engine.query.result import Result
-from cq_engine.refresh.refresh import Refresh
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.transactions.transaction import Transaction
 
-__all__ = ["Warehouse"]
+if TYPE_CHECKING:
+    from cq_engine.lifecycle.queries import Queries
+    from cq_engine.maintenance.retention import Vacuumed
+    from cq_engine.refresh.refresh import Refresh
+
+__all__ = ["Warehouse", "no_transaction"]
 
 
 class Warehouse(Protocol):
@@ -25,11 +28,13 @@ class Warehouse(Protocol):
 
     catalog: Catalog
     conf: dict[str, str]
-    queries: Queries
     scheduler: Scheduler
     services: Services
     session: Transaction | None
     """The transaction between BEGIN and COMMIT."""
+
+    @property
+    def queries(self) -> Queries: ...
 
     @property
     def spark(self) -> SparkSession: ...
@@ -56,3 +61,10 @@ class Warehouse(Protocol):
     def follow_rows(self, query: str, from_version: int | None, snapshot: bool) -> Result: ...
 
     def overview(self) -> Overview: ...
+
+
+def no_transaction(engine: Warehouse, what: str) -> None:
+    """Raises where a statement cannot run because a transaction is open, or nothing may be written."""
+    engine.check_writable()
+    if engine.session is not None:
+        raise TransactionError(f"{what} cannot run inside a transaction", hint="COMMIT or ROLLBACK first")

@@ -4,6 +4,8 @@ A program that passes on SQL of others runs it with its own rights: Spark's SQL 
 and the environment. A restricted engine refuses all of that, twice. The query's tree names the culprit and its place
 before Spark sees the text. Spark's analysed plan decides: what names became there, in views, functions and subqueries,
 cannot be spelled in another way. It is asked for the text in brackets, where a command does not parse.
+
+What a restricted process asks of the one with the duties is restricted there (`asked_for`), too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from cq_engine.core.options import COPY_PATHS, RESTRICTED, option_value, parse_p
 from cq_engine.planner.tokens import scan
 from cq_engine.spark.sql import run_sql
 
-__all__ = ["Rights"]
+__all__ = ["Rights", "asked_for"]
 
 Place = Callable[[int], Location | None]
 """Where an offset of a text stands in what the user wrote."""
@@ -80,12 +84,31 @@ _GLOB = re.compile(r"[*?\[]")
 _HINT = "this engine runs statements of others; what needs more is for the program that opened the warehouse"
 
 
+_asked: ContextVar[bool] = ContextVar("restricted", default=False)
+"""Whether this thread does what a restricted process has asked for."""
+
+
+@contextmanager
+def asked_for(restricted: bool) -> Iterator[None]:
+    """A block that does what another process asks for, which may itself be restricted."""
+    before = _asked.set(restricted)
+    try:
+        yield
+    finally:
+        _asked.reset(before)
+
+
 @dataclass(frozen=True)
 class Rights:
-    """`restricted`: statements run no code and read neither files nor the environment. `copy_paths`: where COPY INTO reads."""
+    """`always`: the engine is restricted. `copy_paths`: where COPY INTO reads."""
 
-    restricted: bool = False
+    always: bool = False
     copy_paths: tuple[str, ...] = ()
+
+    @property
+    def restricted(self) -> bool:
+        """Whether statements run no code and read neither files nor the environment: nor those of who asks for them."""
+        return self.always or _asked.get()
 
     @classmethod
     def of(cls, conf: Mapping[str, str]) -> Rights:
@@ -95,7 +118,7 @@ class Rights:
 
     def prepare(self, spark: SparkSession) -> None:
         """Turns off that Spark puts variables of the environment, `${env:NAME}`, into texts."""
-        if self.restricted and spark.conf.get(_SUBSTITUTE, "true") != "false":
+        if self.always and spark.conf.get(_SUBSTITUTE, "true") != "false":
             spark.conf.set(_SUBSTITUTE, "false")
 
     # ------------------------------------------------------------ queries
@@ -116,11 +139,19 @@ class Rights:
         """Raises AnalysisError where the text of a SQL function, from its parameters on, calls what it may not."""
         if not self.restricted:
             return
+        self.check_stored(definition)
         tokens = scan(definition)
         for at, token in enumerate(tokens):
             if token.text.lower() in _REFUSED and _is_called(tokens, at):
                 name = token.text.lower()
                 raise _refused(f"function {name}", _REFUSED[name], place(token.start))
+
+    def check_stored(self, text: str) -> None:
+        """Raises AnalysisError where a definition, which other processes will run, can name variables of theirs."""
+        if self.restricted and "${" in text:
+            raise _refused(
+                "${ in a definition", "it would be a variable in the Spark session of another process", None
+            )
 
     def check_plan(self, spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> None:
         """Raises AnalysisError where the query, over `relations` as in `run_sql`, does what it may not. Spark's own errors

@@ -12,7 +12,7 @@
      ├── DestinationError     a delivery failed or a destination does not fit
      ├── StorageError         data files, Delta publishing, retention
      │    └── DiskError       the system refuses to read or write: no room, no permission, a device that fails
-     └── LeaseError           another process holds the warehouse
+     └── LeaseError           another process has the duties of the warehouse
 
 Each has three parts, as Materialize's style guide asks: `message` (what is wrong, with which object), `detail`
 (why) and `hint` (what to do), and where there is text a `location`.

@@ -24,10 +24,19 @@ class Limits:
     """Hidden row identities reserved at a time: one write to the catalog for so many rows."""
     inline_cache_bytes: int = 256 * _MIB
     """Decoded inline change rows that are kept in memory, with what Arrow needs beside the values."""
-    lease_seconds: float = 30.0
-    """Without a heartbeat for so long, a holder of the warehouse that cannot be asked is taken for dead."""
-    heartbeat_seconds: float = 5.0
+    lease_seconds: float = 15.0
+    """Without a heartbeat for so long, a process that cannot be asked is taken for dead."""
+    heartbeat_seconds: float = 3.0
     """Between two heartbeats; several of them fit into `lease_seconds`."""
+    follow_seconds: float = 0.05
+    """How often a process looks whether others have written: a statement does in any case. In one that only reads, who
+    follows a query looks."""
+    lock_seconds: float = 60.0
+    """How long a write waits for that of another process."""
+    statement_tries: int = 10
+    """How often a statement by itself is run that meets the commits of other transactions."""
+    commit_tries: int = 2
+    """How often a large commit is prepared beside others' commits, before it keeps them from committing."""
     flush_rows: int = 1_000_000
     """Inline change rows per file when they are flushed, so that a long run does not have to fit into memory."""
     checkpoint_commits: int = 50
@@ -119,8 +128,6 @@ class Limits:
     """Pause after a background refresh that failed because of the machine; it doubles with every failure in a row."""
     retry_most_seconds: float = 60.0
     """The longest such pause: a query is that late at most when the machine is well again, and a try costs a refresh."""
-    follow_seconds: float = 0.1
-    """So often those who follow a query look for what another process has refreshed; what this one has they are told."""
 
     # ------------------------------------------------------------ writing
 

@@ -35,9 +35,12 @@ class Registry:
         return apply.find_query(self.services.catalog.state, name)
 
     def set_status(self, query: ContinuousQuery, status: QueryStatus) -> None:
-        """Where the query stands and what state it is in."""
-        with self.services.catalog.write() as unit:
-            unit.set_status(query.name, status)
+        """What state the query is in; nothing where it stands elsewhere by now, or is gone."""
+        catalog = self.services.catalog
+        with catalog.write() as unit:
+            now = catalog.view.status(query.name)
+            if now is not None and now.position == status.position:
+                unit.set_status(query.name, status)
 
     @contextmanager
     def hold(self, names: Iterable[str]) -> Iterator[None]:
@@ -78,6 +81,10 @@ class Registry:
     def remember(self, query: ContinuousQuery, compiled: Compiled) -> None:
         """What `compiled` gives from now on."""
         self._compiled[query.id] = compiled
+
+    def forget_all(self) -> None:
+        """Takes all compiled definitions out of memory."""
+        self._compiled.clear()
 
     def forget(self, queries: Iterable[ContinuousQuery]) -> None:
         """Takes queries that are gone out of memory."""

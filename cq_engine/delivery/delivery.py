@@ -127,7 +127,7 @@ class Delivery:
         A destination's failure is recorded with its cursor and logged, and does not raise.
         """
         for ref in self._refs(query):
-            if self.at_rest(query, ref):
+            if self.at_rest(query, ref) or not self.serves(ref):
                 continue
             if ref.kind != "CALLBACK" or not self._background:
                 self._try(query, ref)
@@ -137,7 +137,7 @@ class Delivery:
     def wake(self, query: ContinuousQuery) -> None:
         """Serves in the background, at once, what waits and can be served."""
         for ref, _ in self.waiting(query):
-            if self._background and (ref.kind != "CALLBACK" or self.callbacks.get(ref.name) is not None):
+            if self._background and self.serves(ref) and not self._is_missing(ref):
                 self._clear_pause(_job(query, ref))
                 self._wake(query, ref)
 
@@ -175,23 +175,37 @@ class Delivery:
             self._sleep(pause)
         return True
 
-    def undelivered(self, queries: Iterable[ContinuousQuery]) -> list[Undelivered]:
+    def undelivered(
+        self, queries: Iterable[ContinuousQuery], *, elsewhere: bool = False
+    ) -> list[Undelivered]:
         """What `waiting` gives for all of these queries, with what it waits for."""
         catalog = self.services.catalog
         return [
             Undelivered(query.name, ref, 0 if cursor is None else cursor.version,
                         catalog.status(query.name).position, "" if cursor is None else cursor.error)
             for query in queries
-            for ref, cursor in self.waiting(query)
+            for ref, cursor in self.waiting(query, elsewhere=elsewhere)
         ]  # fmt: skip
 
-    def waiting(self, query: ContinuousQuery) -> list[tuple[DestinationRef, Cursor | None]]:
+    def serves(self, ref: DestinationRef) -> bool:
+        """Whether this process serves the destination: a callback where it is registered, a table with the duties."""
+        if ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is not None:
+            return True
+        catalog = self.services.catalog
+        elsewhere = ref.kind == "CALLBACK" and ref.name.lower() in catalog.view.callbacks
+        return catalog.has_duties and not elsewhere
+
+    def waiting(
+        self, query: ContinuousQuery, *, elsewhere: bool = False
+    ) -> list[tuple[DestinationRef, Cursor | None]]:
         """The destinations that have not received everything that the log holds up to the query's position, without those
-        that are paused."""
+        that are paused: those that this process serves, or those that others do."""
         catalog = self.services.catalog
         upto = catalog.status(query.name).position
         found = []
         for ref in self._refs(query):
+            if self.serves(ref) == elsewhere:
+                continue
             cursor = catalog.cursor(query.name, _cursor_name(ref))
             after = 0 if cursor is None else needed_from(cursor)
             rests = self._policy(ref).at_rest(cursor)
@@ -227,7 +241,11 @@ class Delivery:
     def kind_of(self, ref: DestinationRef) -> str:
         """TABLE, CALLBACK or MERGE for a reference of a DESTINATION clause; a bare name is what was declared, else a
         callback where one of that name is registered. Raises DestinationError for kinds that are not available."""
-        return kind_of(ref, self.callbacks, self.services.catalog.state.destinations).kind or "TABLE"
+        catalog, name = self.services.catalog, ref.name.lower()
+        declared = catalog.state.destinations
+        if ref.kind is None and name not in declared and name in catalog.view.callbacks:
+            return "CALLBACK"
+        return kind_of(ref, self.callbacks, declared).kind or "TABLE"
 
     def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
         """The destinations of a new query receive what its log will hold after `version`."""
@@ -333,9 +351,11 @@ class Delivery:
     def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
         """Writes into the cursor why the destination could not be served, once; not where the catalog cannot be written."""
         name = _cursor_name(ref)
-        cursor = self.services.catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
-        if cursor.error != message:
-            with suppress(Exception), self.services.catalog.write() as unit:
+        catalog = self.services.catalog
+        known = catalog.cursor(query.name, name)
+        if known is None or known.error != message:
+            with suppress(Exception), catalog.write(by_any=True) as unit:
+                cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
                 unit.set_cursor(replace(cursor, failures=cursor.failures + 1, error=message))
 
     # ------------------------------------------------------------ in the background

@@ -47,6 +47,12 @@ class Progress:
                 self._newest[log.id] = self._read(log, kept, position)
             return self._newest[log.id]
 
+    def forget_all(self) -> None:
+        """Reads the logs anew: another process has refreshed."""
+        with self._lock:
+            self._newest.clear()
+            self._settled.clear()
+
     def is_known(self, group: QueryGroup) -> bool:
         """Whether the log has been read."""
         return group.query.result.id in self._newest
@@ -105,7 +111,7 @@ class Progress:
         self._settled[log.id] = position
         newest = self.newest_of(group)
         moved = [
-            replace(cursor, version=position)
+            (replace(cursor, version=position), cursor)
             for query in delivering
             for cursor in catalog.cursors(query.name)
             if cursor.sequence == 0
@@ -115,5 +121,5 @@ class Progress:
         step = self.services.limits.settle_cursors
         for start in range(0, len(moved), step):  # commits come in between
             with catalog.write() as unit:
-                for cursor in moved[start : start + step]:
-                    unit.set_cursor(cursor)
+                for cursor, before in moved[start : start + step]:
+                    unit.set_cursor(cursor, after=before)

@@ -28,7 +28,7 @@ def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
             return redefine_as(queries, query, statement.query)
         if statement.action == "RESUME" and statement.start is not None:
             return restart(queries, query, statement.start)
-        with queries.registry.hold([query.name]), queries.services.catalog.lock:
+        with queries.registry.hold([query.name]), queries.services.catalog.exclusive():
             return _alter(queries, queries.find(statement.name), statement)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
+from cq_engine.catalog.schema import stale
 from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError
 from cq_engine.definition.analysis import define
@@ -73,7 +74,8 @@ def _create(
     """
     services, catalog = queries.services, queries.services.catalog
     with ExitStack() as held:
-        if catalog.newest_version == 0:  # the query may make commit 1, which nobody else must take
+        first = catalog.newest_version == 0
+        if first:  # the query may make commit 1, which nobody else must take
             held.enter_context(catalog.lock)
         before = catalog.state if known is None else without(catalog.state, known, why)
         state, query, compiled = define(services, before, statement)
@@ -88,6 +90,8 @@ def _create(
         start = prepare_start(services, query, compiled, version, snapshot)
         faults.point("create.computed")
         with catalog.lock, catalog.write(start.attempt) as unit:
+            if first and catalog.newest_version:
+                raise stale("the newest commit version")
             if version > catalog.newest_version:
                 unit.add_commit(version, commit_time(services))
             unit.set_state(state)

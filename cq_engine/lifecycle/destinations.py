@@ -92,7 +92,8 @@ def _put(state: CatalogState, declared: DeclaredDestination, version: int) -> Ca
 
 
 def _note(queries: Queries, declared: DeclaredDestination) -> str:
-    if declared.type == "CALLBACK" and queries.delivery.callbacks.get(declared.name) is None:
+    known = queries.services.catalog.view.callbacks
+    if declared.type == "CALLBACK" and declared.name.lower() not in known:
         return "; until its function is registered, deltas wait in the delta log"
     if declared.name.lower() in queries.services.catalog.state.tables:
         return f"; it appends to table {declared.name}"

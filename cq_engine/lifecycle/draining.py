@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import KINDS, ContinuousQuery
@@ -12,11 +13,15 @@ from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError, RefreshError
 from cq_engine.delivery.delivery import NAMED, refusal
 from cq_engine.grammar import OnCommit, OnDml
-from cq_engine.lifecycle.queries import Queries
 from cq_engine.refresh.frontier import frontier
 from cq_engine.schedule.scheduler import Scheduler
 
-__all__ = ["drain", "has_news"]
+if TYPE_CHECKING:
+    from cq_engine.lifecycle.queries import Queries
+
+__all__ = ["drain", "drain_callbacks", "has_news"]
+
+_LOOK_SECONDS = 0.02
 
 
 def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
@@ -40,6 +45,7 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
+        queries.services.catalog.follow(wait=1.0)
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not scheduler.drain(remaining):
             raise _restless(queries, scheduler, timeout)
@@ -58,6 +64,31 @@ def drain(queries: Queries, scheduler: Scheduler, timeout: float | None) -> None
             queries.refreshes.refresh(late[0].name)
         if not late and not queries.delivery.drain(active, deadline):
             raise _restless(queries, scheduler, timeout)
+
+
+def drain_callbacks(queries: Queries, timeout: float | None, *, here: bool) -> None:
+    """Returns when the callbacks of other processes, and `here` those of this one, have received what is refreshed.
+
+    Raises DestinationError where one of this process refuses, RefreshError where `timeout` (seconds) has passed, or, for
+    another process's without a time-out, `Limits.lease_seconds`.
+    """
+    services, delivery = queries.services, queries.delivery
+    deadline = None if timeout is None else time.monotonic() + timeout
+    chosen = [query for query in services.catalog.state.queries.values() if query.destinations]
+    if here and any(map(delivery.waiting, chosen)):
+        delivery.drain(chosen, deadline)
+    end = time.monotonic() + (services.limits.lease_seconds if timeout is None else timeout)
+    while left := delivery.undelivered(chosen, elsewhere=True):
+        left = [each for each in left if each.destination.kind == "CALLBACK"]
+        if not left:
+            return
+        if time.monotonic() > end:
+            names = ", ".join(each.name for each in left[:NAMED])
+            raise RefreshError(
+                f"not drained: {names}", detail="another process has registered the callback and is behind"
+            )
+        time.sleep(_LOOK_SECONDS)
+        services.catalog.follow()
 
 
 def _restless(queries: Queries, scheduler: Scheduler, timeout: float | None) -> CQError:

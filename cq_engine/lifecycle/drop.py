@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import without_empty
 from cq_engine.catalog.model import CatalogState
-from cq_engine.definition.registry import Registry
 from cq_engine.grammar import DropContinuousQuery, DropTable
+
+if TYPE_CHECKING:
+    from cq_engine.definition.registry import Registry
 
 __all__ = ["drop_query", "drop_table", "tidy"]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.schema import stale
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, RefreshError
@@ -93,6 +94,8 @@ def redefine(
     rows = difference(services, *sides, new.key, version)
     counts = keep_difference(services, start, new, rows, relation_at=position)
     with catalog.write(start.attempt) as unit:
+        if catalog.newest_version >= version:  # another process has committed meanwhile
+            raise stale("the newest commit version")
         unit.add_commit(version, commit_time(services))
         unit.set_state(state)
         start.write(unit)
@@ -141,6 +144,7 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         # destinations have had this version, and would not look at it again
         check_current(services, query)
         version = catalog.newest_version + 1
+    new_version = version > catalog.newest_version
     begun = prepare_start(services, again, compiled, version, snapshot)
     if query.relation is not None and version > before:
         table = query.relation.storage
@@ -149,7 +153,9 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         rows = difference(services, old, new, query.key, version)
         keep_difference(services, begun, again, rows, log=False, relation_at=before)
     with catalog.write(begun.attempt) as unit:
-        if version > catalog.newest_version:
+        if new_version and version <= catalog.newest_version:
+            raise stale("the newest commit version")
+        if new_version:
             unit.add_commit(version, commit_time(services))
         unit.set_state(apply.replace_query(state, again))
         begun.write(unit)

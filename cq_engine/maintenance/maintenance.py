@@ -15,7 +15,7 @@ from functools import partial
 
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
-from cq_engine.core.errors import CatalogError
+from cq_engine.core.errors import CatalogError, LeaseError
 from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.maintenance.retention import outlived
@@ -63,7 +63,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Has the thread look at once what is due; starts it where it does not run."""
-        if self._manual:
+        if self._manual or not self.services.catalog.has_duties:
             return
         with self._starting:
             if self._thread is None and not self._stopping:
@@ -79,6 +79,14 @@ class Maintenance:
         self._woken.set()
         if self._thread is not None and not self._preparing:
             self._thread.join()
+
+    def rest(self) -> None:
+        """Ends the thread after what it is doing; `start` starts it again."""
+        self.stop()
+        with self._starting:
+            self._thread = None
+            self._stopping = False
+            self._stopped.clear()
 
     @property
     def _manual(self) -> bool:
@@ -105,6 +113,8 @@ class Maintenance:
                 self._vacuumed = time.monotonic()
                 self.run(outlived(self.services, self._conf))
                 self._vacuum()
+            except LeaseError as error:  # the process that has the duties now does it
+                _log.info("%s", error.message)
             except Exception:  # noqa: BLE001 - the catalog could not be read; the next commit wakes this again
                 _log.exception("maintenance failed")
 
@@ -174,6 +184,8 @@ class Maintenance:
                 reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
                 continue
+            except LeaseError:
+                raise
             except Exception as error:  # noqa: BLE001 - nobody waits for this
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
@@ -201,6 +213,8 @@ class Maintenance:
                 position = catalog.status(query.name).position
             except CatalogError:  # dropped meanwhile
                 continue
+            except LeaseError:
+                raise
             for each in stored:
                 yield (
                     each,

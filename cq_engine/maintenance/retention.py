@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cq_engine.catalog.delta_files import delta_schema
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.graph import readers, table_readers
 from cq_engine.catalog.groups import members
@@ -185,6 +184,8 @@ def _retention_start(
 
 def _publishing_from(services: Services, table: VersionedTable) -> list[int]:
     """The version before the first change that is not published and is to be."""
+    from cq_engine.catalog.delta_files import delta_schema  # which commits do without
+
     if delta_schema(log_columns(table)) is None:
         return []
     view = services.catalog.view

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame
 from cq_engine.core.calls import one_call
 from cq_engine.core.errors import CQError
 from cq_engine.core.values import python_values
-from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_html, render_result
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.jobs import tag_jobs
 from cq_engine.spark.sql import JVM_ERRORS, translate_spark_error
@@ -110,8 +109,10 @@ class Result:
             table = self.to_arrow()
         return table.slice(0, limit), table.num_rows > limit
 
-    def show(self, limit: int = DEFAULT_LIMIT) -> None:
+    def show(self, limit: int = 20) -> None:
         """Prints the message, or up to `limit` rows as a table; wide cells are cut at a terminal only."""
+        from cq_engine.query.rendering import CELL_WIDTH, render_result
+
         print(render_result(self, limit, cell=CELL_WIDTH if sys.stdout.isatty() else 0))
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -128,6 +129,8 @@ class Result:
         return f"<Result: {count} row{'' if count == 1 else 's'} of ({names})>"
 
     def _repr_html_(self) -> str:
+        from cq_engine.query.rendering import render_html
+
         return render_html(self)
 
     @one_call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from cq_engine.catalog.overview import CatalogLike, Overview
@@ -35,6 +36,9 @@ class EngineLike(Protocol):
 
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query and every destination has the newest commit."""
+
+    def tell_of_duties(self, tell: Callable[[str], None]) -> None:
+        """Has `tell` told where the duties of the warehouse are."""
 
     def close(self) -> None:
         """Rolls back an open transaction and lets go of the warehouse."""

@@ -127,6 +127,11 @@ class Scheduler:
             self._schedules[name] = Schedule(when, folded, trigger, due, self.waiting(name))
             self._alarm.set(name, self._schedules[name])
 
+    def names(self) -> list[str]:
+        """The queries that are scheduled."""
+        with self._changed:
+            return list(self._schedules)
+
     def knows(self, name: str) -> bool:
         """Whether the query is scheduled."""
         with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
@@ -15,6 +16,8 @@ class ReadHolds:
 
     def __init__(self) -> None:
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._begun: dict[object, float] = {}
+        """When the statements began that run now."""
         self._lock = threading.Lock()
 
     def hold(self, holder: object, version: int) -> None:
@@ -35,6 +38,26 @@ class ReadHolds:
             yield
         finally:
             self.release(holder)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A statement: the files that it finds stay until it has ended."""
+        key = object()
+        with self._lock:
+            self._begun[key] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._begun[key]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def oldest(self) -> float:
+        """For how many seconds the oldest statement has run."""
+        with self._lock:
+            return time.monotonic() - min(self._begun.values()) if self._begun else 0.0
 
     def lowest(self, newest: int) -> int:
         """The lowest version that is held; `newest` where none is below it."""

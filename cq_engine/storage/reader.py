@@ -196,6 +196,12 @@ class Reader(ChangeReader):
         """True where `small_image` gives rows."""
         return self.small_image(table, version) is not None
 
+    def forget_all(self) -> None:
+        """Reads every table anew: another process may have added rows at versions that this one has in memory."""
+        with self._lock:
+            for kept in (self._residents, self._images, self._frames):
+                kept.clear()
+
     def forget(self, table: VersionedTable) -> None:
         """Reads the table anew: rows have been added at a version that it had already."""
         with self._lock:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.inline import kinds_of
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -93,12 +94,33 @@ def apply_all(
     ranks, times = rank_transactions(prepared)
     if not times:
         return Applied([], {})
-    with services.catalog.lock:
+    catalog = services.catalog
+    with catalog.lock:
+        catalog.follow()
+    large = sum(batch.rows.nbytes for batch in prepared) > services.limits.inline_bytes // 4
+    attempt = catalog.attempt("apply", by_any=True) if large else None  # is to be known before its files are
+    try:
+        return _apply(services, prepared, ranks, times, commit_time, attempt)
+    finally:
+        if attempt is not None:
+            attempt.abandon()  # which does nothing where it was used
+
+
+def _apply(
+    services: Services,
+    prepared: Sequence[Batch],
+    ranks: Any,
+    times: Any,
+    commit_time: str | datetime | None,
+    attempt: Attempt | None,
+) -> Applied:
+    catalog = services.catalog
+    with catalog.exclusive(by_any=True):
         first = services.catalog.newest_version + 1
         stamps = timestamps(services, times, commit_time)
         logs = [replay(services, batch, places, first) for batch, places in zip(prepared, ranks)]
         _check(services, prepared, logs, first)
-        return _write(services, prepared, logs, first, stamps)
+        return _write(services, prepared, logs, first, stamps, attempt)
 
 
 def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
@@ -126,6 +148,7 @@ def _write(
     logs: Sequence[Log],
     first: int,
     stamps: Sequence[datetime],
+    attempt: Attempt | None,
 ) -> Applied:
     catalog = services.catalog
     faults.point("commit.begin")
@@ -133,20 +156,14 @@ def _write(
         (batch.table, _change_rows(batch.table, log)) for batch, log in zip(batches, logs) if len(log.events)
     ]
     inline = services.limits.inline_bytes
-    attempt = catalog.attempt("apply") if any(rows.nbytes > inline for _, rows in parts) else None
-    try:
-        files = [
-            _stage(services, attempt, table, rows, first=first, stamps=stamps)
-            if attempt is not None and rows.nbytes > inline
-            else []
-            for table, rows in parts
-        ]
-    except BaseException:
-        if attempt is not None:
-            attempt.abandon()
-        raise
+    files = [
+        _stage(services, attempt, table, rows, first=first, stamps=stamps)
+        if attempt is not None and rows.nbytes > inline
+        else []
+        for table, rows in parts
+    ]
     faults.point("commit.staged")
-    with catalog.write(attempt) as unit:
+    with catalog.write(attempt if any(files) else None, by_any=True) as unit:
         for n, stamp in enumerate(stamps):
             unit.add_commit(first + n, stamp)
         for (table, rows), staged in zip(parts, files):

@@ -10,7 +10,14 @@ from datetime import datetime, timezone
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, DataFile, Table
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    CatalogState,
+    DataFile,
+    Table,
+)
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context import staging
 from cq_engine.context.services import Services
@@ -46,6 +53,8 @@ class _Write:
     rows: pa.Table | None = None
     files: list[DataFile] = field(default_factory=list)
     insert_only: bool = False
+    staged_before: bool = False
+    """Whether the files are those of the transaction's statements."""
 
     def add_to(self, unit: UnitOfWork, version: int) -> None:
         storage = self.table.storage
@@ -66,22 +75,65 @@ def commit(transaction: Workspace, commit_time: datetime | None, done: Callable[
     changes = _changes(transaction, nets, bulks)
     if not changes:
         return
-    with services.catalog.lock:
-        _check_definitions(transaction, changes)
-        _check_conflicts(transaction, changes)
-        version = services.catalog.newest_version + 1
-        timestamp = next_timestamp(services, commit_time)
-        check(services, services.catalog.state, changes)
-        writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
-        faults.point("commit.staged")
-        with interrupts.deferred():  # who is interrupted when it is durable knows that it is
-            with services.catalog.write(transaction.hand_over()) as unit:
-                unit.add_commit(version, timestamp)
-                for write in writes:
-                    write.add_to(unit, version)
-                faults.point("commit.before_catalog")
-            done(Committed(version, timestamp, {write.table.name: write.kinds for write in writes}))
-        faults.point("commit.after_catalog")
+    catalog = services.catalog
+    if _is_large(services, changes):
+        transaction.attempt()  # is to be known before its files are
+        for _ in range(services.limits.commit_tries):  # beside the commits of other processes
+            with catalog.lock:
+                catalog.follow()
+                prepared = _prepare(transaction, changes, commit_time)
+                with catalog.exclusive(by_any=True):
+                    if catalog.newest_version + 1 == prepared.version and catalog.state is prepared.state:
+                        _commit(transaction, prepared, done)
+                        return
+            for write in prepared.writes:
+                if not write.staged_before:
+                    staging.discard(services, write.files)
+    with catalog.exclusive(by_any=True):
+        _commit(transaction, _prepare(transaction, changes, commit_time), done)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A commit that was checked and is to be written, if `version` is the next one and nothing else is defined."""
+
+    version: int
+    timestamp: datetime
+    state: CatalogState
+    writes: list[_Write]
+
+
+def _is_large(services: Services, changes: Mapping[str, Change]) -> bool:
+    """Whether something of it goes into files, or is checked by Spark."""
+    nets = [change.net for change in changes.values()]
+    return any(net is None or net.nbytes > services.limits.inline_bytes for net in nets)
+
+
+def _prepare(
+    transaction: Workspace, changes: Mapping[str, Change], commit_time: datetime | None
+) -> _Prepared:
+    """Checks conflicts and constraints against everything that is committed, and writes the files."""
+    services = transaction.services
+    _check_definitions(transaction, changes)
+    _check_conflicts(transaction, changes)
+    version, state = services.catalog.newest_version + 1, services.catalog.state
+    timestamp = next_timestamp(services, commit_time)
+    check(services, state, changes)
+    writes = [_write(transaction, change, version, timestamp) for change in changes.values()]
+    faults.point("commit.staged")
+    return _Prepared(version, timestamp, state, writes)
+
+
+def _commit(transaction: Workspace, prepared: _Prepared, done: Callable[[Committed], None]) -> None:
+    version, writes = prepared.version, prepared.writes
+    with interrupts.deferred():  # who is interrupted when it is durable knows that it is
+        with transaction.services.catalog.write(transaction.hand_over(), by_any=True) as unit:
+            unit.add_commit(version, prepared.timestamp)
+            for write in writes:
+                write.add_to(unit, version)
+            faults.point("commit.before_catalog")
+        done(Committed(version, prepared.timestamp, {write.table.name: write.kinds for write in writes}))
+    faults.point("commit.after_catalog")
 
 
 def next_timestamp(services: Services, commit_time: datetime | None) -> datetime:
@@ -138,6 +190,14 @@ def _check_conflicts(transaction: Workspace, changes: Mapping[str, Change]) -> N
     newest = catalog.newest_version
     if newest == transaction.snapshot:
         return
+    for name in {*transaction.read, *changes}:
+        table = transaction.state.tables[name.lower()]
+        if catalog.floor(table.storage.id) > transaction.snapshot:
+            raise ConflictError(
+                f"what table {name} held when this transaction began is no longer kept",
+                detail=f"it began at version {transaction.snapshot}, and its process was silent for too long",
+                hint="retry the transaction",
+            )
     for name in sorted(transaction.read):
         table = transaction.state.tables[name.lower()]
         if catalog.changes(table.storage.id, transaction.snapshot + 1, newest):
@@ -183,7 +243,9 @@ def _write(transaction: Workspace, change: Change, version: int, timestamp: date
     if not isinstance(pending, BulkPending):
         raise TypeError("a change on the driver has its net")
     if not pending.signed:
-        return _Write(table, frozenset({"INSERT"}), files=list(pending.plain), insert_only=True)
+        return _Write(
+            table, frozenset({"INSERT"}), files=list(pending.plain), insert_only=True, staged_before=True
+        )
     rows = bulk.change_rows(table, bulk.sign(services.reader, pending), version, timestamp)
     files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
     stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()

@@ -50,6 +50,7 @@ class Transaction(Workspace):
 
     def __init__(self, services: Services) -> None:
         with services.catalog.lock:
+            services.catalog.follow()
             super().__init__(services, services.catalog.newest_version, services.limits.pending_rows)
             services.read_holds.hold(self, self.snapshot)
         self.commit_version: int | None = None

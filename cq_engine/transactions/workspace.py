@@ -72,13 +72,13 @@ class Workspace:
     def attempt(self) -> Attempt:
         """The attempt whose files the commit will own."""
         if self._attempt is None:
-            self._attempt = self.services.catalog.attempt("transaction")
+            self._attempt = self.services.catalog.attempt("transaction", by_any=True)
         return self._attempt
 
     def scratch(self) -> Attempt:
         """The attempt of files that end with the transaction."""
         if self._scratch is None:
-            self._scratch = self.services.catalog.attempt("staging")
+            self._scratch = self.services.catalog.attempt("staging", by_any=True)
         return self._scratch
 
     def hand_over(self) -> Attempt | None:

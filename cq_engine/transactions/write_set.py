@@ -41,6 +41,11 @@ class Net:
         return self.inserted.num_rows + self.deleted.num_rows + self.old.num_rows  # type: ignore[no-any-return]
 
     @property
+    def nbytes(self) -> int:
+        """About the bytes of its change rows."""
+        return sum(rows.nbytes for rows in (self.inserted, self.deleted, self.old, self.new))
+
+    @property
     def kinds(self) -> frozenset[str]:
         """Which of INSERT, DELETE, UPDATE occur."""
         sizes = {"INSERT": self.inserted, "DELETE": self.deleted, "UPDATE": self.old}

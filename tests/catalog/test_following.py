@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
@@ -65,6 +68,24 @@ def test_who_is_far_behind_reads_everything_again(
     check_memory(reader)
     sample.commit(catalog, [99])
     assert reader.newest_version == 41
+
+
+def test_news_come_within_a_tenth_of_a_second(catalog: Catalog, open_catalog: Open, sample: Any) -> None:
+    """Told by PostgreSQL, looked for in SQLite."""
+    other = open_catalog(duties=False)
+    assert other.watch is not None
+    heard = threading.Event()
+    other.watch.listener = lambda _news: heard.set()
+    seconds = []
+    for key in range(20):
+        heard.clear()
+        sample.commit(catalog, [key])
+        begun = time.monotonic()
+        assert heard.wait(10)
+        seconds.append(time.monotonic() - begun)
+    assert other.known_version == catalog.newest_version
+    assert median(seconds) < 0.1
+    other.watch.listener = None
 
 
 def test_rows_that_are_flushed_meanwhile_are_asked_for_again(

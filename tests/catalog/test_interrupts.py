@@ -416,7 +416,7 @@ def test_memory_that_cannot_be_read_again_is_not_trusted(
 
     with monkeypatch.context() as patch:
         patch.setattr(View, "apply", fail)
-        patch.setattr(Catalog, "_load", fail)
+        patch.setattr(Catalog, "_catch_up", fail)
         sample.commit(catalog, [1])  # it is durable, and says so
         with pytest.raises(StorageError, match="away"):
             assert catalog.newest_version

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from cq_engine.catalog import garbage, schema
+from cq_engine.catalog import garbage, lease, schema
+from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.database import Database
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.lease import Holder
-from cq_engine.catalog.model import Table
+from cq_engine.catalog.model import DataFile, Table
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
-from cq_engine.core.errors import LeaseError
+from cq_engine.core.errors import ConflictError, LeaseError, StorageError
 from cq_engine.core.limits import Limits
 
 Open = Callable[..., Catalog]
@@ -44,7 +47,7 @@ def test_a_second_process_is_told_who_holds_it(open_catalog: Open, run_python: R
         open_catalog()
     text = str(caught.value)
     assert f"process {holder.pid} on {os.uname().nodename}, since 2" in text
-    assert "read_only=True" in text
+    assert "duties=False" in text
     assert open_catalog(read_only=True).newest_version == 0
 
 
@@ -97,7 +100,7 @@ def test_a_pid_that_is_another_process_now_is_dead(open_catalog: Open) -> None:
     assert not replace(mine, start="long ago", machine="elsewhere").is_dead()
     recycled = json.dumps(asdict(replace(mine, start="long ago")))
     with catalog._database.writing() as connection:
-        connection.execute(schema.lease.update().values(holder=recycled))
+        connection.execute(schema.processes.update().values(holder=recycled))
     assert open_catalog().newest_version == 0
 
 
@@ -135,13 +138,13 @@ def test_a_quiet_holder_keeps_giving_signs_of_life(open_catalog: Open) -> None:
 
     def heartbeat() -> int:
         with catalog._database.reading() as connection:
-            return int(connection.execute(schema.lease.select()).one().heartbeat)
+            return int(connection.execute(schema.processes.select()).one().heartbeat)
 
     before = heartbeat()
     for _ in range(100):
         if heartbeat() > before:
             return
-        catalog._lease._stop.wait(0.05)  # type: ignore[union-attr]
+        time.sleep(0.05)
     pytest.fail("no heartbeat within 5 s")
 
 
@@ -185,21 +188,6 @@ class TestFenced:
             actions[upkeep]()
         assert self._files(warehouse) == before
 
-    def test_an_attempt_that_is_given_up(
-        self, catalog: Catalog, open_catalog: Open, sample: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        attempt = catalog.attempt("copy")
-        path = f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet"
-        write_parquet(sample.plain([2]), path, catalog.warehouse, ["k"])
-        with monkeypatch.context() as patch:
-            patch.setattr(Catalog, "recover", lambda _: None)
-            successor = open_catalog(limits=IMPATIENT)
-        with pytest.raises(LeaseError):
-            attempt.abandon()
-        assert Path(path).exists()
-        successor.recover()
-        assert not Path(path).exists()
-
     def test_what_was_decided_before_harms_nobody(
         self, both: tuple[Catalog, Catalog], sample: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -226,13 +214,159 @@ class TestFenced:
             return REMOVE(warehouse, paths)
 
         monkeypatch.setattr(garbage, "remove", meanwhile)
-        with pytest.raises(LeaseError):
-            fenced.sweep()
+        fenced.sweep()
         assert theirs[0].exists()
         fenced.close()
 
     def _files(self, warehouse: Path) -> list[tuple[Path, int]]:
         return sorted((p, p.stat().st_mtime_ns) for p in warehouse.rglob("*") if "catalog.db" not in p.name)
+
+
+class TestAttempts:
+    """What a process is writing is given up when it is dead, not when it is slow."""
+
+    @pytest.fixture
+    def other(self, catalog: Catalog, open_catalog: Open, sample: Any) -> Catalog:
+        """Another process, which has the duties and takes who is silent for dead; the first one is, from now on."""
+        sample.commit(catalog, [1])
+        return open_catalog(limits=IMPATIENT)
+
+    def begin(self, catalog: Catalog, sample: Any) -> tuple[Attempt, Path]:
+        attempt = catalog.attempt("copy", by_any=True)
+        path = Path(attempt.directory(sample.orders, "snapshot"), "part-0.parquet")
+        write_parquet(sample.plain([2]), str(path), catalog.warehouse, ["k"])
+        return attempt, path
+
+    def clean(self, catalog: Catalog) -> None:
+        catalog.beat()
+        catalog.recover()
+        catalog.sweep()
+
+    def move_away(self, catalog: Catalog) -> None:
+        """Nobody on this machine knows any more whether the process is alive."""
+        elsewhere = json.dumps(asdict(replace(Holder.this_process(None), machine="elsewhere")))
+        mine = schema.processes.update().where(schema.processes.c.id == catalog.number)
+        with catalog._database.writing() as connection:
+            connection.execute(mine.values(holder=elsewhere))
+
+    def test_of_a_process_that_is_suspended(self, catalog: Catalog, other: Catalog, sample: Any) -> None:
+        attempt, path = self.begin(catalog, sample)
+        self.clean(other)
+        assert path.exists()
+        file = DataFile(f"{path.relative_to(catalog.warehouse)}", 1, path.stat().st_size)
+        with catalog.write(attempt, by_any=True) as unit:
+            unit.add_commit(2, sample.when(2))
+            unit.add_change_files(sample.orders, 2, 2, [file], frozenset({"INSERT"}), insert_only=True)
+        self.clean(other)
+        assert path.exists()
+        assert other.newest_version == 2
+
+    def test_of_a_process_elsewhere_that_is_silent(
+        self, catalog: Catalog, other: Catalog, sample: Any
+    ) -> None:
+        attempt, path = self.begin(catalog, sample)
+        self.move_away(catalog)
+        other.beat()
+        assert not path.exists()
+        with pytest.raises(ConflictError, match="attempt"), catalog.write(attempt, by_any=True) as unit:
+            unit.add_commit(2, sample.when(2))
+
+    def test_of_a_process_that_goes_on_after_it_was_taken_for_dead(
+        self, catalog: Catalog, other: Catalog, sample: Any
+    ) -> None:
+        number = catalog.number
+        self.move_away(catalog)
+        other.beat()
+        _, path = self.begin(catalog, sample)
+        assert catalog.number > number
+        self.clean(other)
+        assert path.exists()
+
+    def test_nobody_is_buried_by_who_was_late(
+        self, catalog: Catalog, open_catalog: Open, sample: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The machine of all of them was asleep."""
+        holder = open_catalog(duties=None, limits=Limits(lease_seconds=5.0))
+        catalog.give_duties()
+        assert holder.take_duties() is None
+        _, path = self.begin(catalog, sample)
+        self.move_away(catalog)
+        now = Database.now
+        monkeypatch.setattr(Database, "now", lambda *arguments: now(*arguments) + 3_600_000_000)
+        holder.beat()
+        assert path.exists()
+        holder.beat()
+        assert not path.exists(), "it has not given a sign of life since"
+
+
+def test_dropped_tables_stay_as_long_as_another_process_may_read_them(
+    catalog: Catalog, open_catalog: Open, sample: Any
+) -> None:
+    sample.commit(catalog, [1])
+    flush(catalog)
+    reader = open_catalog(duties=False)
+    begun = time.monotonic()
+    reader.reads = lambda: (reader.known_version, 0, time.monotonic() - begun)
+    reader.beat()
+    files = set(Path(catalog.warehouse).rglob("*.parquet"))
+    with catalog.write() as unit:
+        unit.set_state(replace(catalog.state, tables={}, queries={}))
+    catalog.sweep()
+    assert files == set(Path(catalog.warehouse).rglob("*.parquet"))
+    begun = time.monotonic()
+    reader.beat()
+    catalog.sweep()
+    assert not set(Path(catalog.warehouse).rglob("*.parquet"))
+
+
+def test_a_long_write_transaction_goes_on_as_long_as_its_process_is_alive(
+    catalog: Catalog, open_catalog: Open, sample: Any
+) -> None:
+    """PostgreSQL ends one whose process is silent; nobody takes the duties meanwhile."""
+    limits = Limits(lease_seconds=1.0, heartbeat_seconds=0.2)
+    other = open_catalog(duties=None, limits=limits)
+    catalog.give_duties()
+    assert other.take_duties() is None
+    waiting = open_catalog(duties=None, limits=limits)
+    with other.exclusive():
+        time.sleep(4.5)
+        with other.write() as unit:
+            unit.add_commit(1, sample.when(1))
+    time.sleep(0.5)
+    assert [other.has_duties, waiting.has_duties] == [True, False]
+    assert other.newest_version == 1
+
+
+def test_duties_that_could_not_be_given_back_are_taken_again(
+    open_catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("the database is away")
+
+    catalog = open_catalog(duties=None)
+    before = catalog.epoch
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "release", fail)
+        with pytest.raises(StorageError):
+            catalog.give_duties()
+    catalog.beat()
+    assert catalog.epoch > before
+
+
+def test_row_ids_of_a_transaction_that_fails_are_not_kept(
+    catalog: Catalog, open_catalog: Open, sample: Any
+) -> None:
+    other = open_catalog(duties=False)
+
+    def fail() -> None:
+        with catalog.exclusive():
+            catalog.reserve_row_ids(sample.orders.id, 3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    theirs = range(other.reserve_row_ids(sample.orders.id, 3), other._row_ids[sample.orders.id][1])
+    assert catalog.reserve_row_ids(sample.orders.id, 3) not in theirs
 
 
 def _url(catalog: Catalog) -> str:

@@ -52,7 +52,7 @@ def test_no_error_shows_a_secret(url: str, spelled: str, tmp_path: Path) -> None
 )
 def test_the_engine_does_not_know_it_either(url: str) -> None:
     address = parse(url.replace("{}", SPELLED[0]))
-    database = cq_engine.catalog.schema.Database(address, read_only=False)
+    database = cq_engine.catalog.database.Database(address, read_only=False)
     assert SECRET in address.secrets.values()
     for text in (repr(database.engine), database.shown, repr(address), str(address.url)):
         assert not any(each in text for each in (SECRET, *SPELLED)), text
@@ -83,7 +83,7 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(cq_engine.catalog.schema.sa, "create_engine", missing)
     with pytest.raises(CatalogError, match="psycopg") as caught:
-        cq_engine.catalog.schema.Database(parse("postgresql://host/db"), read_only=False)
+        cq_engine.catalog.database.Database(parse("postgresql://host/db"), read_only=False)
     assert "pip install 'cq-engine[postgres]'" in caught.value.hint
 
 

@@ -190,6 +190,39 @@ def test_other_ways_out(engine: cq_engine.Engine) -> None:
     assert not Path("/tmp/cq-rights").exists()
 
 
+def test_what_another_process_does_for_it(
+    engine: cq_engine.Engine, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The process with the duties runs queries of a restricted one, and has more rights than that."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.variable.substitute", "true")
+    conf = {"restricted": "on"}
+    with (
+        cq_engine.connect(tmp_path / "w", spark=session, scheduler=False) as holder,
+        cq_engine.connect(tmp_path / "w", spark=spark.newSession(), scheduler=False, conf=conf) as other,
+    ):
+        holder.execute("CREATE TABLE t (k INT PRIMARY KEY, s STRING)")
+        assert [holder.catalog.has_duties, other.catalog.has_duties] == [True, False]
+        create = "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT k, {} AS x FROM t"
+        for call in SPELLINGS:
+            error = refusal(other, create.format(call))
+            assert isinstance(error, AnalysisError), (call, error)
+            assert "is switched off (restricted = on)" in error.message, (call, error)
+            assert error.location is not None, call
+        assert "switched off" in str(refusal(other, create.format("'${env:HOME}'")))
+        assert "switched off" in str(refusal(other, "CREATE FUNCTION f() RETURN '${env:HOME}'"))
+        other.execute(create.format("upper(s)"))
+        assert "switched off" in str(
+            refusal(other, f"ALTER CONTINUOUS QUERY q AS SELECT k, {SPELLINGS[0]} AS x FROM t")
+        )
+        assert holder.describe("q").position == other.describe("q").position
+        holder.execute("INSERT INTO t VALUES (1, 'a')")
+        assert other.refresh("q").inserted == 1
+        other.execute("DROP CONTINUOUS QUERY q")
+        assert refusal(holder, create.format("'${env:HOME}'")) is None, "only who is restricted is"
+    assert not engine.services.rights.check_plan(spark, "SELECT 1", {})
+
+
 def test_what_spark_would_read(engine: cq_engine.Engine, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1\n")
     spark, rights = engine.spark, engine.services.rights
@@ -303,5 +336,5 @@ def test_copy(engine: cq_engine.Engine, tmp_path: Path) -> None:
     assert "switched off" in error.message
     assert engine.execute("SELECT count(*) FROM t WHERE k > 10").fetchall() == [(1,)]
     with pytest.raises(AnalysisError, match="COPY INTO is switched off"):
-        Rights(restricted=True).copy_path(f"{inside}/deep")
+        Rights(always=True).copy_path(f"{inside}/deep")
     assert Rights().copy_path("any/path") == "any/path"

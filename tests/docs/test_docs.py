@@ -137,6 +137,7 @@ def test_every_variant_of_a_statement_is_shown() -> None:
         "CONTINUOUS QUERIES",
         "DESTINATIONS",
         "FUNCTIONS",
+        "PROCESSES",
         "REFRESHES",
     }
     assert {s.action for s in shown if isinstance(s, AlterContinuousQuery)} == {

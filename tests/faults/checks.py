@@ -23,7 +23,6 @@ class Checks:
     warehouse: Path
     calls: Path
     _logs: dict[Path, set[str]]
-    _left: set[str]
 
     def check(self) -> None:
         """The warehouse, opened again, is what the model says."""
@@ -113,7 +112,7 @@ class Checks:
         there = {p.relative_to(self.warehouse).as_posix() for p in self.warehouse.rglob("*.parquet*")}
         there = {p for p in there if "_delta_log" not in p and "/inserts-" not in p}
         assert named - there == set(), f"files are missing: {named - there}"
-        return there - named - self._published() - self._left
+        return there - named - self._published()
 
     def _published(self) -> set[str]:
         """What a Delta table has been told of, relative to the warehouse: its history stays when the engine's goes."""

@@ -35,7 +35,10 @@ _WRITES = (
 )  # fmt: skip
 """Where the system is about to write, so that a full disk is noticed."""
 _LAST = ("commit.after_catalog", "compact.after_catalog")
-_INSIDE = ("catalog.before_commit", "open.migrating")
+_INSIDE = (
+    "catalog.before_commit", "commit.before_catalog", "refresh.before_catalog", "deliver.before_cursor",
+    "open.migrating",
+)  # fmt: skip
 _APART = ("cache.write", "archive.written", "open.migrated")
 
 

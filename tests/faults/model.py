@@ -111,6 +111,7 @@ class Steps:
     def _resolve(self, pending: list[Step], must: list[Step]) -> list[Step]:
         """Which of the steps are there: each whole, or nothing of it. Everything new is one of them."""
         catalog, model = self.engine.catalog, self.model
+        catalog.follow()
         known = model.newest
         found: dict[int, dict[str, list[tuple[str, Row]]]] = defaultdict(dict)
         for name in ("account", "entry", "totals_log"):

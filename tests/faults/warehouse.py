@@ -8,6 +8,7 @@ becomes durable is the engine's own: files, transactions, the delta log, cursors
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -208,11 +209,13 @@ def all_rows(catalog: Catalog, table: VersionedTable) -> list[Row]:
 # ---------------------------------------------------------------- opening
 
 
-def open_engine(warehouse: Path, calls: Path, url: str | None, limits: Limits = LIMITS) -> Engine:
+def open_engine(
+    warehouse: Path, calls: Path, url: str | None, limits: Limits = LIMITS, *, duties: bool | None = None
+) -> Engine:
     """The warehouse, with the callback, which writes what it gets to `calls`, and with `Totals` in Spark's place."""
     engine = cq_engine.connect(
         warehouse, catalog=url, spark=NoSpark(), scheduler=False, limits=limits,  # type: ignore[arg-type]
-        conf={"maintenance": "manual"},
+        conf={"maintenance": "manual"}, duties=duties,
     )  # fmt: skip
     if "totals" not in engine.catalog.state.queries:
         _define(engine)
@@ -224,7 +227,7 @@ def open_engine(warehouse: Path, calls: Path, url: str | None, limits: Limits = 
     def _note(batch: DeltaBatch) -> None:
         deltas = [(d.commit_version, d.marker, d.sequence, d.new, d.old) for d in batch]
         with calls.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"deltas": deltas, "last": batch.last}) + "\n")
+            file.write(json.dumps({"deltas": deltas, "last": batch.last, "by": os.getpid()}) + "\n")
 
     return engine
 
@@ -409,11 +412,21 @@ def beside(engine: Engine, step: Step) -> Callable[[], None]:
 
 
 def make_older(catalog: Catalog, version: int) -> None:
-    """Takes from the catalog what a schema of an earlier version did not have."""
+    """Takes from the catalog what a schema of an earlier version did not have, and gives it what that had."""
     with catalog._database.writing() as connection:
         if version == 1:
             schema.doomed.drop(connection)
         schema.directories.drop(connection)
-        schema.journal.drop(connection, checkfirst=True)
+        connection.execute(schema.processes.delete())  # it stays, so that its numbers are not given again
+        for table in (schema.journal, schema.callbacks, schema.requests):
+            table.drop(connection, checkfirst=True)
+        for change in (
+            "cq_attempts DROP COLUMN process",
+            "cq_lease DROP COLUMN process",
+            "cq_lease ADD COLUMN holder TEXT NOT NULL DEFAULT ''",
+            "cq_lease ADD COLUMN heartbeat BIGINT NOT NULL DEFAULT 0",
+            "cq_lease ADD COLUMN generation BIGINT NOT NULL DEFAULT 7",
+        ):
+            connection.exec_driver_sql(f"ALTER TABLE {change}")
         known = schema.meta.c.key
         connection.execute(schema.meta.update().where(known == "schema_version").values(value=str(version)))

@@ -200,7 +200,8 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.Query: some.builds(st.Query, query),
     st.Show: some.one_of(
         some.builds(
-            st.Show, some.sampled_from(["TABLES", "CONTINUOUS QUERIES", "DESTINATIONS", "FUNCTIONS"])
+            st.Show,
+            some.sampled_from(["TABLES", "CONTINUOUS QUERIES", "DESTINATIONS", "FUNCTIONS", "PROCESSES"]),
         ),
         some.builds(st.Show, some.just("REFRESHES"), some.none() | name),
     ),

@@ -262,6 +262,7 @@ CASES: list[tuple[str, st.Statement]] = [
     ("ROLLBACK TRANSACTION", st.Rollback()),
     ("SHOW TABLES", st.Show("TABLES")),
     ("SHOW FUNCTIONS", st.Show("FUNCTIONS")),
+    ("SHOW PROCESSES", st.Show("PROCESSES")),
     ("SHOW CONTINUOUS QUERIES", st.Show("CONTINUOUS QUERIES")),
     ("SHOW DESTINATIONS", st.Show("DESTINATIONS")),
     ("SHOW REFRESHES", st.Show("REFRESHES")),

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -161,6 +162,9 @@ class FakeEngine:
 
     def drain(self, timeout: float | None = None) -> None:
         self.drained += 1
+
+    def tell_of_duties(self, tell: Callable[[str], None]) -> None:
+        """They are here."""
 
     def close(self) -> None:
         self.closed = True
