@@ -204,3 +204,12 @@ def test_soak(run: Run, tmp_path: Path) -> None:
     assert all(f["python_mib"] > 50 and f["jvm_mib"] > 50 and f["files"] > 0 for f in samples)
     assert {f["name"] for f in series} >= {"commit_seconds", "drain_seconds", "jvm_mib", "catalog_rows"}
     assert plot.exists() == (importlib.util.find_spec("matplotlib") is not None)
+
+
+def test_writers(run: Run) -> None:
+    figures = run("writers", "--processes", "2", "--seconds", "1")
+    assert [figure["figure"] for figure in figures] == ["disjoint", "contended"]
+    for figure in figures:
+        assert figure["commits_per_second"] > 0
+        assert figure["tries_per_commit"] >= 1
+        assert figure["median_ms"] <= figure["p99_ms"]
