@@ -27,6 +27,7 @@ class Progress:
     def __init__(self, services: Services) -> None:
         self.services = services
         self._newest: dict[int, dict[int, int]] = {}
+        self._read_to: dict[int, int] = {}
         self._settled: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -35,22 +36,25 @@ class Progress:
         group = self.services.catalog.state.groups.get(query.group or "")
         if group is None or query.result.part is None:
             return 0
-        return self.newest_of(group).get(query.result.part, 0)
+        return self.newest_of(group).get(query.result.part, query.created_version)  # a snapshot's deltas
 
     def newest_of(self, group: QueryGroup) -> dict[int, int]:
         """The members with deltas, by id, with their newest versions."""
-        log = group.query.result
+        catalog, log = self.services.catalog, group.query.result
         with self._lock:
-            if log.id not in self._newest:
-                kept = self.services.catalog.floor(log.id)
-                position = self.services.catalog.status(group.name).position
-                self._newest[log.id] = self._read(log, kept, position)
+            position = catalog.status(group.name).position
+            since = max(self._read_to.get(log.id, 0), catalog.floor(log.id))
+            if log.id not in self._newest or since < position:  # another process may have refreshed
+                found = self._read(log, since, position)
+                self._newest.setdefault(log.id, {}).update(found)
+                self._read_to[log.id] = position
             return self._newest[log.id]
 
     def forget_all(self) -> None:
         """Reads the logs anew: another process has refreshed."""
         with self._lock:
             self._newest.clear()
+            self._read_to.clear()
             self._settled.clear()
 
     def is_known(self, group: QueryGroup) -> bool:
@@ -66,6 +70,7 @@ class Progress:
         with self._lock:  # whoever reads the log now has begun before this refresh, or sees it
             if log.id in self._newest:
                 self._newest[log.id].update(newest)
+                self._read_to[log.id] = max(self._read_to.get(log.id, 0), b)
         return newest
 
     def note_snapshot(self, query: ContinuousQuery, version: int) -> None:

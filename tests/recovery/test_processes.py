@@ -95,6 +95,29 @@ def test_callbacks_run_where_they_are_registered(two: tuple[Engine, Engine]) -> 
         first.callback("alerts")(print)
 
 
+def test_callbacks_of_queries_that_are_refreshed_as_one_by_another_process(
+    two: tuple[Engine, Engine],
+) -> None:
+    first, second = two
+    got: list[tuple[object, ...]] = []
+    second.callback("alerts")(lambda batch: got.extend(delta.new for delta in batch if delta.new is not None))
+    first.execute("INSERT INTO t VALUES (1, 6)")
+    for name, least, start in (("m", 5, ""), ("n", 7, "START FROM SNAPSHOT")):
+        first.execute("INSERT INTO t VALUES (8, 8)" if start else "INSERT INTO t VALUES (2, 7)")
+        second.execute(
+            f"CREATE CONTINUOUS QUERY {name} DESTINATION alerts {start} WITH (query_group = 'on') "
+            f"AS SELECT id, v FROM t WHERE v > {least}"
+        )
+        second.drain(timeout=60)
+    assert got == [(8, 8), (8, 8)]
+    for number in (11, 12):
+        first.execute(f"INSERT INTO t VALUES ({number}, {number})")
+        first.refresh("m")
+        second.drain(timeout=60)
+        assert got[-2:] == [(number, number)] * 2
+    assert len(got) == 6
+
+
 def test_callbacks_in_the_background_of_another_process(two: tuple[Engine, Engine], connect: Connect) -> None:
     first, _ = two
     third = connect(limits=QUICK)
