@@ -1,8 +1,8 @@
 """Following a continuous query: its deltas as they come, read from the delta log.
 
 A follower is a place in the log and nothing else: what it has not read yet is not held for it, so a slow one costs
-nobody anything. It is told when its query has moved on (`catalog.watchers`); where another process refreshes the query,
-it looks (`Limits.follow_seconds`).
+nobody anything. It is told when its query has moved on (`catalog.watchers`), here or in another process, which this one
+follows; in one that only reads, it looks (`Limits.follow_seconds`).
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ class Follower:
         """A piece that is there, and the place behind it."""
         pieces, self._pieces = self._pieces, None  # one that is interrupted is begun again from the place
         pieces = self._available() if pieces is None else pieces
-        piece = next(pieces, None)
+        with self.services.read_holds.reading():
+            piece = next(pieces, None)
         if piece is None or not self._is_current(piece.query):
             return None
         end = piece.end

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.api import statements
 from cq_engine.api.entry import entry
-from cq_engine.api.following import Following
+from cq_engine.api.following import PATIENCE, Following
 from cq_engine.api.handles import QueryDescription, TransactionHandle, can_run_again, run_again
 from cq_engine.api.locating import locate_errors
 from cq_engine.api.registering import Registering
@@ -46,9 +46,6 @@ from cq_engine.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from cq_engine.lifecycle.queries import Queries
-
-_PATIENCE = 1.0
-"""Seconds that a statement waits for a commit of this process, to see what others have committed meanwhile."""
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 
@@ -165,7 +162,7 @@ class Engine(Registering, Following):
             self._plain("run the statement"),
             self.services.read_holds.reading(),
         ):
-            self.catalog.follow(wait=_PATIENCE)
+            self.catalog.follow(wait=PATIENCE)
             alone = self.session is None
             tries = self.services.limits.statement_tries if alone else 1
             return place_errors(retried(lambda: self._run(statement, sql), tries), place)
@@ -263,7 +260,7 @@ class Engine(Registering, Following):
     ) -> Iterator[Delta]:
         """The delta log of a query in commit order, of the versions (after_version, to_version]; by default all that is
         kept. Raises StorageError where `after_version` lies below that."""
-        self.catalog.follow(wait=_PATIENCE)
+        self.catalog.follow(wait=PATIENCE)
         found = self.queries.find(query)
         after = self.catalog.floor(found.result.id) if after_version is None else after_version
         upto = self.catalog.status(found.name).position if to_version is None else to_version

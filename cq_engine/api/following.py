@@ -17,7 +17,10 @@ from cq_engine.destinations.follow import Follower, Piece, Progress, followed_co
 from cq_engine.query.stream import StreamingResult
 from cq_engine.spark.failures import plain_errors
 
-__all__ = ["Follow", "Following"]
+__all__ = ["PATIENCE", "Follow", "Following"]
+
+PATIENCE = 1.0
+"""Seconds that a call waits for a commit of this process, to see what others have committed meanwhile."""
 
 Event = Delta | Progress
 
@@ -140,6 +143,7 @@ class Following:
 
     def _follower(self, query: str, from_version: int | None, snapshot: bool) -> Follower:
         self._check_open()
+        self.services.catalog.follow(wait=PATIENCE)
         follower = Follower(self.services, query, from_version, snapshot=snapshot)
         self._followers.add(follower)
         return follower

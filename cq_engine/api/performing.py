@@ -73,6 +73,7 @@ class Performing(Duties):
 
     def perform(self, kind: str, argument: dict[str, Any]) -> dict[str, Any]:
         """Does what belongs to the duties: for this process, or for another one that asks for it."""
+        self.catalog.follow()  # what was asked for concerns all that was committed before
         if kind == "execute":
             sql = str(argument["sql"])
             with asked_for(argument["restricted"]), self._plain("run the statement"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import owner
@@ -14,6 +15,8 @@ from cq_engine.definition.analysis import compile_definition, shape_of
 from cq_engine.planner.compiled import Compiled
 
 __all__ = ["Registry"]
+
+_Definition: TypeAlias = tuple[int, "str | None"]
 
 
 class Registry:
@@ -26,7 +29,7 @@ class Registry:
         self.services = services
         self.ddl = threading.RLock()
         """Held by whoever changes definitions."""
-        self._compiled: dict[int, Compiled] = {}
+        self._compiled: dict[int, tuple[_Definition, Compiled]] = {}
         self._locks: dict[int, threading.RLock] = {}
         self._guard = threading.Lock()
 
@@ -74,13 +77,14 @@ class Registry:
 
     def recall(self, query: ContinuousQuery, compile_again: Callable[[], Compiled]) -> Compiled:
         """What is remembered of a query, or else what `compile_again` gives."""
-        if query.id not in self._compiled:
-            self._compiled[query.id] = compile_again()
-        return self._compiled[query.id]
+        known = self._compiled.get(query.id)
+        if known is None or known[0] != _definition(query):  # another process may have changed it
+            known = self._compiled[query.id] = (_definition(query), compile_again())
+        return known[1]
 
     def remember(self, query: ContinuousQuery, compiled: Compiled) -> None:
         """What `compiled` gives from now on."""
-        self._compiled[query.id] = compiled
+        self._compiled[query.id] = (_definition(query), compiled)
 
     def forget_all(self) -> None:
         """Takes all compiled definitions out of memory."""
@@ -90,3 +94,8 @@ class Registry:
         """Takes queries that are gone out of memory."""
         for query in queries:
             self._compiled.pop(query.id, None)
+
+
+def _definition(query: ContinuousQuery) -> _Definition:
+    """What is another one where a query of the same number is to be compiled in another way."""
+    return query.defined_version, query.group

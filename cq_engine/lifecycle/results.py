@@ -43,6 +43,8 @@ class Results:
         self.registry = registry
         self.groups = groups
         self.services = registry.services
+        self._ready: dict[int, int] = {}
+        """Up to which member there were rows in the states of a query group when they were read."""
 
     def read(self, name: str, at: int | None, newest: int) -> ResultRows:
         """The result at version `at`, by default at the newest one up to `newest` that the query has processed.
@@ -133,12 +135,23 @@ class Results:
         states = query.states if group is None else group.query.states
         return None if plan is None else (compiled, plan, dict(states))
 
+    def _follow_group(self, query: ContinuousQuery) -> None:
+        """New members' rows come at a version that the states have already: another process may have added some."""
+        catalog = self.services.catalog
+        group = group_of(catalog.state, query)
+        if group is None or catalog.has_duties or self._ready.get(group.query.id) == group.ready:
+            return
+        for _, table in group.query.states:
+            self.services.reader.forget(table)
+        self._ready[group.query.id] = group.ready
+
     def _from_states(self, query: ContinuousQuery, position: int) -> DataFrame | None:
         """The result at the query's position; None where nothing is stored, or it has moved on meanwhile."""
         stored = self._stored(query)
         if stored is None:
             return None
         compiled, plan, states = stored
+        self._follow_group(query)
         tables = {name: table.storage for name, table in compiled.sources.items()}
         binder = ImageBinder(self.services.reader, tables, position, states)
         member = query.id if query.group is not None else None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.schema import stale
 from cq_engine.core.errors import AnalysisError
 from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import commit_time
@@ -76,10 +77,13 @@ def _keep_result(queries: Queries, name: str, position: int) -> None:
     services, catalog = queries.services, queries.services.catalog
     state = apply.with_relation(catalog.state, queries.find(name), position)
     query, start = apply.find_query(state, name), Start(position)
+    new_version = position > catalog.newest_version
     with meaning(services.spark(), dict(query.session)):
         keep_relation(services, start, query, queries.registry.compiled(query), position)
     with catalog.lock, catalog.write(start.attempt) as unit:
-        if position > catalog.newest_version:
+        if new_version and catalog.newest_version >= position:  # another process has committed meanwhile
+            raise stale("the newest commit version")
+        if new_version:
             unit.add_commit(position, commit_time(services))
         unit.set_state(state)
         unit.set_status(name, replace(catalog.status(name), position=position))

@@ -311,6 +311,92 @@ def test_in_a_process_that_only_reads(warehouse: Path, spark: SparkSession, engi
         assert list(follow) == []
 
 
+@pytest.fixture
+def other(warehouse: Path, spark: SparkSession, engine: Engine) -> Iterator[Engine]:
+    """Another process on the warehouse; `engine` has the duties. Its followers do not find anything by looking."""
+    limits = Limits(follow_seconds=60.0, heartbeat_seconds=0.05)
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=limits) as opened:
+        assert engine.catalog.has_duties
+        assert not opened.catalog.has_duties
+        yield opened
+
+
+def test_in_a_process_that_leaves_the_refreshes_to_another(engine: Engine, other: Engine) -> None:
+    """It is told of them, whoever has committed; reading the result by its name shows the same."""
+    seen: list[Delta | Progress] = []
+    follow = other.follow("q")
+    watching = threading.Thread(target=lambda: seen.extend(follow))
+    watching.start()
+    for number, writer in enumerate((other, engine, other)):
+        version = writer.execute(f"INSERT INTO t VALUES ({number + 10}, 'n', 1)").commit_version or 0
+        engine.refresh("q")
+        assert row_of(other.execute("SELECT n FROM q WHERE grp = 'n'").fetchall()[0]) == (number + 1,)
+        waited = time.monotonic()
+        while Progress(version) not in seen:
+            assert time.monotonic() - waited < 30, seen
+            time.sleep(0.01)
+    assert [d.new for d in deltas(seen)] == [("n", k, k) for k in (1, 2, 3)]
+    assert deltas(taken(other.follow("q", version - 1), version)) == deltas(seen)[-1:]
+    other.close()
+    watching.join(10)
+    assert not watching.is_alive()
+
+
+def test_asynchronously_in_a_process_that_leaves_the_refreshes_to_another(
+    engine: Engine, other: Engine
+) -> None:
+    async def first(follow: Follow) -> Delta | Progress:
+        return await anext(follow)
+
+    async def both() -> Delta | Progress:
+        watching = asyncio.create_task(first(other.follow("q")))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(engine.execute, "INSERT INTO t VALUES (3, 'n', 1)")
+        await asyncio.to_thread(engine.refresh, "q")
+        return await asyncio.wait_for(watching, 30)
+
+    found = asyncio.run(both())
+    assert isinstance(found, Delta)
+    assert found.new == ("n", 1, 1)
+
+
+def test_what_another_process_defines_is_followed_and_read_at_once(engine: Engine, other: Engine) -> None:
+    follow = other.follow("q")
+    before = other.execute("SELECT s FROM q WHERE grp = 'a'").fetchall()
+    engine.execute(
+        "ALTER CONTINUOUS QUERY q AS SELECT grp, sum(amt) + 1 AS s, count(*) AS n FROM t GROUP BY grp"
+    )
+    assert before == [(5,)]
+    assert other.execute("SELECT s FROM q WHERE grp = 'a'").fetchall() == [(6,)]
+    events = taken(follow, engine.catalog.newest_version)
+    assert sorted(d.new or () for d in deltas(events)) == [("a", 6, 1), ("b", 8, 1)]
+    engine.execute("DROP CONTINUOUS QUERY q")
+    with pytest.raises(CatalogError, match="q was dropped"):
+        next(follow)
+    engine.execute("CREATE CONTINUOUS QUERY r ON DEMAND AS SELECT id FROM t")
+    assert other.follow("r").position is None
+
+
+def test_members_of_a_query_group_that_another_process_refreshes(engine: Engine, other: Engine) -> None:
+    """The rows of a new member come at a version of which this process has the states in memory."""
+
+    def make(name: str, least: int) -> None:
+        engine.execute(
+            f"CREATE CONTINUOUS QUERY {name} ON DEMAND WITH (query_group = 'on') AS "
+            f"SELECT grp, sum(amt) AS s FROM t WHERE amt > {least} GROUP BY grp"
+        )
+
+    make("m1", 1)
+    engine.execute("INSERT INTO t VALUES (3, 'c', 2)")
+    engine.refresh("m1")
+    assert sorted(other.execute("SELECT grp, s FROM m1").fetchall()) == [("a", 5), ("b", 7), ("c", 2)]
+    make("m2", 5)
+    engine.execute("INSERT INTO t VALUES (4, 'd', 9)")
+    engine.refresh("m1")
+    assert sorted(other.execute("SELECT grp, s FROM m2").fetchall()) == [("b", 7), ("d", 9)]
+    assert "from the groups that are stored" in str(other.execute("EXPLAIN SELECT * FROM m2").fetchall())
+
+
 def test_a_follower_that_is_forgotten_is_told_no_more(engine: Engine) -> None:
     follow = engine.follow("q")
     watchers = engine.catalog.watchers
