@@ -91,9 +91,9 @@ class Watch(threading.Thread):
         if self._behind or due:
             self._behind = not catalog.follow(wait=0)
         news = catalog.take_news()
-        if any(writes is None or not writes.commits for writes in news):
-            catalog.take_if_free()
         if self.listener is not None and (news or due or epoch != catalog.epoch):
             epoch = catalog.epoch
             self.listener(news)
+        if any(writes is None or not writes.commits for writes in news):
+            catalog.take_if_free()  # which may fail: the news are told, and the next look tells that it has them
         return epoch
