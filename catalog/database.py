@@ -111,23 +111,28 @@ class Database:
     def generation(self) -> int:
         """How many writes there have been."""
         with self._peeking, self.failing_as("read the catalog"):
+            if self._peek is not None:
+                with suppress(SQLAlchemyError):  # the server may have ended the connection since
+                    return self._count()
+            return self._count()
+
+    def _count(self) -> int:
+        try:
+            if self._peek is None:
+                self._peek = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            # Past SQLAlchemy: this is asked for before every statement.
+            cursor = self._peek.connection.cursor()
             try:
-                if self._peek is None:
-                    self._peek = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-                cursor = (
-                    self._peek.connection.cursor()
-                )  # past SQLAlchemy: this is asked for before every statement
-                try:
-                    cursor.execute(f"SELECT max(generation) FROM {journal.name}")
-                    ((number,),) = cursor.fetchall()
-                    return int(number or 0)
-                finally:
-                    cursor.close()
-            except Exception as error:
-                self._forget_peek()
-                if isinstance(error, SQLAlchemyError):
-                    raise
-                raise OperationalError("read the counter of writes", None, error) from error
+                cursor.execute(f"SELECT max(generation) FROM {journal.name}")
+                ((number,),) = cursor.fetchall()
+                return int(number or 0)
+            finally:
+                cursor.close()
+        except Exception as error:
+            self._forget_peek()
+            if isinstance(error, SQLAlchemyError):
+                raise
+            raise OperationalError("read the counter of writes", None, error) from error
 
     def _forget_peek(self) -> None:
         peek, self._peek = self._peek, None

@@ -15,6 +15,7 @@ from cq_engine.catalog import journal, persist, schema
 from cq_engine.catalog.model import QueryStatus
 from cq_engine.catalog.store import Catalog
 from tests.catalog.test_interrupts import Work, check_memory
+from tests.postgres import cut
 
 Open = Callable[..., Catalog]
 
@@ -102,3 +103,15 @@ def test_rows_that_are_flushed_meanwhile_are_asked_for_again(
         reader.inline(before)
     (after,) = reader.changes(sample.orders.id, 1, 1)
     assert after.files
+
+
+def test_a_server_that_has_ended_the_connections_is_asked_again(
+    catalog: Catalog, open_catalog: Open, database_url: str | None, sample: Any
+) -> None:
+    if database_url is None:
+        pytest.skip("SQLite has no server")
+    reader = open_catalog(read_only=True)
+    assert reader.newest_version == 0
+    cut(database_url)
+    sample.commit(catalog, [1])
+    assert reader.newest_version == 1
