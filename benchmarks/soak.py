@@ -7,8 +7,8 @@
 A process of its own commits without a pause, while five ON COMMIT queries (filter, join, aggregate, top-N, outer join
 with an aggregate) are refreshed in the background and a callback gets the deltas of one. The tables keep their size: each
 commit inserts, updates and deletes three orders, by `apply_changes` or, every tenth, by DML. Changes are merged, published
-and, by a retention of two minutes, forgotten all the time. After `--every` commits that process drains, and a sample is
-taken from outside. With `--minutes` it is killed (SIGKILL) at random moments and opened again. At checks, and after every
+and, by a retention of two minutes (`--retention` where the machine is slow), forgotten all the time. After `--every`
+commits that process drains, and a sample is taken from outside. With `--minutes` it is killed (SIGKILL) at random moments and opened again. At checks, and after every
 kill, the deltas since the last check are compared with the difference of results from scratch.
 
 One JSON line per sample and, at the end, one per series: the medians of its first and its last quarter, and whether they
@@ -52,7 +52,6 @@ QUERIES = {
     "idle": "SELECT c.cid, c.name, count(o.id) AS n FROM customers c LEFT JOIN orders o ON o.customer = c.cid "
     "GROUP BY c.cid, c.name",
 }
-CONF = {"retention": "2 minutes"}
 LIMITS = Limits(
     vacuum_seconds=20, first_vacuum_seconds=20, grace_seconds=10, compact_rows=2_000, compact_long_rows=4_000
 )
@@ -138,6 +137,7 @@ def _start(directory: Path, options: argparse.Namespace, done: int) -> subproces
         "rows": options.rows,
         "seed": options.seed + done,
         "memory": options.memory,
+        "retention": options.retention,
     }
     return subprocess.Popen(
         [sys.executable, __file__, "--work", str(directory), json.dumps(told)],
@@ -235,7 +235,7 @@ class Worker:
         self.directory, self.told = directory, told
         self.rng = random.Random(told["seed"])
         self.delivered = 0
-        conf = {**CONF, "spark.driver.memory": told["memory"]}
+        conf = {"retention": told["retention"], "spark.driver.memory": told["memory"]}
         self.engine = cq_engine.connect(directory / "warehouse", conf=conf, limits=LIMITS)
         self.engine.callback("counted")(self._count)
 
@@ -390,6 +390,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--every", type=int, default=50, help="commits between two samples (default: 50)")
     parser.add_argument("--rows", type=int, default=2_000, help="orders in the table (default: 2 000)")
+    parser.add_argument(
+        "--retention", default="2 minutes", help="longer than from check to check (default: 2 minutes)"
+    )
     parser.add_argument("--memory", default="1g", help="Spark's memory (default: 1g)")
     return parser.parse_args(argv)
 
