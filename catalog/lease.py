@@ -35,12 +35,14 @@ class Holder:
     machine: str
     since: str
     label: str = ""
+    yields: bool = False
+    """Whether it leaves the duties to any process that does them by itself."""
 
     @classmethod
-    def this_process(cls, label: str | None) -> Holder:
+    def this_process(cls, label: str | None, *, yields: bool = False) -> Holder:
         pid = os.getpid()
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return cls(pid, _process_start(pid) or "", socket.gethostname(), _machine(), since, label or "")
+        return cls(pid, _process_start(pid) or "", socket.gethostname(), _machine(), since, label or "", yields)
 
     @classmethod
     def of(cls, text: str) -> Holder:

@@ -34,12 +34,13 @@ class Member(Writing):
         *,
         read_only: bool = False,
         holder: str | None = None,
+        yields: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(warehouse, database, clock, read_only=read_only, limits=limits)
         self.waits = False
-        """Whether it takes the duties as soon as nobody has them."""
-        self._me = Holder.this_process(holder)
+        """Whether it takes the duties as soon as nobody has them, or somebody who yields."""
+        self._me = Holder.this_process(holder, yields=yields)
         self._callbacks: set[str] = set()
         self._beaten = 0
         """The last sign of life, by the database's clock."""
@@ -48,6 +49,11 @@ class Member(Writing):
     def has_duties(self) -> bool:
         """Whether this process has the duties, as far as it knows; a write finds out."""
         return self.epoch > 0
+
+    @property
+    def keeps_duties(self) -> bool:
+        """Whether it goes on with the duties when it has done what it took them for."""
+        return self.waits or self._me.yields
 
     def take_duties(self, *, silent: bool = True) -> LeaseError | None:
         """Takes the duties where they are free; else the error that says who has them. Those of a process that was
@@ -65,7 +71,7 @@ class Member(Writing):
         return None
 
     def take_if_free(self) -> None:
-        """Takes the duties where this process waits for them and nobody has them."""
+        """Takes the duties where this process waits for them and they are free."""
         if self.waits and not self.epoch:
             with self._reading() as connection:
                 free = self._may_take(lease.look(connection), self._database.now(connection), math.inf)
@@ -156,10 +162,10 @@ class Member(Writing):
         """This process is one of those that write; with the duties, it looks after what others have left."""
         with interrupts.deferred(), self._database.writing() as connection:
             self._enlist(connection)
+        self.waits = duties is not False and not self._me.yields
         refused = None if duties is False else self.take_duties(silent=duties is True)
         if refused is not None and duties:
             raise refused
-        self.waits = duties is not False
 
     def _refreshes(self) -> bool:
         return self.epoch > 0
@@ -186,8 +192,9 @@ class Member(Writing):
         return self.epoch > 0 and (held.epoch, held.number) == (self.epoch, self.number)
 
     def _may_take(self, held: lease.Held, now: int, silence: float) -> bool:
-        """Whether the duties are free, or this process's, which could not give them back."""
-        return held.number == self.number or held.is_free(now, silence)
+        """Whether the duties are free for this process, or its own, which could not be given back."""
+        yielded = self.waits and held.holder is not None and held.holder.yields
+        return yielded or held.number == self.number or held.is_free(now, silence)
 
     def _leave(self) -> None:
         epoch, self.epoch = self.epoch, 0

@@ -52,11 +52,13 @@ class Catalog(Member):
         holder: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         duties: bool | None = True,
+        yields: bool = False,
     ) -> Catalog:
         """Opens the warehouse at `warehouse`, creating it where it is not there.
 
         `url` is a SQLAlchemy URL, by default SQLite in `<warehouse>/catalog.db`; `limits` are those of everything that
         works with this catalog. With `duties` this process takes the lease, with None where nobody has it, now or later.
+        One that `yields` does not wait for it, and loses it to the next one that does.
         Raises CatalogError where a read-only one is not there, LeaseError where another process has the duties that are
         to be taken, StorageError where it cannot be reached.
         """
@@ -81,7 +83,9 @@ class Catalog(Member):
                         migrations.prepare(connection, str(path), bound=url is not None)
                         faults.point("open.migrating")
                     faults.point("open.migrated")
-                catalog = cls(str(path), database, clock, read_only=read_only, holder=holder, limits=limits)
+                catalog = cls(
+                    str(path), database, clock, read_only=read_only, holder=holder, yields=yields, limits=limits
+                )
                 if not read_only:
                     catalog._enter(duties)
                     faults.point("open.leased")

@@ -228,20 +228,21 @@ class Duties(Scheduling):
             time.sleep(_LOOK_SECONDS)
 
     def _stand_in(self) -> None:
-        """Has the duties for as long as it takes to do what was asked for; for longer where this process waits for them."""
+        """Has the duties for as long as it takes to do what was asked for, or for longer."""
         if self.catalog.take_duties() is not None:
             return
+        keeps = self.catalog.keeps_duties
         with self._turn:
-            scheduled, self._scheduled = self._scheduled, self._scheduled and self.catalog.waits
+            scheduled, self._scheduled = self._scheduled, self._scheduled and keeps
             try:
                 if not self._on_duty:
                     self._change_hands()
                 self._answer()
-                if not self.catalog.waits:
+                if not keeps:
                     self._drain_answers()
             finally:
                 self._scheduled = scheduled
-                if not self.catalog.waits:
+                if not keeps:
                     self._lay_down()
                     self.catalog.give_duties()
 

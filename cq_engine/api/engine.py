@@ -301,7 +301,7 @@ class Engine(Registering, Following):
                 steps.callback(self.services.functions.release, self._spark_session.started)
             if self._publisher is not None:
                 steps.callback(self._publisher.close)
-            steps.callback(self._publish_last)
+            steps.callback(self.publish)
             steps.callback(self._end_session)
             if self._queries is not None:
                 steps.callback(self._queries.refresher.plans.clear)
@@ -373,7 +373,8 @@ def connect(
         scheduler: False: only `refresh` and `drain` move queries.
         limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
         duties: whether this process refreshes, delivers and looks after the files: True: yes, or it is an error; False:
-            never; None: as soon as no other process does. Any number of processes commit and read besides.
+            never; None: as soon as no other process does, without a scheduler until one with a scheduler is there. Any
+            number of processes commit and read besides.
 
     Raises:
         LeaseError: another process has the duties that this one is to take; the error names it.
@@ -384,7 +385,7 @@ def connect(
     chosen = clock or SystemClock()
     opened = Catalog.open(
         str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS,
-        duties=duties,
+        duties=duties, yields=duties is None and not scheduler,
     )  # fmt: skip
     try:
         return Engine(opened, spark, chosen, checked, scheduler)

@@ -44,19 +44,15 @@ class Upkeep(Performing):
     def publish(self) -> None:
         """Publishes everything committed as Delta tables: `tables/`, `changes/` and `deltas/` of the warehouse. Nothing
         where another process has the duties, which publishes."""
-        if self.catalog.has_duties:
-            self.publisher.publish()
+        with suppress(LeaseError):
+            if self.catalog.has_duties:
+                self.publisher.publish()
 
     def _settle_last(self) -> None:
         """Before the duties are given back; another process that took them meanwhile does this."""
         with suppress(LeaseError):
             if self._queries is not None and self.catalog.has_duties:
                 self._queries.groups.settle()
-
-    def _publish_last(self) -> None:
-        """As `_settle_last`."""
-        with suppress(LeaseError):
-            self.publish()
 
     def prepare(self, *queries: str) -> None:
         """Has maintenance prepare the plans of queries that will be refreshed."""
@@ -82,11 +78,12 @@ class Upkeep(Performing):
     def compact(self, table: str) -> None:
         """Writes all of a table's snapshot files anew, with its changes, in their order (COMPACT TABLE)."""
         self.check_writable()
-        if not self.catalog.has_duties:
-            self.ask("execute", sql=f"COMPACT TABLE {quote(table)}", restricted=True)
-            return
-        self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
-        self.publish()
+        with suppress(LeaseError):  # which may have gone elsewhere
+            if self.catalog.has_duties:
+                self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
+                self.publish()
+                return
+        self.ask("execute", sql=f"COMPACT TABLE {quote(table)}", restricted=True)
 
     @entry
     def maintain(self) -> list[str]:

@@ -44,7 +44,7 @@ def connect(warehouse: Path, database_url: str | None) -> Iterator[Connect]:
 @pytest.fixture
 def two(connect: Connect) -> tuple[Engine, Engine]:
     """The one with the duties, and another one; a table t (id, v)."""
-    first, second = connect(), connect()
+    first, second = connect(duties=True), connect()
     first.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     return first, second
 
@@ -212,8 +212,8 @@ class TestDuties:
         assert "--no-duties" in refused.value.hint
         assert len(two[0].execute("SHOW PROCESSES").fetchall()) == 2
 
-    def test_they_move_when_the_holder_ends(self, two: tuple[Engine, Engine]) -> None:
-        first, second = two
+    def test_they_move_when_the_holder_ends(self, connect: Connect) -> None:
+        first, second = connect(scheduler=True), connect(scheduler=True)
         said: list[str] = []
         second.tell_of_duties(said.append)
         assert "has the duties" in said[0]
@@ -221,6 +221,37 @@ class TestDuties:
         assert until(lambda: len(said) > 1) < 5
         assert "this process has the duties" in said[1]
         assert second.catalog.has_duties
+
+    def test_without_a_scheduler_they_are_left_to_one_with_a_scheduler(
+        self, connect: Connect, two: tuple[Engine, Engine]
+    ) -> None:
+        first, second = two
+        first.close()
+        time.sleep(0.3)
+        assert not second.catalog.has_duties, "inherited by a process that does nothing by itself"
+        assert second.maintain() == []
+        assert second.catalog.has_duties, "nobody else does what is asked for"
+        third = connect()
+        assert not third.catalog.has_duties
+        works = connect(scheduler=True)
+        assert works.catalog.has_duties
+        assert until(lambda: not second._on_duty) < 5
+        assert second.maintain() == []
+        second.compact("t")
+        assert [works.catalog.has_duties, second.catalog.has_duties] == [True, False]
+        with pytest.raises(cq_engine.LeaseError):
+            connect(duties=True)
+
+    def test_who_waits_takes_them_from_one_without_a_scheduler(self, connect: Connect) -> None:
+        first, second = connect(scheduler=True), connect(scheduler=True)
+        lone = connect()
+        second.catalog.waits = False
+        first.catalog.waits = False
+        first.catalog.give_duties()
+        assert lone.maintain() == []
+        assert lone.catalog.has_duties
+        second.catalog.waits = True
+        assert until(lambda: second.catalog.has_duties) < 5
 
     def test_false_never_takes_them(self, connect: Connect) -> None:
         engine = connect(duties=False)
@@ -271,7 +302,7 @@ class TestDuties:
         ) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "open\n"
-            engine = connect(limits=Limits(heartbeat_seconds=0.2))
+            engine = connect(scheduler=True, limits=Limits(heartbeat_seconds=0.2))
             assert not engine.catalog.has_duties
             engine.execute("INSERT INTO t VALUES (1, 1)")
             holder.kill()

@@ -17,7 +17,7 @@ from tests.recovery.conftest import LONG, ROOT, environment
 HOLDER = """
 import sys
 import cq_engine
-engine = cq_engine.connect(sys.argv[1], scheduler=False)
+engine = cq_engine.connect(sys.argv[1], scheduler=False, duties=True)
 engine.execute("CREATE TABLE t (id INT PRIMARY KEY)")
 with engine.transaction() as tx:
     tx.insert("t", [{"id": 1}])
