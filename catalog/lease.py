@@ -42,7 +42,9 @@ class Holder:
     def this_process(cls, label: str | None, *, yields: bool = False) -> Holder:
         pid = os.getpid()
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return cls(pid, _process_start(pid) or "", socket.gethostname(), _machine(), since, label or "", yields)
+        return cls(
+            pid, _process_start(pid) or "", socket.gethostname(), _machine(), since, label or "", yields
+        )
 
     @classmethod
     def of(cls, text: str) -> Holder:

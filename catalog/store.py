@@ -84,7 +84,13 @@ class Catalog(Member):
                         faults.point("open.migrating")
                     faults.point("open.migrated")
                 catalog = cls(
-                    str(path), database, clock, read_only=read_only, holder=holder, yields=yields, limits=limits
+                    str(path),
+                    database,
+                    clock,
+                    read_only=read_only,
+                    holder=holder,
+                    yields=yields,
+                    limits=limits,
                 )
                 if not read_only:
                     catalog._enter(duties)

@@ -288,7 +288,7 @@ def _serve(options: Namespace) -> int:
 
     before = {number: signal.signal(number, stop_serving) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        engine = _connect(options)
+        engine = _connect(options, _say)
         try:
             _say(f"serving {options.warehouse}; Ctrl-C stops")
             serve(engine, stop, _say, seconds=_SERVE_POLL_SECONDS)

@@ -27,6 +27,8 @@ _UPSERT = re.compile(
     r"(?<![\w.])(?:ON\s+CONFLICT(?=[\s(].*?\bDO\s+(?:NOTHING|UPDATE)(?!\w))|ON\s+DUPLICATE\s+KEY(?!\w))",
     re.I | re.S,
 )
+_INSERT = re.compile(r"\s*(INSERT)\s+(?:INTO|OVERWRITE)(?!\w)", re.I)
+"""What is not to wait until a new process has built the parser."""
 _TOP_LEVEL = re.compile(r"[()]|(?<![\w.])(?:SELECT|VALUES|FROM|TABLE|INSERT|UPDATE|DELETE|MERGE)(?!\w)", re.I)
 
 
@@ -58,6 +60,9 @@ def _parse(source: SourceText) -> statements.Statement:
     deep = too_deep(found.skeleton[: len(code)])
     if deep is not None:
         raise diagnostics.error("too_deep", source, deep)
+    plain = _INSERT.match(code)
+    if plain is not None:
+        return _Builder(source, found.skeleton).insert(plain.start(1), len(code))
     try:
         tree = parser().parse(code)
     except UnexpectedInput:
@@ -97,6 +102,9 @@ class _Builder(QueryRules, DestinationRules, TableRules):
 
     def dml(self, verb: Token, rest: Token) -> statements.Dml:
         return self._dml(verb.upper(), verb.start_pos or 0, rest.end_pos)
+
+    def insert(self, start: int, end: int) -> statements.Dml:
+        return self._dml("INSERT", start, end)
 
     def _dml(self, verb: str, start: int, end: int | None) -> statements.Dml:
         upsert = _UPSERT.search(self.skeleton, start, end or len(self.skeleton)) if verb == "INSERT" else None

@@ -23,17 +23,13 @@ from cq_engine.algebra.nodes import (
     children,
     references,
 )
+from cq_engine.core.columns import quote
 
 __all__ = ["Emitter", "quote"]
 
 _COLUMN_LIST = re.compile(r"\(\s*(`[^`]*`|\w+)\s*\)")
 LeafNames = Callable[[Node], str]
 """Gives the relation (a view or a CTE) that a leaf reads; its columns are the leaf's columns."""
-
-
-def quote(name: str) -> str:
-    """`name` as a Spark identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def sql_of(expression: exp.Expr) -> str:

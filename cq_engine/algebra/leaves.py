@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from cq_engine.core.columns import BEFORE, FOREVER
+
 __all__ = [
     "BEFORE",
     "FOREVER",
@@ -39,10 +41,6 @@ FROM = "_from"
 TO = "_to"
 VERSION = "_v"
 WEIGHT = "_w"
-BEFORE = -1
-"""The version that stands for "before the interval"."""
-FOREVER = 9_223_372_036_854_775_807
-"""The version that stands for "still there at the end of the interval"."""
 
 
 class PlanError(ValueError):

@@ -40,7 +40,6 @@ from cq_engine.query.result import Result, place_errors
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
 from cq_engine.storage.reader import Reader
-from cq_engine.transactions.apply_changes import apply_all
 from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
 
@@ -232,6 +231,8 @@ class Engine(Registering, Following):
         commit_time: str | datetime | None = None,
     ) -> list[int]:
         """Applies a stream of changes over one or several tables: see `cq_engine.transactions.apply_changes`."""
+        from cq_engine.transactions.apply_changes import apply_all
+
         self.check_writable()
         with self._plain("apply the changes"), self.services.read_holds.reading():
             applied = apply_all(

@@ -41,7 +41,6 @@ from cq_engine.grammar import (
     Statement,
     Vacuum,
 )
-from cq_engine.planner.select_list import safe_name
 from cq_engine.query.query import query_frame, run_query
 from cq_engine.query.result import Result
 from cq_engine.spark.sql import translate_errors
@@ -149,6 +148,8 @@ def _create_table(statement: CreateTable, engine: Warehouse, sql: str) -> Result
 
 
 def _create_as(statement: CreateTable, engine: Warehouse) -> Result:
+    from cq_engine.planner.select_list import safe_name
+
     assert statement.query is not None
     catalog = engine.catalog
     frame = query_frame(engine.services, statement.query)

@@ -19,11 +19,9 @@ from pyspark.sql.functions import udf
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from cq_engine.algebra.dialect import parse_expression
-from cq_engine.algebra.emit import quote
-from cq_engine.algebra.functions import nondeterministic_call
 from cq_engine.catalog.functions import closure, put_function
 from cq_engine.catalog.model import CatalogState, SqlFunction
+from cq_engine.core.columns import quote
 from cq_engine.core.errors import AnalysisError, CatalogError, RefreshError
 from cq_engine.core.types import canonical_type, spark_type
 from cq_engine.grammar import CreateFunction
@@ -99,6 +97,8 @@ class Functions:
         return after
 
     def _sql_function(self, statement: CreateFunction, state: CatalogState) -> SqlFunction:
+        from cq_engine.algebra.functions import nondeterministic_call
+
         tree, says_not = _body(statement)
         uses = closure(state, (n for n in _calls_in(tree) if n in state.functions or n in self._python))
         fixed = not says_not and nondeterministic_call(tree) is None and not self._odd(uses, state)
@@ -111,6 +111,8 @@ class Functions:
 
         Raises AnalysisError for one that is not deterministic.
         """
+        from cq_engine.algebra.dialect import parse_expression
+
         try:
             tree = parse_expression(text)
         except SqlglotError:
@@ -229,6 +231,8 @@ def _in_order(functions: Mapping[str, SqlFunction]) -> list[str]:
 
 def _check_name(name: str) -> None:
     """A name that sqlglot reads as a function of some dialect would not reach Spark as it is written."""
+    from cq_engine.algebra.functions import nondeterministic_call
+
     if not name.isidentifier() or name.lower().startswith(("cq_", "delta_")):
         raise CatalogError(
             f"{name} cannot be the name of a function",
@@ -244,6 +248,8 @@ def _check_name(name: str) -> None:
 
 def _body(statement: CreateFunction) -> tuple[exp.Expr, bool]:
     """The expression after RETURN, and whether NOT DETERMINISTIC stands before it."""
+    from cq_engine.algebra.dialect import parse_expression
+
     text = statement.definition
     tokens = sqlglot.tokenize(text, dialect="spark")
     words = [token.text.upper() for token in tokens]

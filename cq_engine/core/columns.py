@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["INTERNAL", "ROW_FROM", "ROW_TO", "ROW_VERSION", "ROW_WEIGHT", "Column"]
+__all__ = [
+    "BEFORE",
+    "FOREVER",
+    "INTERNAL",
+    "ROW_FROM",
+    "ROW_TO",
+    "ROW_VERSION",
+    "ROW_WEIGHT",
+    "Column",
+    "quote",
+]
 
 INTERNAL = "_cq_"
 """Columns that stand beside those of a table, for as long as a statement runs, begin with this; no column of a table
@@ -18,6 +28,10 @@ ROW_FROM = f"{INTERNAL}from"
 """Of a row version: the version from which it is valid."""
 ROW_TO = f"{INTERNAL}to"
 """Of a row version: the version from which it is not valid any more."""
+BEFORE = -1
+"""The version that stands for "before the interval"."""
+FOREVER = 9_223_372_036_854_775_807
+"""The version that stands for "still there at the end of the interval"."""
 
 
 @dataclass(frozen=True)
@@ -28,3 +42,8 @@ class Column:
     type: str
     nullable: bool = True
     comment: str | None = None
+
+
+def quote(name: str) -> str:
+    """`name` as a Spark identifier."""
+    return "`" + name.replace("`", "``") + "`"

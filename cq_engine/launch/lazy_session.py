@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from cq_engine.core.errors import CQError
-from cq_engine.launch.session import spark_session
 from cq_engine.spark.jobs import LOST, has_ended, stop_jobs, tag_jobs
 
 __all__ = ["LazySession"]
@@ -71,5 +70,7 @@ class LazySession:
     def _start(self) -> SparkSession:
         with self._starting:
             if self.started is None:
+                from cq_engine.launch.session import spark_session
+
                 self.started = spark_session({k: v for k, v in self._conf.items() if k.startswith("spark.")})
             return self.started

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cq_engine.algebra.emit import quote
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core import faults
+from cq_engine.core.columns import quote
 from cq_engine.core.errors import CatalogError
 from cq_engine.maintenance.copy_on_write import Merge, plan_merge, stats_columns, write_merge
 from cq_engine.spark.settings import writer

@@ -18,7 +18,6 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError, LeaseError
 from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
-from cq_engine.maintenance.retention import outlived
 from cq_engine.spark.failures import plain_errors
 
 __all__ = ["Maintenance"]
@@ -110,6 +109,8 @@ class Maintenance:
                 if self._vacuum is None or not due:
                     self.run()
                     continue
+                from cq_engine.maintenance.retention import outlived
+
                 self._vacuumed = time.monotonic()
                 self.run(outlived(self.services, self._conf))
                 self._vacuum()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pyspark.sql import types as t
 
-from cq_engine.algebra.emit import quote
 from cq_engine.core.capabilities import Use, can
+from cq_engine.core.columns import quote
 from cq_engine.core.types import spark_type
 
 __all__ = ["comparable"]

@@ -12,7 +12,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from cq_engine.algebra.dialect import parse_expression
 from cq_engine.core.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.planner.tokens import scan
 from cq_engine.spark.sql import quote
@@ -81,6 +80,8 @@ def query_tree(text: str) -> exp.Expr:
 
 
 def _read(text: str) -> tuple[exp.Expr, list[Reference]]:
+    from cq_engine.algebra.dialect import parse_expression  # INSERT … VALUES does without
+
     clauses = _find_clauses(text)
     try:
         return parse_expression(_blank(text, clauses)), clauses

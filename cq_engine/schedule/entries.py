@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cq_engine.grammar.statements import OnCommit, OnDml, When
-from cq_engine.schedule.periods import Trigger
+
+if TYPE_CHECKING:
+    from cq_engine.schedule.periods import Trigger
 
 __all__ = ["Schedule", "Waiting", "concerns"]
 

@@ -24,10 +24,9 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CQError
 from cq_engine.destinations import Retry
-from cq_engine.grammar.statements import When
+from cq_engine.grammar.statements import OnCommit, OnDemand, OnDml, When
 from cq_engine.schedule.alarm import Alarm
 from cq_engine.schedule.entries import Schedule, Waiting, concerns
-from cq_engine.schedule.periods import first_due, trigger_for
 
 __all__ = ["Scheduler"]
 
@@ -119,9 +118,13 @@ class Scheduler:
         Raises:
             AnalysisError: a period, timestamp or cron expression is not valid.
         """
-        now = self._clock.now()
-        trigger = trigger_for(when, last_run or now, self._zone)
-        due = None if trigger is None else first_due(trigger, last_run, now)
+        trigger, due = None, None
+        if not isinstance(when, OnCommit | OnDml | OnDemand):
+            from cq_engine.schedule.periods import first_due, trigger_for
+
+            now = self._clock.now()
+            trigger = trigger_for(when, last_run or now, self._zone)
+            due = None if trigger is None else first_due(trigger, last_run, now)
         folded = frozenset(source.casefold() for source in sources)
         with self._changed:
             self._schedules[name] = Schedule(when, folded, trigger, due, self.waiting(name))

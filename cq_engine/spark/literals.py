@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.core.arrays import array
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
 
@@ -65,7 +66,7 @@ def _column(cells: Sequence[exp.Expression], column: Column, time_zone: Callable
         isinstance(target, t.StringType) or not all(_mixes(kind) for kind in kinds.values())
     ):
         raise _Unsure
-    return pa.array([_store(v, target) for v in found], arrow_type(column.type))
+    return array([_store(v, target) for v in found], arrow_type(column.type))
 
 
 def _mixes(kind: t.DataType) -> bool:

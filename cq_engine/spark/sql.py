@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cq_engine.algebra.emit import quote
 from cq_engine.catalog.attempts import TOPS
+from cq_engine.core.columns import quote
 from cq_engine.core.disk import RESTORE, disk_error, system_reason
 from cq_engine.core.errors import (
     AnalysisError,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from cachetools import LRUCache
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 __all__ = ["RowGroups"]
 
@@ -37,6 +39,8 @@ class RowGroups:
     def prune(self, dataset: ds.Dataset, restrict: Mapping[str, pa.Array]) -> tuple[ds.Dataset, list[float]]:
         """The dataset of Parquet files without row groups that have no wanted value in some column, and the share of
         each file that is left."""
+        import pyarrow.dataset as ds
+
         wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
         known = {name: (values, nulls) for name, (values, nulls) in wanted.items() if values is not None}
         if not known:

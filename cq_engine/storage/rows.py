@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 from pyspark.sql import types as t
 
 from cq_engine.catalog.model import (
@@ -22,11 +20,15 @@ from cq_engine.catalog.model import (
     UPDATE_PREIMAGE,
     VersionedTable,
 )
+from cq_engine.core.arrays import empty_table
 from cq_engine.core.capabilities import Use, problem
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import arrow_schema, inner_types, spark_type
 from cq_engine.core.values import is_variant, variant
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 __all__ = [
     "ResidentImage",
@@ -73,7 +75,7 @@ def conform(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
 def empty(columns: Sequence[Column]) -> pa.Table:
     """No rows of these columns."""
-    return arrow_schema(columns).empty_table()
+    return empty_table(arrow_schema(columns))
 
 
 def identity_columns(table: VersionedTable) -> tuple[Column, ...]:
@@ -190,18 +192,19 @@ def _tag(value: Any) -> Hashable:
     return type(value).__name__, value
 
 
-_PARQUET = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-"""A session of the user's own writes times as INT96, of which Arrow would make nanoseconds: those from 1677 to 2262."""
-
-
 def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
     """Parquet files (absolute paths or URIs of one file system) as a dataset of `columns`."""
+    import pyarrow.dataset as ds  # and pandas: commits do without
+    import pyarrow.fs as pafs
+
     schema = arrow_schema(columns)
+    # A session of the user's own writes times as INT96, of which Arrow would make nanoseconds: those from 1677 to 2262.
+    parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     if "://" in paths[0]:
         filesystem, _ = pafs.FileSystem.from_uri(paths[0])
         names = [pafs.FileSystem.from_uri(path)[1] for path in paths]
-        return ds.dataset(names, schema=schema, format=_PARQUET, filesystem=filesystem)
-    return ds.dataset(list(paths), schema=schema, format=_PARQUET)
+        return ds.dataset(names, schema=schema, format=parquet, filesystem=filesystem)
+    return ds.dataset(list(paths), schema=schema, format=parquet)
 
 
 class ResidentImage:

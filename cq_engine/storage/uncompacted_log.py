@@ -13,15 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
-from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
+from cq_engine.core.arrays import array
+from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
 __all__ = ["UncompactedLog", "group_starts"]
 
-_NEW = pa.array(["insert", "update_postimage"])
+_NEW = array(["insert", "update_postimage"], pa.string())
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults, interrupts
+from cq_engine.core.arrays import array
 from cq_engine.core.errors import ConflictError, TransactionError
 from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import to_arrow
@@ -155,7 +156,7 @@ def next_timestamp(services: Services, commit_time: datetime | None) -> datetime
 
 def with_version(rows: pa.Table, version: int) -> pa.Table:
     """Change rows with their commit version."""
-    return rows.append_column(COMMIT_VERSION, pa.array([version] * rows.num_rows, pa.int64()))
+    return rows.append_column(COMMIT_VERSION, array([version] * rows.num_rows, pa.int64()))
 
 
 def _changes(

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cq_engine.catalog.model import Table
+from cq_engine.core.arrays import array
 from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.core.values import encode_values
@@ -59,7 +60,7 @@ def arrow_rows(table: Table, rows: Any) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: str) -> pa.Array:
-    return pa.array(encode_values(values, spark_type(kind)), arrow_type(kind))
+    return array(encode_values(values, spark_type(kind)), arrow_type(kind))
 
 
 def _unfit(table: Table, name: str, kind: str, error: Exception) -> CQError:

@@ -21,6 +21,7 @@ from cq_engine.catalog.model import (
     DataFile,
     Table,
 )
+from cq_engine.core.arrays import array
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys, row_values
 
@@ -69,7 +70,7 @@ class Net:
         )
         return pa.concat_tables(
             [
-                rows.append_column(CHANGE_TYPE, pa.array([kind] * rows.num_rows, pa.string()))
+                rows.append_column(CHANGE_TYPE, array([kind] * rows.num_rows, pa.string()))
                 for rows, kind in parts
             ]
         ).combine_chunks()
@@ -152,7 +153,7 @@ class SmallPending:
         new = self._take(e.after[0] for e in single)
         differs = [n for n, (a, b) in enumerate(zip(row_values(old), row_values(new))) if a != b]
         more = [position for e in single for position in e.after[1:]]
-        picked = pa.array(differs, pa.int64())
+        picked = array(differs, pa.int64())
         return Net(
             self._take([p for e in self._entries.values() if e.before < 0 for p in e.after] + more),
             self._take(e.before for e in self._entries.values() if e.before >= 0 and not e.after),
@@ -169,7 +170,7 @@ class SmallPending:
     def _take(self, positions: Iterable[int]) -> pa.Table:
         if len(self._chunks) > 1:
             self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
-        wanted = pa.array(list(positions), pa.int64())
+        wanted = array(list(positions), pa.int64())
         return self._chunks[0].take(wanted).combine_chunks()
 
 

@@ -1,0 +1,95 @@
+"""Arrays that are made without `pa.array` are what it makes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+
+from cq_engine.core.arrays import empty_table, few
+
+CHANCE = random.Random(7)
+UTC = timezone.utc
+
+
+def moment(zone: Any) -> datetime:
+    return datetime(1700, 1, 1, tzinfo=zone) + timedelta(microseconds=CHANCE.randrange(10**16))
+
+
+KINDS: dict[pa.DataType, Callable[[], object]] = {
+    pa.int8(): lambda: CHANCE.randrange(-128, 128),
+    pa.int16(): lambda: CHANCE.randrange(-(2**15), 2**15),
+    pa.int32(): lambda: CHANCE.randrange(-(2**31), 2**31),
+    pa.int64(): lambda: CHANCE.randrange(-(2**63), 2**63),
+    pa.float64(): lambda: CHANCE.choice([0.0, -0.0, float("nan"), float("inf"), CHANCE.uniform(-1e9, 1e9)]),
+    pa.string(): lambda: "".join(CHANCE.choices("aß漢𝒳'\0 ", k=CHANCE.randrange(5))),
+    pa.date32(): lambda: date.fromordinal(CHANCE.randrange(1, 3_000_000)),
+    pa.timestamp("us"): lambda: moment(None),
+    pa.timestamp("us", tz="UTC"): lambda: moment(CHANCE.choice([UTC, ZoneInfo("Europe/Zurich")])),
+    pa.decimal128(10, 2): lambda: Decimal(CHANCE.randrange(-(10**10) + 1, 10**10)).scaleb(-2),
+    pa.decimal128(38, 0): lambda: Decimal(CHANCE.randrange(-(10**38) + 1, 10**38)),
+    pa.decimal128(5, 3): lambda: Decimal(CHANCE.choice(["1", "-0.5", "12.345", "0", "1e1"])),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_they_are_what_arrow_makes(kind: pa.DataType) -> None:
+    for count in (0, 1, 2, 7, 8, 9, 100):
+        for nulls in (0.0, 0.3, 1.0):
+            values = [None if CHANCE.random() < nulls else KINDS[kind]() for _ in range(count)]
+            found = few(values, kind)
+            assert found is not None
+            found.validate(full=True)
+            wanted = pa.array(values, kind)
+            assert found.null_count == wanted.null_count
+            assert str(found.to_pylist()) == str(wanted.to_pylist())
+            assert pa.table({"c": found}).take(pa.array(range(count), pa.int64())).num_rows == count
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (True, pa.int32()),
+        (2**31, pa.int32()),
+        (1, pa.float64()),
+        ("\ud800", pa.string()),
+        (datetime(2020, 1, 1, tzinfo=UTC), pa.date32()),
+        (datetime(2020, 1, 1, tzinfo=UTC), pa.timestamp("us")),
+        (datetime(2020, 1, 1, tzinfo=UTC).replace(tzinfo=None), pa.timestamp("us", tz="UTC")),
+        (datetime(2020, 1, 1, tzinfo=UTC).replace(tzinfo=None), pa.timestamp("s")),
+        (Decimal("0.001"), pa.decimal128(10, 2)),
+        (Decimal("100"), pa.decimal128(4, 2)),
+        (Decimal("NaN"), pa.decimal128(4, 2)),
+        ([1], pa.list_(pa.int32())),
+        (True, pa.bool_()),
+    ],
+)
+def test_arrow_says_what_becomes_of_other_values(value: object, kind: pa.DataType) -> None:
+    assert few([None, value], kind) is None
+
+
+def test_a_table_without_rows() -> None:
+    schema = pa.schema(
+        [pa.field("a", pa.list_(pa.struct([pa.field("b", pa.int32())]))), pa.field("c", pa.string())]
+    )
+    assert empty_table(schema).equals(schema.empty_table())
+    assert empty_table(schema).column(0).num_chunks == schema.empty_table().column(0).num_chunks
+
+
+def test_pandas_is_left_alone() -> None:
+    program = (
+        "import sys\nimport pyarrow as pa\nfrom cq_engine.core.arrays import array, empty_table\n"
+        "assert array([1, None], pa.int32()).to_pylist() == [1, None]\n"
+        "empty_table(pa.schema([pa.field('a', pa.int32())]))\n"
+        "assert 'pandas' not in sys.modules\n"
+        "assert array([[1]], pa.list_(pa.int32())).to_pylist() == [[1]]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
