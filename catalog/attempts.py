@@ -52,8 +52,11 @@ class Attempt:
         warehouse: str,
         storage_of: Callable[[VersionedTable], Storage],
         abandon: Callable[[Attempt], None],
+        epoch: int = 0,
     ) -> None:
         self.id = attempt_id
+        self.epoch = epoch
+        """Of the duties that it belongs to; 0 where any process may make it."""
         self._warehouse = warehouse
         self._storage_of = storage_of
         self._abandon = abandon

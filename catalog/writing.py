@@ -121,7 +121,7 @@ class Writing(Reading):
             try:
                 with self.exclusive(by_any=by_any) as connection:
                     view = self.view
-                    self._resolve(view, writes)
+                    self._resolve(view, writes, attempt)
                     doubtful = True
                     with self._database.failing_as("write to the catalog"):
                         generation = view.generation + 1
@@ -156,7 +156,9 @@ class Writing(Reading):
         except CQError:
             return False
 
-    def _resolve(self, view: View, writes: WriteSet) -> None:
+    def _resolve(self, view: View, writes: WriteSet, attempt: Attempt | None) -> None:
+        if attempt is not None and attempt.epoch not in (0, self.epoch):
+            raise _lost()  # and has had the duties again since
         try:
             resolve(view, writes)
         except TransactionError as error:
@@ -185,7 +187,8 @@ class Writing(Reading):
         said that any process may make it."""
         with self._aside(by_any=by_any) as connection:
             self._enlist(connection)  # the attempts of who is not on the list are given up
-            made = Attempt(new_attempt_id(kind, self.number), self.warehouse, self.storage_of, self._abandon)
+            named, epoch = new_attempt_id(kind, self.number), 0 if by_any else self.epoch
+            made = Attempt(named, self.warehouse, self.storage_of, self._abandon, epoch)
             self._live_attempts[made.id] = made
             row = {"id": made.id, "process": self.number, "kind": kind}
             started = self._database.now(connection)
@@ -222,13 +225,9 @@ class Writing(Reading):
         if self.epoch and self.epoch == epoch:
             return
         had, self.epoch = self.epoch, 0
-        raise LeaseError(
-            "this process no longer holds the warehouse's duties"
-            if had
-            else "this process does not have the warehouse's duties",
-            detail="another process has taken them; nothing was written" if had else "",
-            hint="the process that has them does what there is to be done",
-        )
+        if had:
+            raise _lost()
+        raise LeaseError("this process does not have the warehouse's duties", hint=_WHO_HAS_THEM)
 
     def _begin(self, block: _Block) -> None:
         """Begins the one write transaction of this process; from now on no other process writes."""
@@ -327,6 +326,17 @@ class Writing(Reading):
                 detail="; ".join(problems[:3]),
                 hint="they are tried again with the next VACUUM, and when the warehouse is opened",
             )
+
+
+_WHO_HAS_THEM = "the process that has them does what there is to be done"
+
+
+def _lost() -> LeaseError:
+    return LeaseError(
+        "this process no longer holds the warehouse's duties",
+        detail="another process has taken them; nothing was written",
+        hint=_WHO_HAS_THEM,
+    )
 
 
 class _Block:

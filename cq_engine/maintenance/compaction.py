@@ -94,7 +94,7 @@ class Compactor:
         catalog = self.services.catalog
         with self._only(table):
             at = catalog.newest_version if version is None else version
-            if not _behind(catalog.layout(table.id, at), at):
+            if not self._is_behind(table, at):
                 return False
             merge = self._plan(table, at)
             attempt = catalog.attempt("compact")
@@ -115,12 +115,20 @@ class Compactor:
         catalog = self.services.catalog
         with self._only(table):
             at = catalog.newest_version if version is None else version
-            if not _behind(catalog.layout(table.id, at), at):
+            if not self._is_behind(table, at):
                 return
             attempt = catalog.attempt("compact")
             with _abandon_on_error(attempt):
                 files, removed = self._whole(table, at, attempt)
             self._advance(table, at, files, removed, attempt)
+
+    def _is_behind(self, table: VersionedTable, at: int) -> bool:
+        """Whether something came since the newest snapshot, which another process may have made meanwhile."""
+        catalog = self.services.catalog
+        view = catalog.view
+        with view.lock:
+            newest = view.layout(table.id).newest_snapshot
+        return newest < at and any(s.low <= at for s in catalog.layout(table.id, at).changes)
 
     def _plan(self, table: VersionedTable, at: int) -> Merge | None:
         @retry_reading
@@ -169,10 +177,6 @@ class Compactor:
             lock = self._locks.setdefault(table.id, threading.Lock())
         with lock:
             yield
-
-
-def _behind(layout: Layout, at: int) -> bool:
-    return any(s.low <= at for s in layout.changes)
 
 
 @contextmanager

@@ -337,6 +337,28 @@ def test_a_long_write_transaction_goes_on_as_long_as_its_process_is_alive(
     assert other.newest_version == 1
 
 
+def test_what_was_begun_before_the_duties_were_away_is_not_written(
+    catalog: Catalog, open_catalog: Open, sample: Any
+) -> None:
+    """The holder is suspended while it merges, another one does the same, and the first one has the duties again."""
+    sample.commit(catalog, [1])
+    attempts = [catalog.attempt("compact"), catalog.attempt("transaction", by_any=True)]
+    files = []
+    for attempt in attempts:
+        path = f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet"
+        files.append(write_parquet(sample.plain([1]), path, catalog.warehouse, ["k"]))
+    other = open_catalog(limits=IMPATIENT)
+    other.give_duties()
+    assert catalog.take_duties() is None
+    assert catalog.has_duties
+    with pytest.raises(LeaseError, match="no longer holds"), catalog.write(attempts[0]) as unit:
+        unit.advance_snapshot(sample.orders, 1, [files[0]], ())
+    assert not Path(catalog.warehouse, files[0].path).exists()
+    with catalog.write(attempts[1], by_any=True) as unit:
+        unit.add_commit(2, sample.when(2))
+        unit.add_change_files(sample.orders, 2, 2, [files[1]], frozenset({"INSERT"}), insert_only=True)
+
+
 def test_duties_that_could_not_be_given_back_are_taken_again(
     open_catalog: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

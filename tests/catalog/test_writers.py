@@ -162,7 +162,6 @@ def test_killed_and_suspended(
     finally:
         crowd.close()
         reader.close()
-    assert "Error" not in crowd.errors(), crowd.errors()
     with connect(warehouse, database_url, IMPATIENT) as engine:
         engine.drain(timeout=60)
         assert check_history(engine, warehouse) > 20
@@ -172,3 +171,4 @@ def test_killed_and_suspended(
         assert holder.pid == os.getpid(), "the dead have no duties"
         engine.publish()
         check_history(engine, warehouse)
+    assert "Error" not in crowd.errors(), crowd.errors()
