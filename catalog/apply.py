@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from cq_engine.catalog.graph import readers
+from cq_engine.catalog.destinations import is_merge, merged_by, merged_names
+from cq_engine.catalog.graph import names_of, readers
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -56,6 +57,13 @@ def find_table(state: CatalogState, name: str) -> Table:
         return found
     if name.lower() in state.queries:
         raise CatalogError(f"{name} is a continuous query, not a table")
+    query = merged_by(state, name)
+    if query is not None:
+        raise CatalogError(
+            f"{name} is a destination, the result of {query.name}",
+            detail="it can be read like a table; only the query's refreshes write it",
+            hint=f"DROP DESTINATION {name} CASCADE takes it away",
+        )
     raise CatalogError(
         f"there is no table {name}", hint=did_you_mean(name, (t.name for t in state.tables.values()))
     )
@@ -68,6 +76,9 @@ def find_query(state: CatalogState, name: str) -> ContinuousQuery:
         return found
     if name.lower() in state.tables:
         raise CatalogError(f"{name} is a table, not a continuous query")
+    query = merged_by(state, name)
+    if query is not None:
+        raise CatalogError(f"{name} is a destination, the result of {query.name}", hint=f"write {query.name}")
     raise CatalogError(
         f"there is no continuous query {name}",
         hint=did_you_mean(name, (q.name for q in state.queries.values())),
@@ -194,21 +205,23 @@ def with_relation(state: CatalogState, query: ContinuousQuery, version: int) -> 
 
 
 def without_unread(state: CatalogState) -> CatalogState:
-    """Takes the tables of results away that no query reads any more."""
+    """Takes the tables of results away that no query reads any more, and that no destination is."""
     unread = {
         key: replace(q, relation=None)
         for key, q in state.queries.items()
-        if q.relation is not None and not readers(state, q.name)
+        if q.relation is not None and not merged_names(q) and not readers(state, q.name)
     }
     return replace(state, queries={**state.queries, **unread}) if unread else state
 
 
 def dependents(state: CatalogState, name: str) -> list[str]:
     """The continuous queries that read `name` or deliver into it."""
+    known = state.queries.get(name.lower())
+    names = {name.lower()} if known is None or name.lower() in state.tables else names_of(known)
     return [
         query.name
         for query in state.queries.values()
-        if any(_same(source, name) for source in query.sources)
+        if not names.isdisjoint(source.lower() for source in query.sources)
         or any(_same(d.name, name) and d.kind in (None, "TABLE") for d in query.destinations)
     ]
 
@@ -351,6 +364,12 @@ def _check_free(state: CatalogState, name: str) -> None:
 def _check_no_query(state: CatalogState, name: str) -> None:
     if name.lower() in state.groups:
         raise CatalogError(f"{name} is the engine's own name for queries that it refreshes together")
+    destination = state.destinations.get(name.lower())
+    if destination is not None and is_merge(destination):
+        raise CatalogError(
+            f"{destination.name} is the name of a destination under which a result is read",
+            hint="choose another name, or drop the destination first",
+        )
     if name.lower() in state.queries:
         raise CatalogError(
             f"continuous query {name} exists already", hint="choose another name, or drop it first"

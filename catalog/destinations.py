@@ -93,6 +93,13 @@ def drop_destination(state: CatalogState, name: str, cascade: bool) -> CatalogSt
             detail=f"{_listed(query.name for query in users)} deliver{'s' if len(users) == 1 else ''} to it",
             hint="ALTER CONTINUOUS QUERY ... SET DESTINATION or SET NO DESTINATION first, or say CASCADE",
         )
+    readers = [q.name for q in state.queries.values() if name.lower() in (s.lower() for s in q.sources)]
+    if is_merge(found) and readers:
+        raise CatalogError(
+            f"destination {found.name} is in use",
+            detail=f"read by {_listed(readers)}",
+            hint="drop these first, or let them read the query itself",
+        )
     changed = {
         query.name.lower(): replace(
             query, destinations=tuple(ref for ref in query.destinations if ref.name.lower() != name.lower())

@@ -1,7 +1,7 @@
 """Which continuous queries read which: the graph of a CatalogState, as pure functions.
 
-A query reads tables, and the results of other queries by their names; where a table and a query have one name, it means
-the table. Nothing here follows destination tables except
+A query reads tables, and the results of other queries by their names, or by those of destinations that are their results;
+where a table and a query have one name, it means the table. Nothing here follows destination tables except
 `origins`, since a table has a version of its own for every delivery.
 """
 
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cq_engine.catalog.destinations import merged_by, merged_names
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 
-__all__ = ["ancestors", "origins", "readers", "source_query", "table_readers", "upstreams"]
+__all__ = ["ancestors", "names_of", "origins", "readers", "source_query", "table_readers", "upstreams"]
 
 
 def source_query(state: CatalogState, name: str) -> ContinuousQuery | None:
     """The query whose result `name` means in a query, or None."""
-    return None if name.lower() in state.tables else state.queries.get(name.lower())
+    if name.lower() in state.tables:
+        return None
+    return state.queries.get(name.lower()) or merged_by(state, name)
 
 
 def upstreams(state: CatalogState, sources: Iterable[str]) -> list[ContinuousQuery]:
@@ -46,7 +49,14 @@ def readers(state: CatalogState, name: str) -> list[ContinuousQuery]:
 
 def table_readers(state: CatalogState, name: str) -> list[ContinuousQuery]:
     """The queries that read what `name` means."""
-    return [q for q in state.queries.values() if name.lower() in (s.lower() for s in q.sources)]
+    query = source_query(state, name)
+    names = {name.lower()} if query is None else names_of(query)
+    return [q for q in state.queries.values() if not names.isdisjoint(s.lower() for s in q.sources)]
+
+
+def names_of(query: ContinuousQuery) -> set[str]:
+    """The lower-case names under which the query's result can be read."""
+    return {query.name.lower(), *(name.lower() for name in merged_names(query))}
 
 
 def origins(state: CatalogState, query: ContinuousQuery) -> set[str]:
@@ -65,6 +75,7 @@ def origins(state: CatalogState, query: ContinuousQuery) -> set[str]:
             continue
         above = source_query(state, name)
         if above is not None:
+            found.add(above.name.lower())
             waiting += [source.lower() for source in above.sources]
         waiting += [
             q.name.lower() for q in state.queries.values() if _delivers(q, name) and q.name != query.name

@@ -159,7 +159,8 @@ class ContinuousQuery:
     functions: tuple[str, ...] = ()
     """The functions of the user that it calls, also inside of SQL functions, lower case."""
     relation: Table | None = None
-    """The result as a table of the query's name, for the queries that read it; None where none does.
+    """The result as a table of the query's name, for the queries that read it and for destinations that are the result;
+    None where there are none.
 
     Its rows are the result at `created_version` and the changes of every refresh since. Its primary key is the result
     key (whose columns may be NULL, other than a base table's); without one, rows have a hidden identity."""

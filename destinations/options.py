@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import CatalogState, Cursor, DeclaredDestination
 from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.destinations.callback import Retry
@@ -57,7 +58,7 @@ _COMMON: Mapping[str, _Option] = {
 }
 _TYPES: Mapping[str, Mapping[str, _Option]] = {
     "TABLE": {
-        "mode": _Option("history", _one_of("history").check, "it is history"),
+        "mode": _one_of("history", "merge"),
         **_COMMON,
     },
     "CALLBACK": _COMMON,
@@ -87,6 +88,13 @@ def check_declared(destination: DeclaredDestination, place: Place = lambda _: No
             raise AnalysisError(
                 f"there is no option {name} of a destination of type {shown}",
                 hint=did_you_mean(name, options, f"the options are {', '.join(options)}"),
+                location=place(name),
+            )
+        if name in _COMMON and is_merge(destination):
+            raise AnalysisError(
+                f"{name} is not for mode = 'merge'",
+                detail="the query's own refreshes write the table, and there is nothing that could fail by itself",
+                hint="leave it out",
                 location=place(name),
             )
         try:

@@ -8,6 +8,7 @@ from dataclasses import astuple, fields, replace
 import pyarrow as pa
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.destinations import merged_by, merged_names
 from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord, Table
 from cq_engine.catalog.overview import Overview
@@ -33,7 +34,13 @@ def show(
     """SHOW TABLES | CONTINUOUS QUERIES | REFRESHES [FOR query]; `waiting` is the scheduler's."""
     state = overview.state
     if statement.what == "TABLES":
-        tables = sorted(state.tables.values(), key=lambda t: t.name)
+        merged = [
+            replace(query.relation, name=name)
+            for query in state.queries.values()
+            for name in merged_names(query)
+            if query.relation is not None
+        ]
+        tables = sorted([*state.tables.values(), *merged], key=lambda t: t.name)
         return _rows(
             ("name", "columns", "primary_key"),
             [(t.name, len(t.columns), _names(t.primary_key)) for t in tables],
@@ -103,6 +110,9 @@ def describe(overview: Overview, catalog: Catalog, statement: Describe) -> Resul
     query = state.queries.get(statement.name.lower())
     if statement.kind == "CONTINUOUS QUERY" or (query is not None and statement.kind is None):
         return _describe_query(apply.find_query(state, statement.name), overview, catalog)
+    merged = merged_by(state, statement.name)
+    if merged is not None and merged.relation is not None:
+        return _describe_table(merged.relation)
     return _describe_table(apply.find_table(state, statement.name))
 
 

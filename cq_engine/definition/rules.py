@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.destinations import MERGE, merged_by
-from cq_engine.catalog.graph import origins, readers, upstreams
+from cq_engine.catalog.graph import names_of, origins, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
@@ -24,6 +24,7 @@ __all__ = [
     "check_current",
     "check_options",
     "commit_time",
+    "is_kept",
     "notes",
     "start_version",
     "with_destinations",
@@ -59,8 +60,16 @@ def check_options(query: ContinuousQuery) -> None:
         )  # fmt: skip
 
 
-def start_version(services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled) -> int:
-    """The version the query starts from; 1 more than there is where its first state needs a commit to stand at."""
+def is_kept(delivery: Delivery, query: ContinuousQuery) -> bool:
+    """Whether one of the query's destinations is its current result."""
+    return any(delivery.kind_of(ref) == MERGE for ref in query.destinations)
+
+
+def start_version(
+    services: Services, start: StartFrom, query: ContinuousQuery, compiled: Compiled, *, kept: bool = False
+) -> int:
+    """The version the query starts from; 1 more than there is where its first state, or its result that is to be `kept`,
+    needs a commit to stand at."""
     newest = services.catalog.newest_version
     end = frontier(services.catalog, query.sources)
     if start.point == "VERSION":
@@ -78,7 +87,7 @@ def start_version(services: Services, start: StartFrom, query: ContinuousQuery, 
             )
     else:
         scalar = any(not each.keys for each in compiled.states)  # its state has a row even over empty tables
-        needs_row = start.point == "SNAPSHOT" or scalar
+        needs_row = start.point == "SNAPSHOT" or scalar or kept
         version = 1 if newest == 0 and needs_row else end
     for table in compiled.sources.values():
         if version < table.created_version:
@@ -116,6 +125,7 @@ def with_destinations(
             check(query, table)
     query = replace(query, destinations=tuple(settled))
     _no_cycle(state, query)
+    _still_read(state, query)
     return query, state, made
 
 
@@ -167,6 +177,20 @@ def without(state: CatalogState, query: ContinuousQuery, why: str) -> CatalogSta
         )
     dropped = apply.drop_query(state, query.name)
     return replace(dropped, queries={name: state.queries[name] for name in dropped.queries})
+
+
+def _still_read(state: CatalogState, query: ContinuousQuery) -> None:
+    """Raises CatalogError where a name of the result would go under which another query reads it."""
+    known = state.queries.get(query.name.lower())
+    gone = names_of(known) - names_of(query) if known is not None else set()
+    for name in sorted(gone):
+        users = [q.name for q in state.queries.values() if name in (s.lower() for s in q.sources)]
+        if users:
+            raise CatalogError(
+                f"destination {name} is in use",
+                detail=f"read by {', '.join(users)}",
+                hint=f"drop these first, or let them read {query.name}",
+            )
 
 
 def _no_cycle(state: CatalogState, query: ContinuousQuery) -> None:

@@ -83,8 +83,9 @@ def prepare_start(
     snapshot: bool,
     *,
     more: bool = False,
+    relation: bool = False,
 ) -> Start:
-    """Computes the query's states at `version` and, with `snapshot`, its result as I rows.
+    """Computes the query's states at `version`, with `snapshot` its result as I rows, with `relation` the rows of its table.
 
     With `more` they are rows beside others that the states have already.
 
@@ -100,6 +101,8 @@ def prepare_start(
             if each.state.label == KEY_STATE:
                 _check_keys(query, compiled, services, frame, version, each)
             _keep(services, start, table, frame, more=more)
+        if relation:
+            keep_relation(services, start, query, compiled, version)
         if snapshot:
             _keep_snapshot(services, start, query, compiled)
     except BaseException:

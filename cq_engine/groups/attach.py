@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.groups import with_group, with_member
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
@@ -51,7 +52,8 @@ class Attacher:
         if not self._may_attach(statement, option):
             if option == "on":
                 raise _refusal(
-                    statement, "it starts from a version, has other options, or nothing is committed yet"
+                    statement,
+                    "it starts from a version, has other options or a destination that is its result, or nothing is committed yet",
                 )
             return None
         words = read_words(statement.query)
@@ -81,7 +83,8 @@ class Attacher:
         plain = not others and dict(statement.options).get("refresh", "auto").lower() == "auto"
         start = statement.start.point in ("NOW", "SNAPSHOT") and catalog.newest_version > 0
         together = moves_together(statement.when) or option == "on"
-        return option in ("auto", "on") and plain and start and together
+        alone = any(self.delivery.kind_of(ref) == MERGE for ref in statement.destinations)
+        return option in ("auto", "on") and plain and start and together and not alone
 
     # ------------------------------------------------------------ signatures
 

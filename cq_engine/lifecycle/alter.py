@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from cq_engine.catalog import apply
@@ -11,6 +12,7 @@ from cq_engine.definition.rules import check_options, with_destinations
 from cq_engine.grammar import AlterContinuousQuery
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.lifecycle.redefine import redefine_as, restart
+from cq_engine.lifecycle.sources import keep_own_result, wants_result
 
 __all__ = ["alter_query"]
 
@@ -19,16 +21,21 @@ def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
     """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query; the message for a person."""
     with queries.registry.ddl:
         query = queries.find(statement.name)
+        result = wants_result(queries, statement.destinations or ())
         if query.group is not None:
             if statement.action == "RESUME" and statement.start is None:
                 return _resume_member(queries, query, query.group)
-            if statement.action != "SET" or statement.when is not None or statement.options:
+            if statement.action != "SET" or statement.when is not None or statement.options or result:
                 query = queries.groups.detach(query)
         if statement.query is not None:
             return redefine_as(queries, query, statement.query)
         if statement.action == "RESUME" and statement.start is not None:
             return restart(queries, query, statement.start)
-        with queries.registry.hold([query.name]), queries.services.catalog.exclusive():
+        with ExitStack() as held:
+            held.enter_context(queries.registry.hold([query.name]))
+            if result:
+                held.enter_context(keep_own_result(queries, query.name))
+            held.enter_context(queries.services.catalog.exclusive())
             return _alter(queries, queries.find(statement.name), statement)
 
 
@@ -58,6 +65,6 @@ def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQ
     check_options(changed)
     changed, state, _ = with_destinations(queries.delivery, changed, catalog.state)
     with catalog.write() as unit:
-        unit.set_state(apply.replace_query(state, changed))
+        unit.set_state(apply.without_unread(apply.replace_query(state, changed)))
         queries.delivery.change(unit, query, changed, status.position)
     return f"{query.name} altered"

@@ -15,6 +15,7 @@ from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import (
     check_options,
     commit_time,
+    is_kept,
     notes,
     start_version,
     with_destinations,
@@ -81,13 +82,18 @@ def _create(
         state, query, compiled = define(services, before, statement)
         check_options(query)
         with catalog.lock:
-            version = start_version(services, statement.start, query, compiled)
+            kept = is_kept(queries.delivery, query)
+            version = start_version(services, statement.start, query, compiled, kept=kept)
             held.enter_context(services.read_holds.held(version))
         query = replace(query, created_version=version)
         query, state, made = with_destinations(queries.delivery, query, state)
-        state = apply.without_unread(apply.add_query(state, query))
+        state = apply.add_query(state, query)
+        if kept:
+            state = apply.with_relation(state, query, version)
+            query = apply.find_query(state, query.name)
+        state = apply.without_unread(state)
         snapshot = statement.start.point == "SNAPSHOT"
-        start = prepare_start(services, query, compiled, version, snapshot)
+        start = prepare_start(services, query, compiled, version, snapshot, relation=kept)
         faults.point("create.computed")
         with catalog.lock, catalog.write(start.attempt) as unit:
             if first and catalog.newest_version:

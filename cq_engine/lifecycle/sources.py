@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.schema import stale
@@ -14,20 +15,21 @@ from cq_engine.core.errors import AnalysisError
 from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import commit_time
 from cq_engine.definition.start import Start, keep_relation
-from cq_engine.grammar import CreateContinuousQuery
+from cq_engine.grammar import CreateContinuousQuery, DestinationRef
 from cq_engine.lifecycle.drop import tidy
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.query.references import find_references
 from cq_engine.spark.settings import meaning
 
-__all__ = ["hold_sources"]
+__all__ = ["hold_sources", "keep_own_result", "wants_result"]
 
 
 @contextmanager
 def hold_sources(
     queries: Queries, statement: CreateContinuousQuery, known: ContinuousQuery | None
 ) -> Iterator[None]:
-    """The queries that `statement` reads stand still, up to date, and their results are kept as tables; so does `known`.
+    """The queries that `statement` reads stand still, up to date, and their results are kept as tables; so does `known`,
+    whose result is kept where the statement has a destination that is the result.
 
     What is kept and then read by nobody goes again.
     """
@@ -39,15 +41,32 @@ def hold_sources(
         queries.groups.detach(registry.find(name))
     with registry.hold([*above, *([known.name] if known else [])]):
         try:
-            _keep_results(queries, statement, above)
+            own = [known.name] if known and wants_result(queries, statement.destinations) else []
+            _keep_results(queries, statement, [*above, *own])
             yield
         except BaseException:
             tidy(registry)
             raise
 
 
-def _keep_results(queries: Queries, statement: CreateContinuousQuery, names: Sequence[str]) -> None:
-    """Gives the queries `names` their tables, with the results at their positions."""
+def wants_result(queries: Queries, destinations: Iterable[DestinationRef]) -> bool:
+    """Whether one of the destinations is the current result."""
+    return any(queries.delivery.kind_of(ref) == MERGE for ref in destinations)
+
+
+@contextmanager
+def keep_own_result(queries: Queries, name: str) -> Iterator[None]:
+    """Gives the query, which is held, a table of its result; it goes again where the block does not make use of it."""
+    try:
+        _keep_results(queries, None, [name])
+        yield
+    except BaseException:
+        tidy(queries.registry)
+        raise
+
+
+def _keep_results(queries: Queries, statement: CreateContinuousQuery | None, names: Sequence[str]) -> None:
+    """Gives the queries `names` their tables, with the results at their positions, which `statement` will read."""
     services, registry = queries.services, queries.registry
     catalog = services.catalog
     missing = [name for name in names if registry.find(name).relation is None]
@@ -67,7 +86,8 @@ def _keep_results(queries: Queries, statement: CreateContinuousQuery, names: Seq
         known = catalog.state
         for name, position in positions.items():
             known = apply.with_relation(known, apply.find_query(known, name), position)
-        define(services, known, statement)  # what is wrong is said before anything is stored
+        if statement is not None:
+            define(services, known, statement)  # what is wrong is said before anything is stored
         for name, position in positions.items():
             _keep_result(queries, name, position)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -173,7 +174,7 @@ class Resolver:
         """What a reference stands for."""
         location = source.location(reference.start)
         table = self.state.tables.get(reference.name.lower())
-        query = self.state.queries.get(reference.name.lower())
+        query = source_query(self.state, reference.name)
         if isinstance(reference.clause, Changes):
             return self._changes(reference.name, reference.clause, table, query, location)
         if table is not None:
@@ -313,10 +314,13 @@ def version_to_come(
 
 def unknown_table(state: CatalogState, name: str, location: Location | None = None) -> AnalysisError:
     """The error for a name that is no table, with the nearest name as a hint."""
-    query = state.queries.get(name.lower())
+    query = source_query(state, name)
     if query is not None:
+        own = name.lower() == query.name.lower()
         return AnalysisError(
-            f"{query.name} is a continuous query, not a table",
+            f"{query.name} is a continuous query, not a table"
+            if own
+            else f"{name} is the result of {query.name}, not a table",
             detail="its result follows from what it reads; it can be read like a table, and not be written",
             location=location,
         )

@@ -40,6 +40,7 @@ def check_all(engine: Engine, warehouse: Path, calls: Path, *, look_at: int) -> 
         check_law(engine, name, deltas, logs)
         check_table(name, deltas, logs[f"{name}_log"])
         published(engine, warehouse, name)
+    check_merged(engine, logs, look_at)
     for name in OVER:
         check_law(engine, name, list(engine.deltas(name)), logs)
     check_garbage(engine, warehouse)
@@ -197,6 +198,18 @@ def check_images(engine: Engine, logs: dict[str, pa.Table], look_at: int) -> Non
             wanted = image(logs[name], version)
             got = engine.execute(f"SELECT * FROM {name} VERSION AS OF {version}").to_arrow()
             assert rows_of(got, wanted.column_names) == rows_of(wanted, wanted.column_names)
+
+
+def check_merged(engine: Engine, logs: dict[str, pa.Table], look_at: int) -> None:
+    """The destination that is the result of a query is that at every version, whatever crashed when."""
+    versions = sorted(set(logs["entry"]["_commit_version"].to_pylist()))
+    for version in {versions[look_at % len(versions)], versions[-1]}:
+        with duckdb.connect() as oracle:
+            for table in ("account", "entry"):
+                oracle.register(table, image(logs[table], version))
+            wanted = Counter(oracle.sql(QUERIES["owned"]).fetchall())
+        got = engine.execute(f"SELECT * FROM owned_now VERSION AS OF {version}").fetchall()
+        assert Counter(got) == wanted, f"owned_now at version {version}"
 
 
 def check_garbage(engine: Engine, warehouse: Path) -> None:

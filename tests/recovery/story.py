@@ -33,7 +33,7 @@ CREATE_RICH = (
     " cq_commit_version() AS v FROM entry GROUP BY account HAVING sum(amount) > 100"
 )
 CREATE_OWNED = (
-    "CREATE CONTINUOUS QUERY IF NOT EXISTS owned DESTINATION CALLBACK calls, TABLE owned_log"
+    "CREATE CONTINUOUS QUERY IF NOT EXISTS owned DESTINATION CALLBACK calls, TABLE owned_log, owned_now"
     " START FROM SNAPSHOT AS SELECT e.id, e.amount, e.note, a.owner, delta_marker() AS m,"
     " cq_old_value(a.owner) AS was, cq_commit_version() AS v"
     " FROM entry e JOIN account a ON e.account = a.id WHERE e.amount > 5"
@@ -46,6 +46,7 @@ DEFINITIONS = (
     "CREATE TABLE IF NOT EXISTS progress (step INT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, owner STRING)",
     "CREATE TABLE IF NOT EXISTS entry (id INT PRIMARY KEY, account INT, amount DECIMAL(10,2), note STRING)",
+    "CREATE DESTINATION IF NOT EXISTS owned_now TYPE table WITH (mode = 'merge')",
     CREATE_RICH,
     CREATE_OWNED,
     CREATE_NAMED,
