@@ -12,7 +12,7 @@ from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog.destinations import MERGE, deliverers, find_destination
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.store import Catalog
-from cq_engine.core.errors import Location, location_at
+from cq_engine.core.errors import CQError, Location, location_at
 from cq_engine.destinations import cursor_name, needed_from, policy_of
 from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
 from cq_engine.grammar.scan import scan
@@ -33,15 +33,21 @@ def run(
 ) -> str:
     """Runs the statement, whose text is `sql`; the message for a person."""
 
-    def place(word: str) -> Location | None:
+    def place(word: str, which: int = -1) -> Location | None:
         found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", scan(sql).skeleton, re.IGNORECASE))
-        return location_at(sql, found[-1].start()) if found else None
+        return location_at(sql, found[which].start()) if found else None
 
-    if isinstance(statement, CreateDestination):
-        return destinations.create(engine.queries, statement, place)
-    if isinstance(statement, AlterDestination):
-        return destinations.alter(engine.queries, statement, place)
-    return destinations.drop(engine.queries, statement)
+    try:
+        if isinstance(statement, CreateDestination):
+            return destinations.create(engine.queries, statement, place)
+        if isinstance(statement, AlterDestination):
+            return destinations.alter(engine.queries, statement, place)
+        return destinations.drop(engine.queries, statement)
+    except CQError as error:
+        query = statement.query if isinstance(statement, AlterDestination) else None
+        if error.location is None:
+            error.location = place(query) if query and query in error.message else place(statement.name, 0)
+        raise
 
 
 def show(engine: Warehouse) -> Result:

@@ -44,7 +44,6 @@ def create(queries: Queries, statement: CreateDestination, place: Place) -> str:
     raise CatalogError(
         f"destination {known.name} exists already",
         hint=f"choose another name, or ALTER DESTINATION {known.name} SET WITH (...)",
-        location=place(statement.name),
     )
 
 
@@ -78,7 +77,7 @@ def drop(queries: Queries, statement: DropDestination) -> str:
             for query in users:
                 unit.drop_cursor(query.name, _cursor_name(query, name))
     gone = ", ".join(query.name for query in users)
-    return f"destination {found.name} dropped" + (f"; {gone} no longer deliver to it" if gone else "")
+    return f"destination {found.name} dropped" + (f", and with it as a destination of {gone}" if gone else "")
 
 
 # ---------------------------------------------------------------- what is declared
