@@ -110,7 +110,7 @@ def test_a_delivery_waits_out_a_catalog_that_cannot_be_written(
     write = Catalog.write
     tries = threading.Semaphore(0)
 
-    def full(*_: object) -> Any:
+    def full(*_: object, **__: object) -> Any:
         tries.release()
         raise OSError(28, "No space left on device")
 
