@@ -108,10 +108,9 @@ def test_rows_that_are_flushed_meanwhile_are_asked_for_again(
 def test_a_server_that_has_ended_the_connections_is_asked_again(
     catalog: Catalog, open_catalog: Open, database_url: str | None, sample: Any
 ) -> None:
-    if database_url is None:
-        pytest.skip("SQLite has no server")
     reader = open_catalog(read_only=True)
     assert reader.newest_version == 0
-    cut(database_url)
+    if database_url is not None:  # SQLite has no server
+        cut(database_url)
     sample.commit(catalog, [1])
     assert reader.newest_version == 1

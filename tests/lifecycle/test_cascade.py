@@ -262,7 +262,7 @@ def test_a_crash_between_the_steps_of_create_leaves_nothing(
 ) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY sums ON DEMAND AS {SUMS}")
     monkeypatch.setattr("cq_engine.lifecycle.sources.tidy", lambda _: None)
-    monkeypatch.setattr("cq_engine.lifecycle.create.prepare_start", lambda *_: 1 / 0)
+    monkeypatch.setattr("cq_engine.lifecycle.create.prepare_start", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.execute("CREATE CONTINUOUS QUERY big ON DEMAND AS SELECT grp FROM sums")
     assert kept(engine) == {"sums"}

@@ -36,8 +36,8 @@ def halted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def statement(engine: Engine, text: str) -> Iterator[Any]:
         computed, go = threading.Event(), threading.Event()
 
-        def prepare(*args: Any) -> Any:
-            start = creation.prepare_start(*args)
+        def prepare(*args: Any, **keywords: Any) -> Any:
+            start = creation.prepare_start(*args, **keywords)
             computed.set()
             assert go.wait(LONG)
             return start
