@@ -5,33 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.model import ContinuousQuery, Cursor
-from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
+from cq_engine.delivery.of_query import DestinationsOfQueries, cursor_of
+from cq_engine.delivery.undelivered import Undelivered, refusal
 from cq_engine.destinations import (
     Callbacks,
     Delivered,
     Destination,
     Policy,
     Retry,
-    cursor_name,
     give_up,
-    kind_of,
     needed_from,
-    policy_of,
     resolve,
 )
 from cq_engine.grammar import DestinationRef, OnDemand
 from cq_engine.schedule.scheduler import Scheduler
 
-__all__ = ["Changed", "Delivery", "Undelivered", "refusal"]
+__all__ = ["Changed", "Delivery"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,28 +36,11 @@ Changed = Mapping[str, frozenset[str]]
 """Table → which of INSERT, DELETE, UPDATE a commit did to it."""
 Committed = Callable[[int, Changed], None]
 
-NAMED = 4
-"""How many further destinations an error names."""
 ONCE = Retry(attempts=1)
 """A batch is tried once in a delivery: the pauses are between deliveries, where nobody waits."""
 
 
-@dataclass(frozen=True)
-class Undelivered:
-    """A destination that has received a query's deltas up to `version` only, and the error of the last try, if any."""
-
-    query: str
-    destination: DestinationRef
-    version: int
-    wanted: int
-    error: str
-
-    @property
-    def name(self) -> str:
-        return f"destination {self.destination.name} of {self.query}"
-
-
-class Delivery:
+class Delivery(DestinationsOfQueries):
     """Delivers to every destination of a query, each on its own: a failing or slow one delays only itself.
 
     A refresh serves tables in its own thread, so that they are up to date when it returns. Callbacks too, until
@@ -79,8 +59,7 @@ class Delivery:
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.services = services
-        self.callbacks = callbacks
+        super().__init__(services, callbacks)
         self.committed = committed
         self.retry = retry or Retry(base=0.25, cap=60.0)
         self._sleep = sleep
@@ -126,7 +105,7 @@ class Delivery:
 
         A destination's failure is recorded with its cursor and logged, and does not raise.
         """
-        for ref in self._refs(query):
+        for ref in self.refs(query):
             if self.at_rest(query, ref) or not self.serves(ref):
                 continue
             if ref.kind != "CALLBACK" or not self._background:
@@ -137,7 +116,7 @@ class Delivery:
     def wake(self, query: ContinuousQuery) -> None:
         """Serves in the background, at once, what waits and can be served."""
         for ref, _ in self.waiting(query):
-            if self._background and self.serves(ref) and not self._is_missing(ref):
+            if self._background and self.serves(ref) and not self.is_missing(ref):
                 self._clear_pause(_job(query, ref))
                 self._wake(query, ref)
 
@@ -155,7 +134,7 @@ class Delivery:
             DestinationError: destinations refuse every time; the error names them.
         """
         chosen = list(queries)
-        attempts = max([self.retry.attempts, *(self._given_up_after(query) for query in chosen)])
+        attempts = max([self.retry.attempts, *(self.given_up_after(query) for query in chosen)])
         for attempt in range(1, attempts + 1):
             for query in chosen:
                 for ref, _ in self.waiting(query):
@@ -166,7 +145,7 @@ class Delivery:
             failing = [each for each in self.undelivered(chosen) if each.error]
             if not failing:
                 return True
-            if attempt == attempts or all(self._is_missing(each.destination) for each in failing):
+            if attempt == attempts or all(self.is_missing(each.destination) for each in failing):
                 raise refusal(failing)
             left = _remaining(deadline)
             pause = self.retry.pause(attempt)
@@ -187,14 +166,6 @@ class Delivery:
             for ref, cursor in self.waiting(query, elsewhere=elsewhere)
         ]  # fmt: skip
 
-    def serves(self, ref: DestinationRef) -> bool:
-        """Whether this process serves the destination: a callback where it is registered, a table with the duties."""
-        if ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is not None:
-            return True
-        catalog = self.services.catalog
-        elsewhere = ref.kind == "CALLBACK" and ref.name.lower() in catalog.view.callbacks
-        return catalog.has_duties and not elsewhere
-
     def waiting(
         self, query: ContinuousQuery, *, elsewhere: bool = False
     ) -> list[tuple[DestinationRef, Cursor | None]]:
@@ -203,27 +174,15 @@ class Delivery:
         catalog = self.services.catalog
         upto = catalog.status(query.name).position
         found = []
-        for ref in self._refs(query):
+        for ref in self.refs(query):
             if self.serves(ref) == elsewhere:
                 continue
-            cursor = catalog.cursor(query.name, _cursor_name(ref))
+            cursor = catalog.cursor(query.name, cursor_of(ref))
             after = 0 if cursor is None else needed_from(cursor)
-            rests = self._policy(ref).at_rest(cursor)
+            rests = self.policy(ref).at_rest(cursor)
             if after < upto and not rests and self.has_rows(query, after, upto):
                 found.append((ref, cursor))
         return found
-
-    def at_rest(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
-        """Whether the destination is paused, by a statement or because it has failed too often."""
-        return self._policy(ref).at_rest(self.services.catalog.cursor(query.name, _cursor_name(ref)))
-
-    def _policy(self, ref: DestinationRef) -> Policy:
-        return policy_of(self.services.catalog.state, ref)
-
-    def _given_up_after(self, query: ContinuousQuery) -> int:
-        """After how many failures what fails is put aside, and the rest goes on."""
-        policies = map(self._policy, self._refs(query))
-        return max((each.max_attempts for each in policies if each.on_failure != "retry"), default=0)
 
     def told(self, cursor: Cursor) -> Cursor:
         """The cursor, with a failure that could not be written into the catalog."""
@@ -235,41 +194,6 @@ class Delivery:
         if not self.services.catalog.changes(query.result.id, after + 1, upto):
             return False
         return query.group is None or self._newest(query) > after
-
-    # ------------------------------------------------------------ definitions
-
-    def kind_of(self, ref: DestinationRef) -> str:
-        """TABLE, CALLBACK or MERGE for a reference of a DESTINATION clause; a bare name is what was declared, else a
-        callback where one of that name is registered. Raises DestinationError for kinds that are not available."""
-        catalog, name = self.services.catalog, ref.name.lower()
-        declared = catalog.state.destinations
-        if ref.kind is None and name not in declared and name in catalog.view.callbacks:
-            return "CALLBACK"
-        return kind_of(ref, self.callbacks, declared).kind or "TABLE"
-
-    def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
-        """The destinations of a new query receive what its log will hold after `version`."""
-        for ref in self._refs(query):
-            unit.set_cursor(Cursor(query.name, _cursor_name(ref), version))
-
-    def change(
-        self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery, position: int
-    ) -> None:
-        """Destinations that were added start at `position`; those that were taken away are forgotten."""
-        old = {_cursor_name(ref) for ref in self._refs(before)}
-        new = {_cursor_name(ref) for ref in self._refs(after)}
-        for name in new - old:
-            unit.set_cursor(Cursor(after.name, name, position))
-        for name in old - new:
-            unit.drop_cursor(after.name, name)
-
-    def _refs(self, query: ContinuousQuery) -> list[DestinationRef]:
-        """The query's destinations that are delivered to, each with its kind."""
-        refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
-        return [ref for ref in refs if ref.kind != MERGE]
-
-    def _is_missing(self, ref: DestinationRef) -> bool:
-        return ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is None
 
     # ------------------------------------------------------------ one destination
 
@@ -304,7 +228,7 @@ class Delivery:
                     return
                 destination = self._resolve(query, ref)
                 position = self.services.catalog.status(query.name).position
-                several = list(self._deliver(destination, position, self._policy(ref)))
+                several = list(self._deliver(destination, position, self.policy(ref)))
                 if not several:
                     return
 
@@ -350,7 +274,7 @@ class Delivery:
 
     def _record(self, query: ContinuousQuery, ref: DestinationRef, message: str) -> None:
         """Writes into the cursor why the destination could not be served, once; not where the catalog cannot be written."""
-        name = _cursor_name(ref)
+        name = cursor_of(ref)
         catalog = self.services.catalog
         known = catalog.cursor(query.name, name)
         if known is None or known.error != message:
@@ -369,7 +293,7 @@ class Delivery:
     def _run(self, job: str) -> None:
         name, ref = self._jobs[job]
         query = self.services.catalog.state.queries.get(name.lower())
-        if query is not None and ref in self._refs(query):
+        if query is not None and ref in self.refs(query):
             self._try(query, ref)
 
     def _note_failure(self, job: str, error: BaseException) -> None:
@@ -383,19 +307,17 @@ class Delivery:
 
     def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Tries again later; a callback that is not there is tried when it is registered."""
-        cursor = self.services.catalog.cursor(query.name, _cursor_name(ref))
+        cursor = self.services.catalog.cursor(query.name, cursor_of(ref))
         tries, _ = self._failures[_job(query, ref)]
         if self.at_rest(query, ref):
             return
         seconds = (
-            self._policy(ref)
-            .retry(self.retry)
-            .pause(max(tries, cursor.failures if cursor is not None else 1))
+            self.policy(ref).retry(self.retry).pause(max(tries, cursor.failures if cursor is not None else 1))
         )
         timer = threading.Timer(seconds, self._resume, [query, ref])
         timer.daemon = True
         with self._guard:
-            if not self._background or self._is_missing(ref):
+            if not self._background or self.is_missing(ref):
                 return
             earlier = self._timers.pop(_job(query, ref), None)
             self._timers[_job(query, ref)] = timer
@@ -414,12 +336,8 @@ class Delivery:
             timer.cancel()
 
 
-def _cursor_name(ref: DestinationRef) -> str:
-    return cursor_name(ref.kind or "TABLE", ref.name)
-
-
 def _job(query: ContinuousQuery, ref: DestinationRef) -> str:
-    return _named(_cursor_name(ref), query.name)
+    return _named(cursor_of(ref), query.name)
 
 
 def _named(destination: str, query: str) -> str:
@@ -428,16 +346,3 @@ def _named(destination: str, query: str) -> str:
 
 def _remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def refusal(failing: Sequence[Undelivered]) -> DestinationError:
-    """The error that names these destinations and what they say."""
-    first, more = failing[0], failing[1:]
-    said = [first.error, *(f"{each.name}: {each.error}" for each in more[:NAMED])]
-    if len(more) > NAMED:
-        said.append(f"and {len(more) - NAMED} more")
-    return DestinationError(
-        f"{first.name} could not be served",
-        detail="; ".join(said),
-        hint="register the callback, or correct what its error names; nothing is lost",
-    )

@@ -11,7 +11,7 @@ from cq_engine.catalog.model import KINDS, ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError, RefreshError
-from cq_engine.delivery.delivery import NAMED, refusal
+from cq_engine.delivery.undelivered import NAMED, refusal
 from cq_engine.grammar import OnCommit, OnDml
 from cq_engine.refresh.frontier import frontier
 from cq_engine.schedule.scheduler import Scheduler

@@ -1,0 +1,77 @@
+"""The destinations of a query: which they are, who serves them, and whether they rest."""
+
+from __future__ import annotations
+
+from cq_engine.catalog.destinations import MERGE
+from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.unit import UnitOfWork
+from cq_engine.context.services import Services
+from cq_engine.destinations import Callbacks, Policy, cursor_name, kind_of, policy_of
+from cq_engine.grammar import DestinationRef
+
+__all__ = ["DestinationsOfQueries", "cursor_of"]
+
+
+class DestinationsOfQueries:
+    """What the catalog and this process's callbacks say of them."""
+
+    def __init__(self, services: Services, callbacks: Callbacks) -> None:
+        self.services = services
+        self.callbacks = callbacks
+
+    def serves(self, ref: DestinationRef) -> bool:
+        """Whether this process serves the destination: a callback where it is registered, a table with the duties."""
+        if ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is not None:
+            return True
+        catalog = self.services.catalog
+        elsewhere = ref.kind == "CALLBACK" and ref.name.lower() in catalog.view.callbacks
+        return catalog.has_duties and not elsewhere
+
+    def at_rest(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
+        """Whether the destination is paused, by a statement or because it has failed too often."""
+        return self.policy(ref).at_rest(self.services.catalog.cursor(query.name, cursor_of(ref)))
+
+    def policy(self, ref: DestinationRef) -> Policy:
+        return policy_of(self.services.catalog.state, ref)
+
+    def given_up_after(self, query: ContinuousQuery) -> int:
+        """After how many failures what fails is put aside, and the rest goes on."""
+        policies = map(self.policy, self.refs(query))
+        return max((each.max_attempts for each in policies if each.on_failure != "retry"), default=0)
+
+    def kind_of(self, ref: DestinationRef) -> str:
+        """TABLE, CALLBACK or MERGE for a reference of a DESTINATION clause; a bare name is what was declared, else a
+        callback where one of that name is registered. Raises DestinationError for kinds that are not available."""
+        catalog, name = self.services.catalog, ref.name.lower()
+        declared = catalog.state.destinations
+        if ref.kind is None and name not in declared and name in catalog.view.callbacks:
+            return "CALLBACK"
+        return kind_of(ref, self.callbacks, declared).kind or "TABLE"
+
+    def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
+        """The destinations of a new query receive what its log will hold after `version`."""
+        for ref in self.refs(query):
+            unit.set_cursor(Cursor(query.name, cursor_of(ref), version))
+
+    def change(
+        self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery, position: int
+    ) -> None:
+        """Destinations that were added start at `position`; those that were taken away are forgotten."""
+        old = {cursor_of(ref) for ref in self.refs(before)}
+        new = {cursor_of(ref) for ref in self.refs(after)}
+        for name in new - old:
+            unit.set_cursor(Cursor(after.name, name, position))
+        for name in old - new:
+            unit.drop_cursor(after.name, name)
+
+    def refs(self, query: ContinuousQuery) -> list[DestinationRef]:
+        """The query's destinations that are delivered to, each with its kind."""
+        refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
+        return [ref for ref in refs if ref.kind != MERGE]
+
+    def is_missing(self, ref: DestinationRef) -> bool:
+        return ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is None
+
+
+def cursor_of(ref: DestinationRef) -> str:
+    return cursor_name(ref.kind or "TABLE", ref.name)
