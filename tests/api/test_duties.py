@@ -15,8 +15,10 @@ import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.core.limits import Limits
 from cq_engine.grammar import DestinationRef
-from tests.api.test_processes import QUICK, Connect, connect, ids, until
+from tests.api.rows import ids
+from tests.api.test_processes import QUICK, Connect, connect
 from tests.catalog.copies import NoSpark, define, put_in_place
+from tests.waiting import until
 
 __all__ = ["connect"]
 
@@ -46,21 +48,13 @@ def insert(engine: Engine, *numbers: int) -> int:
     return tx.commit_version
 
 
-def out(engine: Engine) -> list[int]:
-    engine.catalog.follow()
-    table = engine.catalog.state.tables["out"].storage
-    rows = engine.reader.small_image(table, engine.catalog.newest_version)
-    assert rows is not None
-    return sorted(rows.column("id").to_pylist())
-
-
 def test_the_holder_refreshes_and_delivers_what_others_commit(world: Callable[..., Engine]) -> None:
     first, second = world(), world()
     assert [first.catalog.has_duties, second.catalog.has_duties] == [True, False]
     insert(second, 1, 2)
-    until(lambda: out(second) == [1, 2])
+    until(lambda: ids(second, "out") == [1, 2])
     insert(second, 3)
-    until(lambda: out(first) == [1, 2, 3])
+    until(lambda: ids(first, "out") == [1, 2, 3])
     assert [delta.new for delta in second.deltas("q")] == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -72,11 +66,11 @@ def test_refresh_and_drain_are_asked_for(world: Callable[..., Engine]) -> None:
     assert second.describe("q").position == 0
     done = second.refresh("q")
     assert (done.query, done.to_version, done.inserted) == ("q", version, 1)
-    assert out(second) == [1]
+    assert ids(second, "out") == [1]
     assert got == [1]
     insert(first, 2)
     second.drain(timeout=30)
-    assert out(second) == [1, 2]
+    assert ids(second, "out") == [1, 2]
     assert got == [1, 2]
     second.execute("REFRESH CONTINUOUS QUERY q")
     with pytest.raises(cq_engine.CatalogError, match="nothing"):
@@ -96,7 +90,7 @@ def test_where_nobody_has_the_duties_who_asks_does_it(world: Callable[..., Engin
     first.close()
     lone.callback("alerts")(print)
     assert lone.refresh("q").inserted == 1
-    assert out(lone) == [1]
+    assert ids(lone, "out") == [1]
     assert not lone.catalog.has_duties
 
 
@@ -110,7 +104,7 @@ def test_a_callback_gets_everything_where_it_is(world: Callable[..., Engine]) ->
     assert got == [0, 1, 2, 3, 4]
     second.close()
     insert(first, 5)
-    until(lambda: out(first) == [0, 1, 2, 3, 4, 5])
+    until(lambda: ids(first, "out") == [0, 1, 2, 3, 4, 5])
     assert got == [0, 1, 2, 3, 4]
     first.callback("alerts")(lambda batch: got.extend(delta.new[0] for delta in batch))
     until(lambda: got == [0, 1, 2, 3, 4, 5])
@@ -155,10 +149,10 @@ def test_the_duties_move_in_the_middle_and_nothing_comes_twice(world: Callable[.
             thread.join()
     assert len(seen) > 1
     engines[0].callback("alerts")(lambda _batch: None)
-    until(lambda: out(engines[1]) == ids(engines[1]), seconds=60)
-    assert len(ids(engines[0])) == count[0]
+    until(lambda: ids(engines[1], "out") == ids(engines[1], "t"), seconds=60)
+    assert len(ids(engines[0], "t")) == count[0]
     deltas = [delta.new[0] for delta in engines[2].deltas("q") if delta.new is not None]
-    assert sorted(deltas) == ids(engines[2])
+    assert sorted(deltas) == ids(engines[2], "t")
     versions = [delta.commit_version for delta in engines[2].deltas("q")]
     assert versions == sorted(versions)
 
@@ -182,5 +176,5 @@ def test_a_holder_that_lost_them_in_the_middle_of_a_refresh_writes_nothing(
     insert(first, 1)
     monkeypatch.setattr(first.reader, "changes_arrow", meanwhile)
     first.refresh("q")  # asks the heir in the end, who has nothing left to do
-    assert out(first) == [1]
+    assert ids(first, "out") == [1]
     assert len(list(first.deltas("q"))) == 1

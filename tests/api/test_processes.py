@@ -21,6 +21,8 @@ import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.catalog import processes
 from cq_engine.core.limits import Limits
+from tests.api.rows import ids
+from tests.waiting import until
 
 QUICK = Limits(lease_seconds=1.0, heartbeat_seconds=0.1)
 Connect = Callable[..., Engine]
@@ -49,30 +51,13 @@ def two(connect: Connect) -> tuple[Engine, Engine]:
     return first, second
 
 
-def until(holds: Callable[[], bool], seconds: float = 10.0) -> float:
-    """Waits until it holds; for how long."""
-    started = time.monotonic()
-    while not holds():
-        assert time.monotonic() - started < seconds, "it does not come about"
-        time.sleep(0.005)
-    return time.monotonic() - started
-
-
-def ids(engine: Engine) -> list[int]:
-    engine.catalog.follow()
-    table = engine.catalog.state.tables["t"].storage
-    rows = engine.reader.small_image(table, engine.catalog.newest_version)
-    assert rows is not None
-    return sorted(rows.column("id").to_pylist())
-
-
 class TestCommits:
     def test_are_seen_by_the_others_soon(self, two: tuple[Engine, Engine]) -> None:
         first, second = two
         for n in range(5):
             with second.transaction() as tx:
                 tx.insert("t", [(n, n)])
-            assert until(lambda n=n: n in ids(first)) < 2  # type: ignore[misc]
+            assert until(lambda n=n: n in ids(first, "t")) < 2  # type: ignore[misc]
         with first.transaction() as tx:
             assert tx.transaction.snapshot == 5
 
@@ -87,7 +72,7 @@ class TestCommits:
 
         with pytest.raises(cq_engine.ConflictError, match="changed by another transaction"):
             meet()
-        assert ids(first) == [1]
+        assert ids(first, "t") == [1]
 
     def test_are_checked_against_what_others_have_committed(self, two: tuple[Engine, Engine]) -> None:
         first, second = two
@@ -126,7 +111,7 @@ class TestCommits:
             met.append(tx.transaction)
         assert tx.transaction is not met[0]
         assert tx.commit_version == 3
-        assert ids(second) == [1, 2, 7]
+        assert ids(second, "t") == [1, 2, 7]
 
     def test_from_all_at_once(self, two: tuple[Engine, Engine]) -> None:
         def work(engine: Engine, start: int) -> None:
@@ -143,14 +128,14 @@ class TestCommits:
         for engine in two:
             engine.catalog.follow()
             assert engine.catalog.newest_version == 160
-            assert len(ids(engine)) == 160
+            assert len(ids(engine, "t")) == 160
 
     def test_of_many_rows(self, connect: Connect, two: tuple[Engine, Engine]) -> None:
         first, _ = two
         second = connect(limits=Limits(inline_bytes=100))
         with second.transaction() as tx:
             tx.insert("t", [(n, n) for n in range(500)])
-        assert len(ids(first)) == 500
+        assert len(ids(first, "t")) == 500
         assert list(Path(first.catalog.warehouse).rglob("*.parquet"))
 
     def test_row_ids_are_given_once(self, two: tuple[Engine, Engine]) -> None:
@@ -281,7 +266,7 @@ class TestDuties:
             lost.publisher.publish()  # type: ignore[union-attr]
         lost.execute("INSERT INTO t VALUES (2, 2)")
         heir.catalog.follow()
-        assert ids(heir) == [1, 2]
+        assert ids(heir, "t") == [1, 2]
 
     def test_a_killed_holder_is_followed(
         self, warehouse: Path, database_url: str | None, connect: Connect
@@ -363,7 +348,7 @@ class TestReading:
         assert second.catalog.number > before
         second.execute("INSERT INTO t VALUES (1, 1)")
         first.catalog.follow()
-        assert ids(first) == [1]
+        assert ids(first, "t") == [1]
 
 
 HEAVY = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -10,17 +9,10 @@ import pytest
 import cq_engine
 from cq_engine.api.engine import Engine
 from cq_engine.core.limits import Limits
+from tests.waiting import until
 
 Connect = Callable[..., Engine]
 QUICK = Limits(lease_seconds=20.0, heartbeat_seconds=0.2)
-
-
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Waits until it holds."""
-    started = time.monotonic()
-    while not holds():
-        assert time.monotonic() - started < seconds, "it does not come about"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from cq_engine.api.engine import Engine
 from cq_engine.core import faults
 from cq_engine.core.limits import Limits
 from tests.recovery.conftest import LONG
+from tests.waiting import until
 
 Connect = Callable[..., Engine]
 QUICK = Limits(retry_seconds=0.05, retry_most_seconds=0.2)
@@ -33,13 +34,6 @@ class Trouble:
         if name == self.point and self.error is not None:
             self.met += 1
             raise self.error
-
-
-def until(check: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LONG
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def rows(engine: Engine, sql: str) -> list[dict[str, Any]]:
