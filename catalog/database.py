@@ -137,9 +137,7 @@ class Database:
     def _forget_peek(self) -> None:
         peek, self._peek = self._peek, None
         if peek is not None:
-            with suppress(Exception):
-                peek.invalidate()
-                peek.close()
+            _let_go(peek)
 
     def now(self, connection: Connection) -> int:
         """Microseconds since 1970 by the clock that all processes on this database share."""
@@ -182,9 +180,14 @@ class Notifications:
         """Ends the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):
-                connection.invalidate()
-                connection.close()
+            _let_go(connection)
+
+
+def _let_go(connection: Connection) -> None:
+    """Ends a connection that may be in any state."""
+    with suppress(Exception):
+        connection.invalidate()
+        connection.close()
 
 
 _WRITE = "BEGIN IMMEDIATE"

@@ -16,6 +16,7 @@ from cq_engine.grammar.statements import DestinationRef
 
 __all__ = [
     "MERGE",
+    "check_unread",
     "deliverers",
     "drop_destination",
     "find_destination",
@@ -93,13 +94,8 @@ def drop_destination(state: CatalogState, name: str, cascade: bool) -> CatalogSt
             detail=f"{_listed(query.name for query in users)} deliver{'s' if len(users) == 1 else ''} to it",
             hint="ALTER CONTINUOUS QUERY ... SET DESTINATION or SET NO DESTINATION first, or say CASCADE",
         )
-    readers = [q.name for q in state.queries.values() if name.lower() in (s.lower() for s in q.sources)]
-    if is_merge(found) and readers:
-        raise CatalogError(
-            f"destination {found.name} is in use",
-            detail=f"read by {_listed(readers)}",
-            hint="drop these first, or let them read the query itself",
-        )
+    if is_merge(found):
+        check_unread(state, found.name, "the query itself")
     changed = {
         query.name.lower(): replace(
             query, destinations=tuple(ref for ref in query.destinations if ref.name.lower() != name.lower())
@@ -111,6 +107,17 @@ def drop_destination(state: CatalogState, name: str, cascade: bool) -> CatalogSt
 
 
 # ---------------------------------------------------------------- results under another name
+
+
+def check_unread(state: CatalogState, name: str, instead: str) -> None:
+    """Raises CatalogError where queries read a result under the name `name`; the hint says what to read `instead`."""
+    users = [q.name for q in state.queries.values() if name.lower() in (s.lower() for s in q.sources)]
+    if users:
+        raise CatalogError(
+            f"destination {name} is in use",
+            detail=f"read by {_listed(users)}",
+            hint=f"drop these first, or let them read {instead}",
+        )
 
 
 def merged_by(state: CatalogState, name: str) -> ContinuousQuery | None:

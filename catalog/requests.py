@@ -13,7 +13,10 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.view import WriteSet
 from cq_engine.core.errors import CatalogError
 
-__all__ = ["Request", "answer", "answered", "ask", "take", "waiting", "withdraw"]
+__all__ = ["LOOK_SECONDS", "Request", "answer", "answered", "ask", "take", "waiting", "withdraw"]
+
+LOOK_SECONDS = 0.02
+"""Between two looks at what another process has done."""
 
 _ROWS = schema.requests
 

@@ -13,11 +13,12 @@ from cq_engine.catalog.view import WriteSet
 from cq_engine.core.errors import CQError
 from cq_engine.core.limits import Limits
 
-__all__ = ["Watch", "Watched"]
+__all__ = ["News", "Watch", "Watched"]
 
 _log = logging.getLogger(__name__)
 
 News = list["WriteSet | None"]
+"""What other processes have written, oldest first; None where it is not known and everything was read anew."""
 
 
 class Watched(Protocol):

@@ -9,7 +9,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from cq_engine.api.warehouse import Warehouse
-from cq_engine.catalog.destinations import MERGE, deliverers, find_destination
+from cq_engine.catalog.destinations import MERGE, deliverers, find_destination, reference
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError, Location, location_at
@@ -72,19 +72,8 @@ def _row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tupl
     catalog = engine.catalog
     status = catalog.status(query.name)
     if ref.kind == MERGE:
-        return (
-            query.name,
-            ref.name,
-            "table",
-            status.state,
-            status.position,
-            0,
-            0.0,
-            None,
-            0,
-            0,
-            status.error,
-        )
+        standing = (status.state, status.position, 0, 0.0, None, 0, 0, status.error)
+        return (query.name, ref.name, "table", *standing)
     name = cursor_name(ref.kind or "TABLE", ref.name)
     cursor = engine.queries.delivery.told(catalog.cursor(query.name, name) or Cursor(query.name, name, 0))
     shown = "RETRYING" if cursor.failures else "ACTIVE"
@@ -132,9 +121,7 @@ _AT = ("delivered", "lag_versions", "lag_seconds", "rows", "failures", "dead", "
 
 def _standings(engine: Warehouse, name: str) -> Iterator[str]:
     for query in deliverers(engine.catalog.state, name):
-        for ref in query.destinations:
-            if ref.name.lower() == name.lower():
-                row = dict(zip(_COLUMNS, _row(engine, query, ref)))
-                yield ", ".join(
-                    [query.name, str(row["state"]), *(f"{key} {row[key]}" for key in _AT if row[key])]
-                )
+        ref = reference(query, name)
+        assert ref is not None
+        row = dict(zip(_COLUMNS, _row(engine, query, ref)))
+        yield ", ".join([query.name, str(row["state"]), *(f"{key} {row[key]}" for key in _AT if row[key])])

@@ -16,6 +16,7 @@ from typing import Any
 from cq_engine.api.scheduling import Scheduling
 from cq_engine.catalog import requests
 from cq_engine.catalog.view import WriteSet
+from cq_engine.catalog.watch import News
 from cq_engine.core import errors
 from cq_engine.core.errors import CatalogError, CQError, LeaseError, Location
 from cq_engine.lifecycle.drop import tidy
@@ -26,12 +27,7 @@ __all__ = ["Duties"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.02
-"""Between two looks for an answer."""
-
 _thread = threading.local()
-
-News = list["WriteSet | None"]
 
 
 class Duties(Scheduling):
@@ -221,11 +217,11 @@ class Duties(Scheduling):
             if said is not None:
                 return said
             now = time.monotonic()
-            if now - looked > 10 * _LOOK_SECONDS:
+            if now - looked > 10 * requests.LOOK_SECONDS:
                 looked = now
                 if self.catalog.duties_holder() is None:
                     self._stand_in()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(requests.LOOK_SECONDS)
 
     def _stand_in(self) -> None:
         """Has the duties for as long as it takes to do what was asked for, or for longer."""

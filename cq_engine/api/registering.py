@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from cq_engine.api.upkeep import Upkeep
+from cq_engine.catalog.destinations import deliverers
 from cq_engine.context.functions import PythonFunction
 from cq_engine.destinations import Callback, Callbacks
 from cq_engine.lifecycle.draining import has_news
@@ -30,9 +31,8 @@ class Registering(Upkeep):
             if not self.catalog.read_only:
                 self.catalog.register_callback(name)
             self.callbacks.register(name, function)
-            for query in self.catalog.state.queries.values():
-                if any(d.name.lower() == name.lower() for d in query.destinations):
-                    self.delivery.wake(query)
+            for query in deliverers(self.catalog.state, name):
+                self.delivery.wake(query)
             return function
 
         return register

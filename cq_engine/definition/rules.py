@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import NoReturn
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.destinations import MERGE, merged_by
+from cq_engine.catalog.destinations import MERGE, check_unread, merged_by
 from cq_engine.catalog.graph import names_of, origins, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.catalog.schema import stale
+from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
@@ -21,10 +22,9 @@ from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier, waiting_for
 
 __all__ = [
+    "add_own_commit",
     "check_current",
     "check_options",
-    "commit_time",
-    "is_kept",
     "notes",
     "start_version",
     "with_destinations",
@@ -58,11 +58,6 @@ def check_options(query: ContinuousQuery) -> None:
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),
             hint="leave out refresh = 'incremental' to have it recomputed in full",
         )  # fmt: skip
-
-
-def is_kept(delivery: Delivery, query: ContinuousQuery) -> bool:
-    """Whether one of the query's destinations is its current result."""
-    return any(delivery.kind_of(ref) == MERGE for ref in query.destinations)
 
 
 def start_version(
@@ -159,11 +154,15 @@ def notes(services: Services, query: ContinuousQuery, made: Sequence[str]) -> li
     return [*said, waits] if waits else said
 
 
-def commit_time(services: Services) -> datetime:
-    """The clock's time, or that of the newest commit where it is later."""
-    newest = services.catalog.newest_timestamp
-    now = services.clock.now()
-    return now if newest is None or now >= newest else newest
+def add_own_commit(services: Services, unit: UnitOfWork, version: int) -> None:
+    """Makes `version`, which was the next one when the work began, a commit of the engine's own: at the clock's time, or
+    at that of the newest commit where it is later. Raises what makes the work begin again where another process has
+    committed meanwhile."""
+    catalog = services.catalog
+    if catalog.newest_version >= version:
+        raise stale("the newest commit version")
+    newest, now = catalog.newest_timestamp, services.clock.now()
+    unit.add_commit(version, now if newest is None or now >= newest else newest)
 
 
 def without(state: CatalogState, query: ContinuousQuery, why: str) -> CatalogState:
@@ -184,13 +183,7 @@ def _still_read(state: CatalogState, query: ContinuousQuery) -> None:
     known = state.queries.get(query.name.lower())
     gone = names_of(known) - names_of(query) if known is not None else set()
     for name in sorted(gone):
-        users = [q.name for q in state.queries.values() if name in (s.lower() for s in q.sources)]
-        if users:
-            raise CatalogError(
-                f"destination {name} is in use",
-                detail=f"read by {', '.join(users)}",
-                hint=f"drop these first, or let them read {query.name}",
-            )
+        check_unread(state, name, query.name)
 
 
 def _no_cycle(state: CatalogState, query: ContinuousQuery) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
@@ -47,6 +49,10 @@ class DestinationsOfQueries:
         if ref.kind is None and name not in declared and name in catalog.view.callbacks:
             return "CALLBACK"
         return kind_of(ref, self.callbacks, declared).kind or "TABLE"
+
+    def includes_result(self, destinations: Iterable[DestinationRef]) -> bool:
+        """Whether one of a query's destinations is its current result."""
+        return any(self.kind_of(ref) == MERGE for ref in destinations)
 
     def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
         """The destinations of a new query receive what its log will hold after `version`."""

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cq_engine.catalog.apply import allocate_id
-from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.groups import with_group, with_member
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
@@ -83,7 +82,7 @@ class Attacher:
         plain = not others and dict(statement.options).get("refresh", "auto").lower() == "auto"
         start = statement.start.point in ("NOW", "SNAPSHOT") and catalog.newest_version > 0
         together = moves_together(statement.when) or option == "on"
-        alone = any(self.delivery.kind_of(ref) == MERGE for ref in statement.destinations)
+        alone = self.delivery.includes_result(statement.destinations)
         return option in ("auto", "on") and plain and start and together and not alone
 
     # ------------------------------------------------------------ signatures

@@ -12,7 +12,7 @@ from cq_engine.definition.rules import check_options, with_destinations
 from cq_engine.grammar import AlterContinuousQuery
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.lifecycle.redefine import redefine_as, restart
-from cq_engine.lifecycle.sources import keep_own_result, wants_result
+from cq_engine.lifecycle.sources import keep_own_result
 
 __all__ = ["alter_query"]
 
@@ -21,7 +21,7 @@ def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
     """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query; the message for a person."""
     with queries.registry.ddl:
         query = queries.find(statement.name)
-        result = wants_result(queries, statement.destinations or ())
+        result = queries.delivery.includes_result(statement.destinations or ())
         if query.group is not None:
             if statement.action == "RESUME" and statement.start is None:
                 return _resume_member(queries, query, query.group)

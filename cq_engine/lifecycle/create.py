@@ -8,14 +8,12 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
-from cq_engine.catalog.schema import stale
 from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError
 from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import (
+    add_own_commit,
     check_options,
-    commit_time,
-    is_kept,
     notes,
     start_version,
     with_destinations,
@@ -75,15 +73,15 @@ def _create(
     """
     services, catalog = queries.services, queries.services.catalog
     with ExitStack() as held:
-        first = catalog.newest_version == 0
-        if first:  # the query may make commit 1, which nobody else must take
+        if catalog.newest_version == 0:  # the query may make commit 1, which nobody else must take
             held.enter_context(catalog.lock)
         before = catalog.state if known is None else without(catalog.state, known, why)
         state, query, compiled = define(services, before, statement)
         check_options(query)
         with catalog.lock:
-            kept = is_kept(queries.delivery, query)
+            kept = queries.delivery.includes_result(query.destinations)
             version = start_version(services, statement.start, query, compiled, kept=kept)
+            new_version = version > catalog.newest_version
             held.enter_context(services.read_holds.held(version))
         query = replace(query, created_version=version)
         query, state, made = with_destinations(queries.delivery, query, state)
@@ -96,10 +94,8 @@ def _create(
         start = prepare_start(services, query, compiled, version, snapshot, relation=kept)
         faults.point("create.computed")
         with catalog.lock, catalog.write(start.attempt) as unit:
-            if first and catalog.newest_version:
-                raise stale("the newest commit version")
-            if version > catalog.newest_version:
-                unit.add_commit(version, commit_time(services))
+            if new_version:
+                add_own_commit(services, unit, version)
             unit.set_state(state)
             start.write(unit)
             unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", services.now()))

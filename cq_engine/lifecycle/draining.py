@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import KINDS, ContinuousQuery
+from cq_engine.catalog.requests import LOOK_SECONDS
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError, RefreshError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from cq_engine.lifecycle.queries import Queries
 
 __all__ = ["drain", "drain_callbacks", "has_news"]
-
-_LOOK_SECONDS = 0.02
 
 
 def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
@@ -87,7 +86,7 @@ def drain_callbacks(queries: Queries, timeout: float | None, *, here: bool) -> N
             raise RefreshError(
                 f"not drained: {names}", detail="another process has registered the callback and is behind"
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         services.catalog.follow()
 
 

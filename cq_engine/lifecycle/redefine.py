@@ -9,16 +9,15 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
-from cq_engine.catalog.schema import stale
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, RefreshError
 from cq_engine.definition.analysis import define
 from cq_engine.definition.comparison import not_comparable, with_old_values
 from cq_engine.definition.rules import (
+    add_own_commit,
     check_current,
     check_options,
-    commit_time,
     notes,
     start_version,
     with_destinations,
@@ -94,9 +93,7 @@ def redefine(
     rows = difference(services, *sides, new.key, version)
     counts = keep_difference(services, start, new, rows, relation_at=position)
     with catalog.write(start.attempt) as unit:
-        if catalog.newest_version >= version:  # another process has committed meanwhile
-            raise stale("the newest commit version")
-        unit.add_commit(version, commit_time(services))
+        add_own_commit(services, unit, version)
         unit.set_state(state)
         start.write(unit)
         unit.set_status(new.name, QueryStatus(version, status, "", services.now()))
@@ -153,10 +150,8 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         rows = difference(services, old, new, query.key, version)
         keep_difference(services, begun, again, rows, log=False, relation_at=before)
     with catalog.write(begun.attempt) as unit:
-        if new_version and version <= catalog.newest_version:
-            raise stale("the newest commit version")
         if new_version:
-            unit.add_commit(version, commit_time(services))
+            add_own_commit(services, unit, version)
         unit.set_state(apply.replace_query(state, again))
         begun.write(unit)
         unit.set_status(query.name, QueryStatus(version, "ACTIVE", "", services.clock.now()))

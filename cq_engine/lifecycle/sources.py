@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.graph import upstreams
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.catalog.schema import stale
 from cq_engine.core.errors import AnalysisError
 from cq_engine.definition.analysis import define
-from cq_engine.definition.rules import commit_time
+from cq_engine.definition.rules import add_own_commit
 from cq_engine.definition.start import Start, keep_relation
-from cq_engine.grammar import CreateContinuousQuery, DestinationRef
+from cq_engine.grammar import CreateContinuousQuery
 from cq_engine.lifecycle.drop import tidy
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.query.references import find_references
 from cq_engine.spark.settings import meaning
 
-__all__ = ["hold_sources", "keep_own_result", "wants_result"]
+__all__ = ["hold_sources", "keep_own_result"]
 
 
 @contextmanager
@@ -41,17 +39,12 @@ def hold_sources(
         queries.groups.detach(registry.find(name))
     with registry.hold([*above, *([known.name] if known else [])]):
         try:
-            own = [known.name] if known and wants_result(queries, statement.destinations) else []
+            own = [known.name] if known and queries.delivery.includes_result(statement.destinations) else []
             _keep_results(queries, statement, [*above, *own])
             yield
         except BaseException:
             tidy(registry)
             raise
-
-
-def wants_result(queries: Queries, destinations: Iterable[DestinationRef]) -> bool:
-    """Whether one of the destinations is the current result."""
-    return any(queries.delivery.kind_of(ref) == MERGE for ref in destinations)
 
 
 @contextmanager
@@ -101,10 +94,8 @@ def _keep_result(queries: Queries, name: str, position: int) -> None:
     with meaning(services.spark(), dict(query.session)):
         keep_relation(services, start, query, queries.registry.compiled(query), position)
     with catalog.lock, catalog.write(start.attempt) as unit:
-        if new_version and catalog.newest_version >= position:  # another process has committed meanwhile
-            raise stale("the newest commit version")
         if new_version:
-            unit.add_commit(position, commit_time(services))
+            add_own_commit(services, unit, position)
         unit.set_state(state)
         unit.set_status(name, replace(catalog.status(name), position=position))
         start.write(unit)
