@@ -4,14 +4,15 @@
 """
 
 from cq_engine.destinations.base import Delivered, Destination, cursor_name
-from cq_engine.destinations.callback import Callback, CallbackDestination, Retry
+from cq_engine.destinations.callback import Callback, CallbackDestination, Callbacks, Retry
 from cq_engine.destinations.dead_letters import give_up, with_dead_letters
 from cq_engine.destinations.envelope import Delta, DeltaBatch, read_deltas, result_columns
 from cq_engine.destinations.fit import check, columns_for
+from cq_engine.destinations.kinds import check_declared, class_of
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import needed_from
-from cq_engine.destinations.options import Policy, check_declared, policy_of
-from cq_engine.destinations.registry import Callbacks, kind_of, resolve
+from cq_engine.destinations.options import Policy, policy_of
+from cq_engine.destinations.registry import kind_of, resolve
 from cq_engine.destinations.table import TableDestination
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "TableDestination",
     "check",
     "check_declared",
+    "class_of",
     "columns_for",
     "cursor_name",
     "give_up",

@@ -71,6 +71,10 @@ class Destination(ABC):
     kind: ClassVar[str]
     """TABLE, CALLBACK, ..., as in the DESTINATION clause."""
     exactly_once: ClassVar[bool]
+    background: ClassVar[bool] = False
+    """Served by threads of its own, so that no refresh waits for it."""
+    registered: ClassVar[bool] = False
+    """Served by the process in which something is registered under its name, and not by the one with the duties."""
 
     def __init__(self, services: Services, query: ContinuousQuery, name: str) -> None:
         self.services = services

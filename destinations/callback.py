@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.log import read_pairs
 
-__all__ = ["Callback", "CallbackDestination", "Retry"]
+__all__ = ["Callback", "CallbackDestination", "Callbacks", "Retry"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,30 @@ class Retry:
         return min(self.cap, longest)
 
 
+class Callbacks:
+    """The functions that DESTINATION CALLBACK can name, by name regardless of case. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, tuple[str, Callback]] = {}
+        self._lock = threading.Lock()
+
+    def register(self, name: str, function: Callback) -> None:
+        """Makes `function` the callback `name`; it takes the place of an earlier one."""
+        with self._lock:
+            self._functions[name.lower()] = (name, function)
+
+    def get(self, name: str) -> Callback | None:
+        """The callback `name`, or None."""
+        with self._lock:
+            found = self._functions.get(name.lower())
+        return None if found is None else found[1]
+
+    def names(self) -> tuple[str, ...]:
+        """All names, as they were registered."""
+        with self._lock:
+            return tuple(name for name, _ in self._functions.values())
+
+
 class CallbackDestination(Destination):
     """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of `Limits.batch_deltas`.
 
@@ -62,6 +87,8 @@ class CallbackDestination(Destination):
 
     kind: ClassVar[str] = "CALLBACK"
     exactly_once: ClassVar[bool] = False
+    background: ClassVar[bool] = True
+    registered: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) 
         cursor, version=version, sequence=0 if last else sequence, failures=0, error="",
         dead=cursor.dead + batch.num_rows,
     )  # fmt: skip
-    by_any = not destination.exactly_once  # which are served where their function is
+    by_any = destination.registered
     with catalog.exclusive(by_any=by_any):
         table = _table(destination, catalog.state)
         rows = _rows(destination, batch, table, attempts)

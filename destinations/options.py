@@ -1,4 +1,4 @@
-"""The types of destinations that CREATE DESTINATION knows, and what stands in their WITH (...)."""
+"""The options in WITH (...) of CREATE DESTINATION: how one is checked, and those that every destination has."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cq_engine.catalog.destinations import is_merge
-from cq_engine.catalog.model import CatalogState, Cursor, DeclaredDestination
-from cq_engine.core.errors import AnalysisError, Location, did_you_mean
+from cq_engine.catalog.model import CatalogState, Cursor
 from cq_engine.destinations.callback import Retry
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["LATER", "Policy", "check_declared", "dead_letters_of", "option_of", "policy_of"]
-
-LATER = ("QUEUE", "TRIGGER", "WEBHOOK", "DATABASE", "DELTA", "KAFKA", "NATS", "RABBITMQ", "REDIS")
-"""Types that the language knows and this version has not."""
-Place = Callable[[str], Location | None]
-"""Where a word stands in the statement."""
+__all__ = ["COMMON", "Option", "Policy", "dead_letters_of", "one_of", "policy_of"]
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", re.IGNORECASE)
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 
 @dataclass(frozen=True)
-class _Option:
-    default: str
+class Option:
+    """`check` raises ValueError for a value that is not possible; one without a default has to be said."""
+
+    default: str | None
     check: Callable[[str], object]
     hint: str
 
 
-def _one_of(*values: str) -> _Option:
+def one_of(*values: str) -> Option:
+    """An option with one of these values, the first by default."""
+
     def check(value: str) -> None:
         if value.lower() not in values:
             raise ValueError
 
-    return _Option(values[0], check, f"it is {', '.join(values[:-1])} or {values[-1]}")
+    return Option(values[0], check, f"it is {', '.join(values[:-1])} or {values[-1]}")
 
 
 def _attempts(value: str) -> int:
@@ -51,63 +48,11 @@ def _seconds(value: str) -> float:
     return float(found[1]) * _SECONDS[found[2].lower()]
 
 
-_COMMON: Mapping[str, _Option] = {
-    "on_failure": _one_of("retry", "dead_letter", "pause"),
-    "max_attempts": _Option("5", _attempts, "write how often at most, as in max_attempts = 5"),
-    "backoff": _Option("250 milliseconds", _seconds, "write a length of time, as in backoff = '2 seconds'"),
+COMMON: Mapping[str, Option] = {
+    "on_failure": one_of("retry", "dead_letter", "pause"),
+    "max_attempts": Option("5", _attempts, "write how often at most, as in max_attempts = 5"),
+    "backoff": Option("250 milliseconds", _seconds, "write a length of time, as in backoff = '2 seconds'"),
 }
-_TYPES: Mapping[str, Mapping[str, _Option]] = {
-    "TABLE": {
-        "mode": _one_of("history", "merge"),
-        **_COMMON,
-    },
-    "CALLBACK": _COMMON,
-}
-
-
-def check_declared(destination: DeclaredDestination, place: Place = lambda _: None) -> None:
-    """Raises AnalysisError for a type that is not there, and for options that the type does not have or take."""
-    options = _TYPES.get(destination.type)
-    shown = destination.type.lower()
-    names = [name.lower() for name in _TYPES]
-    if options is None and destination.type in LATER:
-        raise AnalysisError(
-            f"destinations of type {shown} are not available yet",
-            detail=f"this version has {' and '.join(names)}",
-            hint="deliver to a CALLBACK, a Python function that passes the batches on",
-            location=place(shown),
-        )
-    if options is None:
-        raise AnalysisError(
-            f"there is no type {shown} of destinations",
-            hint=did_you_mean(shown, names, f"the types are {' and '.join(names)}"),
-            location=place(shown),
-        )
-    for name, value in destination.options:
-        if name not in options:
-            raise AnalysisError(
-                f"there is no option {name} of a destination of type {shown}",
-                hint=did_you_mean(name, options, f"the options are {', '.join(options)}"),
-                location=place(name),
-            )
-        if name in _COMMON and is_merge(destination):
-            raise AnalysisError(
-                f"{name} is not for mode = 'merge'",
-                detail="the query's own refreshes write the table, and there is nothing that could fail by itself",
-                hint="leave it out",
-                location=place(name),
-            )
-        try:
-            options[name].check(value)
-        except ValueError:
-            raise AnalysisError(
-                f"{name} = '{value}' is not possible", hint=options[name].hint, location=place(name)
-            ) from None
-
-
-def option_of(destination: DeclaredDestination, name: str) -> str:
-    """The value of an option, or its default."""
-    return dict(destination.options).get(name, _TYPES[destination.type][name].default)
 
 
 def dead_letters_of(name: str) -> str:
@@ -148,12 +93,12 @@ _DEFAULT = Policy()
 def policy_of(state: CatalogState, ref: DestinationRef) -> Policy:
     """What was declared for a destination; without a declaration it is tried again without end."""
     found = state.destinations.get(ref.name.lower())
-    if found is None or found.type not in _TYPES:
+    if found is None:
         return _DEFAULT
     given = dict(found.options)
     return Policy(
         found.paused,
-        option_of(found, "on_failure").lower(),
-        _attempts(option_of(found, "max_attempts")),
+        given.get("on_failure", _DEFAULT.on_failure).lower(),
+        _attempts(given.get("max_attempts", str(_DEFAULT.max_attempts))),
         _seconds(given["backoff"]) if "backoff" in given else None,
     )

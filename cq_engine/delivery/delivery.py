@@ -21,6 +21,7 @@ from cq_engine.destinations import (
     Destination,
     Policy,
     Retry,
+    class_of,
     give_up,
     needed_from,
     resolve,
@@ -43,9 +44,9 @@ ONCE = Retry(attempts=1)
 class Delivery(DestinationsOfQueries):
     """Delivers to every destination of a query, each on its own: a failing or slow one delays only itself.
 
-    A refresh serves tables in its own thread, so that they are up to date when it returns. Callbacks too, until
-    `start`; from then on each callback has a thread for as long as it has something to receive, and a destination
-    that failed is tried again after a pause, which grows with every failure in a row. `newest` gives the newest version
+    A refresh serves tables in its own thread, so that they are up to date when it returns. Others too, until
+    `start`; from then on each of the others (`Destination.background`) has a thread for as long as it has something to
+    receive, and a destination that failed is tried again after a pause, which grows with every failure in a row. `newest` gives the newest version
     at which a member of a query group has a delta.
     """
 
@@ -82,7 +83,7 @@ class Delivery(DestinationsOfQueries):
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """From now on callbacks are served in the background."""
+        """From now on what a refresh need not wait for is served in the background."""
         self._background = True
         self._stopped.clear()
         self._runs.start()
@@ -101,14 +102,14 @@ class Delivery(DestinationsOfQueries):
     # ------------------------------------------------------------ delivering
 
     def deliver(self, query: ContinuousQuery) -> None:
-        """Brings the destinations up to the query's position: tables now, callbacks now or in the background.
+        """Brings the destinations up to the query's position: tables now, others now or in the background.
 
         A destination's failure is recorded with its cursor and logged, and does not raise.
         """
         for ref in self.refs(query):
             if self.at_rest(query, ref) or not self.serves(ref):
                 continue
-            if ref.kind != "CALLBACK" or not self._background:
+            if not (self._background and class_of(ref).background):
                 self._try(query, ref)
             elif _job(query, ref) not in self._timers:
                 self._wake(query, ref)

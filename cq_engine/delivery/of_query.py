@@ -8,7 +8,7 @@ from cq_engine.catalog.destinations import MERGE
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.destinations import Callbacks, Policy, cursor_name, kind_of, policy_of
+from cq_engine.destinations import Callbacks, Policy, class_of, cursor_name, kind_of, policy_of
 from cq_engine.grammar import DestinationRef
 
 __all__ = ["DestinationsOfQueries", "cursor_of"]
@@ -22,11 +22,12 @@ class DestinationsOfQueries:
         self.callbacks = callbacks
 
     def serves(self, ref: DestinationRef) -> bool:
-        """Whether this process serves the destination: a callback where it is registered, a table with the duties."""
-        if ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is not None:
+        """Whether this process serves the destination: a callback where it is registered, others with the duties."""
+        registered = class_of(ref).registered
+        if registered and self.callbacks.get(ref.name) is not None:
             return True
         catalog = self.services.catalog
-        elsewhere = ref.kind == "CALLBACK" and ref.name.lower() in catalog.view.callbacks
+        elsewhere = registered and ref.name.lower() in catalog.view.callbacks
         return catalog.has_duties and not elsewhere
 
     def at_rest(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
@@ -42,7 +43,7 @@ class DestinationsOfQueries:
         return max((each.max_attempts for each in policies if each.on_failure != "retry"), default=0)
 
     def kind_of(self, ref: DestinationRef) -> str:
-        """TABLE, CALLBACK or MERGE for a reference of a DESTINATION clause; a bare name is what was declared, else a
+        """One of `KINDS`, or MERGE, for a reference of a DESTINATION clause; a bare name is what was declared, else a
         callback where one of that name is registered. Raises DestinationError for kinds that are not available."""
         catalog, name = self.services.catalog, ref.name.lower()
         declared = catalog.state.destinations
@@ -76,7 +77,7 @@ class DestinationsOfQueries:
         return [ref for ref in refs if ref.kind != MERGE]
 
     def is_missing(self, ref: DestinationRef) -> bool:
-        return ref.kind == "CALLBACK" and self.callbacks.get(ref.name) is None
+        return class_of(ref).registered and self.callbacks.get(ref.name) is None
 
 
 def cursor_of(ref: DestinationRef) -> str:

@@ -13,6 +13,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError, RefreshError
 from cq_engine.delivery.undelivered import NAMED, refusal
+from cq_engine.destinations import class_of
 from cq_engine.grammar import OnCommit, OnDml
 from cq_engine.refresh.frontier import frontier
 from cq_engine.schedule.scheduler import Scheduler
@@ -78,7 +79,7 @@ def drain_callbacks(queries: Queries, timeout: float | None, *, here: bool) -> N
         delivery.drain(chosen, deadline)
     end = time.monotonic() + (services.limits.lease_seconds if timeout is None else timeout)
     while left := delivery.undelivered(chosen, elsewhere=True):
-        left = [each for each in left if each.destination.kind == "CALLBACK"]
+        left = [each for each in left if class_of(each.destination).registered]
         if not left:
             return
         if time.monotonic() > end:

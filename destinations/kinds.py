@@ -1,0 +1,154 @@
+"""The kinds of destinations: of each its options, its class, and how one is made.
+
+A new kind is an entry of `KINDS`. What is special about serving it is said by its class (`Destination.exactly_once`,
+`background`, `registered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cq_engine.catalog.destinations import is_merge
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, DeclaredDestination
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError, DestinationError, Location, did_you_mean
+from cq_engine.destinations.base import Destination
+from cq_engine.destinations.callback import CallbackDestination, Callbacks, Retry
+from cq_engine.destinations.options import COMMON, Option, one_of
+from cq_engine.destinations.table import TableDestination
+from cq_engine.grammar.statements import DestinationRef
+
+__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of"]
+
+LATER = ("QUEUE", "TRIGGER", "WEBHOOK", "DATABASE", "DELTA", "KAFKA", "NATS", "RABBITMQ", "REDIS")
+"""Types that the language knows and this version has not."""
+Place = Callable[[str], Location | None]
+"""Where a word stands in the statement."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a destination of one query is made from; `reference` as the query's clause has it, `declared` what CREATE
+    DESTINATION says, or the defaults."""
+
+    services: Services
+    query: ContinuousQuery
+    reference: DestinationRef
+    declared: DeclaredDestination
+    callbacks: Callbacks
+    state: CatalogState
+    retry: Retry | None
+    stopped: Callable[[], bool]
+
+
+def _no_check(_: DeclaredDestination, __: Place) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`make` raises DestinationError where there is no such destination. `check` is for what a declaration says as a
+    whole, when each option is right by itself."""
+
+    of: type[Destination]
+    options: Mapping[str, Option]
+    make: Callable[[Wanted], Destination]
+    check: Callable[[DeclaredDestination, Place], None] = _no_check
+
+
+def _table(wanted: Wanted) -> Destination:
+    query, reference = wanted.query, wanted.reference
+    tables = wanted.state.tables
+    table = tables.get(reference.name.lower())
+    if table is None:
+        names = [t.name for t in tables.values()] + list(wanted.callbacks.names())
+        raise DestinationError(
+            f"continuous query {query.name} delivers to {reference.name}, which is no table"
+            + ("" if reference.kind else " and no registered callback"),
+            hint=did_you_mean(reference.name, names)
+            or f"create table {reference.name}, or register the callback",
+        )
+    return TableDestination(wanted.services, query, table)
+
+
+def _check_table(destination: DeclaredDestination, place: Place) -> None:
+    for name, _ in destination.options:
+        if name in COMMON and is_merge(destination):
+            raise AnalysisError(
+                f"{name} is not for mode = 'merge'",
+                detail="the query's own refreshes write the table, and there is nothing that could fail by itself",
+                hint="leave it out",
+                location=place(name),
+            )
+
+
+def _callback(wanted: Wanted) -> Destination:
+    name, callbacks = wanted.reference.name, wanted.callbacks
+    function = callbacks.get(name)
+    if function is None:
+        raise DestinationError(
+            f"callback {name} of continuous query {wanted.query.name} is not registered in this process",
+            detail="its deltas wait in the delta log",
+            hint=did_you_mean(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
+        )
+    return CallbackDestination(
+        wanted.services, wanted.query, name, function, retry=wanted.retry, stopped=wanted.stopped
+    )
+
+
+KINDS: Mapping[str, Kind] = {
+    "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
+    "CALLBACK": Kind(CallbackDestination, COMMON, _callback),
+}
+
+
+def class_of(reference: DestinationRef) -> type[Destination]:
+    """The class of a destination whose kind is settled."""
+    return KINDS[reference.kind or "TABLE"].of
+
+
+def check_declared(destination: DeclaredDestination, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError for a type that is not there, and for options that the type does not have or take."""
+    kind = KINDS.get(destination.type)
+    shown = destination.type.lower()
+    if kind is None:
+        raise _no_type(destination.type, place(shown))
+    given = dict(destination.options)
+    for name, value in given.items():
+        if name not in kind.options:
+            raise AnalysisError(
+                f"there is no option {name} of a destination of type {shown}",
+                hint=did_you_mean(name, kind.options, f"the options are {', '.join(kind.options)}"),
+                location=place(name),
+            )
+        try:
+            kind.options[name].check(value)
+        except ValueError:
+            raise AnalysisError(
+                f"{name} = '{value}' is not possible", hint=kind.options[name].hint, location=place(name)
+            ) from None
+    for name, option in kind.options.items():
+        if option.default is None and name not in given:
+            raise AnalysisError(
+                f"a destination of type {shown} needs the option {name}",
+                hint=option.hint,
+                location=place(shown),
+            )
+    kind.check(destination, place)
+
+
+def _no_type(name: str, location: Location | None) -> AnalysisError:
+    shown, names = name.lower(), [each.lower() for each in KINDS]
+    if name in LATER:
+        return AnalysisError(
+            f"destinations of type {shown} are not available yet",
+            detail=f"this version has {' and '.join(names)}",
+            hint="deliver to a CALLBACK, a Python function that passes the batches on",
+            location=location,
+        )
+    return AnalysisError(
+        f"there is no type {shown} of destinations",
+        hint=did_you_mean(shown, names, f"the types are {' and '.join(names)}"),
+        location=location,
+    )
