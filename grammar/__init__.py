@@ -1,6 +1,6 @@
 """The language: text in, statements out, and back (docs: the language)."""
 
-from cq_engine.grammar.build import parse
+from cq_engine.grammar.build import parse, parse_script
 from cq_engine.grammar.format import format_statement
 from cq_engine.grammar.script import ScriptItem, is_complete, split
 from cq_engine.grammar.statements import (
@@ -37,6 +37,7 @@ from cq_engine.grammar.statements import (
     Query,
     RefreshContinuousQuery,
     Rollback,
+    Script,
     SetOption,
     Show,
     StartFrom,
@@ -80,6 +81,7 @@ __all__ = [
     "Query",
     "RefreshContinuousQuery",
     "Rollback",
+    "Script",
     "ScriptItem",
     "SetOption",
     "Show",
@@ -91,5 +93,6 @@ __all__ = [
     "format_statement",
     "is_complete",
     "parse",
+    "parse_script",
     "split",
 ]

@@ -9,6 +9,7 @@ from lark import Token, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
 from cq_engine.grammar import diagnostics, statements
+from cq_engine.grammar.blocks import hide
 from cq_engine.grammar.build_destination import DestinationRules
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_table import TableRules
@@ -17,9 +18,10 @@ from cq_engine.grammar.nesting import too_deep
 from cq_engine.grammar.parser import parser
 from cq_engine.grammar.rules import Clause
 from cq_engine.grammar.scan import scan
+from cq_engine.grammar.script import split
 from cq_engine.grammar.source import SourceText
 
-__all__ = ["parse"]
+__all__ = ["parse", "parse_script"]
 
 _EXPLAIN_FORMATS = ("TEXT", "JSON", "MERMAID")
 _DML_VERBS = ("INSERT", "UPDATE", "DELETE", "MERGE")
@@ -39,6 +41,18 @@ def parse(text: str, source: str = "<input>", line: int = 1, column: int = 1) ->
     CQSyntaxError, always with a location and a hint, and nothing else.
     """
     return _parse(SourceText(text, source, line, column))
+
+
+def parse_script(source: SourceText) -> list[tuple[int, statements.Dml]]:
+    """The statements in the script of a trigger, each with its offset in the text. Raises CQSyntaxError, as `parse` does."""
+    found = []
+    for item in split(source.text):
+        part = source.part(item.offset, item.offset + len(item.text))
+        statement = _parse(part)
+        if not isinstance(statement, statements.Dml):
+            raise diagnostics.error("script_statement", part, 0, found=f"'{item.text.split()[0]}'")
+        found.append((item.offset, statement))
+    return found
 
 
 def _parse(source: SourceText) -> statements.Statement:
@@ -63,6 +77,7 @@ def _parse(source: SourceText) -> statements.Statement:
     plain = _INSERT.match(code)
     if plain is not None:
         return _Builder(source, found.skeleton).insert(plain.start(1), len(code))
+    code = hide(code, found.skeleton[: len(code)], next(iter(found.blocks), None))
     try:
         tree = parser().parse(code)
     except UnexpectedInput:
@@ -75,6 +90,9 @@ def _parse(source: SourceText) -> statements.Statement:
         while isinstance(cause, VisitError):
             cause = cause.orig_exc
         raise cause from None
+    if isinstance(statement, statements.CreateDestination) and statement.script is not None:
+        start = statement.script.offset
+        parse_script(source.part(start, start + len(statement.script.text)))
     return statement
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from lark import Token, v_args
 
 from cq_engine.grammar import statements
-from cq_engine.grammar.rules import Rules
+from cq_engine.grammar.rules import Clause, Rules
+from cq_engine.grammar.scan import scan
 
 
 @v_args(inline=True)
@@ -15,9 +16,43 @@ class DestinationRules(Rules):
     """CREATE, ALTER and DROP DESTINATION; `pause` is that of queries."""
 
     def create_destination(
-        self, if_not_exists: bool | None, name: Token, kind: Token, options: statements.Options | None
+        self, if_not_exists: bool | None, name: Token, kind: Token, clauses: tuple[Clause, ...]
     ) -> statements.CreateDestination:
-        return statements.CreateDestination(str(name), kind.upper(), options or (), bool(if_not_exists))
+        given = self.once(clauses)
+        script = None
+        if "AS" in given:
+            text, offset = given["AS"]
+            condition, place = given.get("WHEN", ("", 0))
+            script = statements.Script(text, condition, given.get("FOR EACH") == "ROW", offset, place)
+        for _, _, at in clauses if script is None else ():
+            if given.keys() & {"WHEN", "FOR EACH"}:
+                self.fail("script_missing", at)
+        options = given.get("WITH", ())
+        return statements.CreateDestination(str(name), kind.upper(), options, bool(if_not_exists), script)
+
+    def destination_clauses(self, *clauses: Clause) -> tuple[Clause, ...]:
+        return clauses
+
+    def script(self, block: Token) -> Clause:
+        return "AS", self._inside(block, len("BEGIN"), len("END")), block.start_pos or 0
+
+    def condition(self, brackets: Token) -> Clause:
+        return "WHEN", self._inside(brackets, 1, 1), brackets.start_pos or 0
+
+    def _inside(self, token: Token, first: int, last: int) -> tuple[str, int]:
+        """What stands between the first and last characters of `token`, as it was written, and where."""
+        text = self.source.text[(token.start_pos or 0) + first : (token.end_pos or 0) - last]
+        if not scan(text).code.strip("; \t\r\n"):
+            self.fail("script_empty", token.start_pos)
+        return text.strip(), (token.start_pos or 0) + first + len(text) - len(text.lstrip())
+
+    @v_args(meta=True, inline=True)
+    def for_each(self, meta: Any, what: str) -> Clause:
+        return "FOR EACH", what, meta.start_pos
+
+    @v_args(meta=True, inline=True)
+    def destination_options(self, meta: Any, options: statements.Options) -> Clause:
+        return "WITH", options, meta.start_pos
 
     def resume_delivery(self) -> dict[str, Any]:
         return {"action": "RESUME"}

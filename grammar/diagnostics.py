@@ -25,6 +25,7 @@ from cq_engine.grammar.parser import keywords, parser
 from cq_engine.grammar.source import SourceText
 
 _CLASSES = {"NAME": "name", "STRING": "string", "INT": "number", "NUMBER": "number", "UNIT": "unit"}
+_CLASSES |= {"SCRIPT": "script", "CONDITION": "condition"}
 _END = "the end of the statement"
 _SHOWN = {
     "NAME": "a name",
@@ -37,6 +38,8 @@ _SHOWN = {
     "FUNCTION_REST": "(parameters) RETURN expression",
     "EXPLAINED": "a statement",
     "SET_VALUE": "a value",
+    "SCRIPT": "BEGIN statement; ... END",
+    "CONDITION": "(condition)",
     "UPDATE_REST": "a table",
     "INSERT_REST": "INTO",
     "DELETE_REST": "FROM",

@@ -94,6 +94,10 @@ def _create_destination(statement: statements.CreateDestination) -> str:
     kind = statement.type.lower()
     kind = kind if _PLAIN_OPTION.fullmatch(kind) else quote_name(kind)
     text = f"CREATE DESTINATION {exists}{quote_name(statement.name)} TYPE {kind}"
+    if statement.script is not None:
+        text += f" AS BEGIN\n{statement.script.text}\nEND"
+        text += f" WHEN ({statement.script.condition})" if statement.script.condition else ""
+        text += " FOR EACH ROW" if statement.script.each_row else ""
     return text if not statement.options else f"{text} WITH {_options(statement.options)}"
 
 

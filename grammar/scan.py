@@ -7,7 +7,10 @@ them for the parser, the script splitter and the error messages alike.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from cq_engine.grammar.blocks import Block, find_blocks
 
 _MARK = re.compile(
     r"""
@@ -46,9 +49,11 @@ class Scan:
     separators: tuple[int, ...]
     """The semicolons that separate statements."""
     unclosed: Problem | None
-    """A string, quoted name or comment that does not end."""
+    """A string, quoted name, comment or script that does not end."""
     unbalanced: Problem | None
     """The first bracket without its partner (the innermost open one, if one is never closed)."""
+    blocks: tuple[Block, ...] = ()
+    """The scripts of triggers, whose semicolons separate no statements of this text."""
 
 
 def scan(text: str) -> Scan:
@@ -86,7 +91,15 @@ def scan(text: str) -> Scan:
     if unbalanced is None and open_brackets:
         unbalanced = Problem("unclosed_bracket", open_brackets[-1])
     code = _blank(text, comments)
-    return Scan(code, _blank(code, literals), tuple(separators), unclosed, unbalanced)
+    skeleton = _blank(code, literals)
+    blocks, separators = find_blocks(skeleton, separators)
+    unclosed = unclosed or _open_script(blocks)
+    return Scan(code, skeleton, tuple(separators), unclosed, unbalanced, tuple(blocks))
+
+
+def _open_script(blocks: Sequence[Block]) -> Problem | None:
+    is_open = bool(blocks) and blocks[-1].end is None
+    return Problem("unclosed_script", blocks[-1].begin) if is_open else None
 
 
 def _end_of_comment(text: str, at: int) -> int | None:

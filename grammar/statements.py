@@ -170,13 +170,26 @@ class Follow(Statement):
 
 
 @dataclass(frozen=True)
+class Script:
+    """AS BEGIN statement; ... END [WHEN (condition)] [FOR EACH ROW], as they were written. The offsets say where in the
+    statement's text `text` and `condition` begin."""
+
+    text: str
+    condition: str = ""
+    each_row: bool = False
+    offset: int = field(default=0, compare=False)
+    condition_offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
 class CreateDestination(Statement):
-    """CREATE DESTINATION name TYPE type [WITH (...)]; `type` in upper case."""
+    """CREATE DESTINATION name TYPE type [script] [WITH (...)]; `type` in upper case."""
 
     name: str
     type: str
     options: Options = ()
     if_not_exists: bool = False
+    script: Script | None = None
 
 
 @dataclass(frozen=True)

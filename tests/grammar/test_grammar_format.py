@@ -154,7 +154,20 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.Follow: some.builds(st.Follow, name, start),
     st.DropContinuousQuery: some.builds(st.DropContinuousQuery, name, flag, flag),
     st.CreateDestination: some.builds(
-        st.CreateDestination, name, some.sampled_from(["TABLE", "A`B"]), options, flag
+        st.CreateDestination,
+        name,
+        some.sampled_from(["TABLE", "A`B"]),
+        options,
+        flag,
+        some.none()
+        | some.builds(
+            st.Script,
+            some.sampled_from(
+                ["DELETE FROM t", "DELETE FROM t; -- END\nINSERT INTO t SELECT CASE 1 WHEN 2 THEN 3 END;"]
+            ),
+            some.sampled_from(["", "a > (1)"]),
+            flag,
+        ),
     ),
     st.AlterDestination: some.one_of(
         some.builds(st.AlterDestination, name, some.sampled_from(["PAUSE", "RESUME"])),

@@ -229,6 +229,20 @@ CASES: list[tuple[str, st.Statement]] = [
         "create destination if not exists `a b` type Callback with (Backoff = 2 seconds, on_failure = dead_letter)",
         st.CreateDestination("a b", "CALLBACK", (("backoff", "2 SECONDS"), ("on_failure", "dead_letter")), True),
     ),
+    (
+        "CREATE DESTINATION d TYPE trigger AS BEGIN DELETE FROM t; UPDATE t SET a = CASE WHEN b THEN 1 END; END",
+        st.CreateDestination(
+            "d", "TRIGGER",
+            script=st.Script("DELETE FROM t; UPDATE t SET a = CASE WHEN b THEN 1 END;"),
+        ),
+    ),
+    (
+        "create destination d type trigger for each row with (n = 3) when (a > (1)) as begin -- END\n  insert into t select start, end from inserted end",
+        st.CreateDestination(
+            "d", "TRIGGER", (("n", "3"),),
+            script=st.Script("-- END\n  insert into t select start, end from inserted", "a > (1)", True),
+        ),
+    ),
     ("ALTER DESTINATION d PAUSE", st.AlterDestination("d", "PAUSE")),
     ("ALTER DESTINATION d RESUME;", st.AlterDestination("d", "RESUME")),
     ("ALTER DESTINATION d SET WITH (x = '1')", st.AlterDestination("d", "SET", (("x", "1"),))),

@@ -31,6 +31,22 @@ def texts(script: str) -> list[str]:
         ("A (; B)", ["A (", "B)"]),
         ("A; SELECT 'open; B", ["A", "SELECT 'open; B"]),
         ("A; /* open; B", ["A", "/* open; B"]),
+        ("BEGIN; A; COMMIT; END; B", ["BEGIN", "A", "COMMIT", "END", "B"]),
+        (
+            "A; create destination d type trigger as begin B; CASE ';' END; C; END WITH (x = 1); D; E",
+            [
+                "A",
+                "create destination d type trigger as begin B; CASE ';' END; C; END WITH (x = 1)",
+                "D",
+                "E",
+            ],
+        ),
+        ("CREATE DESTINATION d AS BEGIN A; B", ["CREATE DESTINATION d AS BEGIN A; B"]),
+        ("CREATE DESTINATION d AS BEGIN A END; B; C;", ["CREATE DESTINATION d AS BEGIN A END", "B", "C"]),
+        (
+            "CREATE DESTINATION d AS BEGIN A; END; CREATE DESTINATION e AS BEGIN B; END; C",
+            ["CREATE DESTINATION d AS BEGIN A; END", "CREATE DESTINATION e AS BEGIN B; END", "C"],
+        ),
     ],
 )
 def test_split(script, expected):
@@ -58,6 +74,9 @@ def test_positions():
         ("SELECT ';", False),
         ("SELECT 1 /* ;", False),
         ("SELECT 1 -- ;", False),
+        ("CREATE DESTINATION d TYPE trigger AS BEGIN A;", False),
+        ("CREATE DESTINATION d TYPE trigger AS BEGIN A; END", False),
+        ("CREATE DESTINATION d TYPE trigger AS BEGIN A; END;", True),
         ("A; B", False),
         ("SELECT `;", False),
     ],
