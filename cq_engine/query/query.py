@@ -112,6 +112,8 @@ class Resolver:
         """Fresh names that stand in the text already, with their relations."""
         self.translate: Callable[[BaseException], CQError] = translate_spark_error
         """Says an error of Spark in the words of the last query that `frame` resolved."""
+        self.given: Mapping[str, Callable[[], DataFrame]] = {}
+        """By lower-case name what stands for it, whatever table has that name."""
         self.trusted = False
         """The text was accepted when it was stored: whether it may do what it does is not asked again."""
 
@@ -173,6 +175,9 @@ class Resolver:
     def relation(self, reference: Reference, source: Composed) -> DataFrame:
         """What a reference stands for."""
         location = source.location(reference.start)
+        given = self.given.get(reference.name.lower()) if reference.clause is None else None
+        if given is not None:
+            return given()
         table = self.state.tables.get(reference.name.lower())
         query = source_query(self.state, reference.name)
         if isinstance(reference.clause, Changes):

@@ -33,7 +33,14 @@ from cq_engine.transactions.constraints import Change, check
 from cq_engine.transactions.workspace import Workspace
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
-__all__ = ["Committed", "commit", "next_timestamp", "with_version"]
+__all__ = ["Also", "Committed", "commit", "next_timestamp", "nothing", "with_version"]
+
+Also = Callable[[UnitOfWork, int], None]
+"""Says what else is to be written with the commit of a version."""
+
+
+def nothing(_: UnitOfWork, __: int) -> None:
+    """Nothing else is written."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,12 @@ class _Write:
             )
 
 
-def commit(transaction: Workspace, commit_time: datetime | None, done: Callable[[Committed], None]) -> None:
+def commit(
+    transaction: Workspace,
+    commit_time: datetime | None,
+    done: Callable[[Committed], None],
+    also: Also = nothing,
+) -> None:
     """Commits the net changes, under the commit lock, and calls `done`; nothing where there are none."""
     faults.point("commit.begin")
     services = transaction.services
@@ -85,13 +97,13 @@ def commit(transaction: Workspace, commit_time: datetime | None, done: Callable[
                 prepared = _prepare(transaction, changes, commit_time)
                 with catalog.exclusive(by_any=True):
                     if catalog.newest_version + 1 == prepared.version and catalog.state is prepared.state:
-                        _commit(transaction, prepared, done)
+                        _commit(transaction, prepared, done, also)
                         return
             for write in prepared.writes:
                 if not write.staged_before:
                     staging.discard(services, write.files)
     with catalog.exclusive(by_any=True):
-        _commit(transaction, _prepare(transaction, changes, commit_time), done)
+        _commit(transaction, _prepare(transaction, changes, commit_time), done, also)
 
 
 @dataclass(frozen=True)
@@ -125,13 +137,16 @@ def _prepare(
     return _Prepared(version, timestamp, state, writes)
 
 
-def _commit(transaction: Workspace, prepared: _Prepared, done: Callable[[Committed], None]) -> None:
+def _commit(
+    transaction: Workspace, prepared: _Prepared, done: Callable[[Committed], None], also: Also
+) -> None:
     version, writes = prepared.version, prepared.writes
     with interrupts.deferred():  # who is interrupted when it is durable knows that it is
         with transaction.services.catalog.write(transaction.hand_over(), by_any=True) as unit:
             unit.add_commit(version, prepared.timestamp)
             for write in writes:
                 write.add_to(unit, version)
+            also(unit, version)
             faults.point("commit.before_catalog")
         done(Committed(version, prepared.timestamp, {write.table.name: write.kinds for write in writes}))
     faults.point("commit.after_catalog")

@@ -16,13 +16,13 @@ from cq_engine.query.result import Result
 from cq_engine.spark.sql import quote
 from cq_engine.transactions import commit, dml
 from cq_engine.transactions.clauses import Clauses
-from cq_engine.transactions.commit import Committed
+from cq_engine.transactions.commit import Also, Committed, nothing
 from cq_engine.transactions.copy_into import copy_frame
 from cq_engine.transactions.input_rows import Rows, arrow_rows, by_name
 from cq_engine.transactions.merge import merge
 from cq_engine.transactions.workspace import Workspace
 
-__all__ = ["Rows", "Transaction"]
+__all__ = ["Rows", "Transaction", "effect_of"]
 
 
 _STATEMENTS: dict[str, Callable[[Clauses, Resolver], dml.Effect]] = {
@@ -41,18 +41,29 @@ _DONE = {
 }
 
 
+def effect_of(statement: Dml, resolver: Resolver) -> dml.Effect:
+    """What DML would do, analysed and not yet evaluated. Raises CQSyntaxError, AnalysisError."""
+    run = _STATEMENTS.get(statement.kind.upper())
+    if run is None:
+        raise AnalysisError(f"{statement.kind} is not a statement that changes rows")
+    return run(Clauses(statement.text), resolver)
+
+
 class Transaction(Workspace):
     """Sees the newest commit at its beginning and its own changes. Not for several threads at once.
 
     A statement that fails leaves nothing behind; the transaction goes on. After `commit`, `commit_version` is the
-    version or None, and `changed` says which kinds of change each table had.
+    version or None, and `changed` says which kinds of change each table had. `given` are relations that statements find
+    by these names; `trusted` statements were accepted when they were stored.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, *, trusted: bool = False) -> None:
         with services.catalog.lock:
             services.catalog.follow()
             super().__init__(services, services.catalog.newest_version, services.limits.pending_rows)
             services.read_holds.hold(self, self.snapshot)
+        self.given: Mapping[str, Callable[[], DataFrame]] = {}
+        self._trusted = trusted
         self.commit_version: int | None = None
         self.commit_timestamp: datetime | None = None
         self.changed: dict[str, frozenset[str]] = {}
@@ -74,12 +85,9 @@ class Transaction(Workspace):
             raise TransactionError(
                 f"{type(statement).__name__} cannot run in a transaction", hint="COMMIT or ROLLBACK first"
             )
-        run = _STATEMENTS.get(statement.kind.upper())
-        if run is None:
-            raise AnalysisError(f"{statement.kind} is not a statement that changes rows")
         resolver = Resolver(self.services, transaction=self)
-        effect = run(Clauses(statement.text), resolver)
-        count = self._absorb(effect)
+        resolver.given, resolver.trusted = self.given, self._trusted
+        count = self._absorb(effect_of(statement, resolver))
         self.read |= resolver.read
         return _result(count, _DONE[statement.kind.upper()])
 
@@ -111,15 +119,16 @@ class Transaction(Workspace):
         found = self.table(table)
         return self._stage_insert(found, by_name(found, frame), estimate)
 
-    def commit(self, commit_time: datetime | None = None) -> int | None:
-        """Makes the net changes durable as one commit; its version, or None where there is no net change.
+    def commit(self, commit_time: datetime | None = None, also: Also = nothing) -> int | None:
+        """Makes the net changes durable as one commit; its version, or None where there is no net change. `also` says what
+        else is written with it.
 
         The transaction has ended whatever happens. Raises ConflictError (retry it), ConstraintError,
         TransactionError (a commit time before the newest commit's), StorageError, LeaseError.
         """
         self._check_open()
         try:
-            commit.commit(self, commit_time, self._note_commit)
+            commit.commit(self, commit_time, self._note_commit, also)
         finally:
             self._end()
         return self.commit_version
