@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 7
+VERSION = 8
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -81,6 +81,11 @@ def _processes(connection: Connection) -> None:
             connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN process BIGINT NOT NULL DEFAULT 0"))
 
 
+def _cascades(connection: Connection) -> None:
+    """Commits of triggers are counted; those before have no depth."""
+    schema.cascades.create(connection, checkfirst=True)
+
+
 def _columns(connection: Connection, table: str) -> set[str]:
     return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
@@ -96,6 +101,7 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     4: _journal,
     5: _destinations,
     6: _processes,
+    7: _cascades,
 }
 """From version n to n + 1, by n."""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from cq_engine.core.columns import Column
-from cq_engine.grammar.statements import DestinationRef, OnCommit, When
+from cq_engine.grammar.statements import DestinationRef, OnCommit, Script, When
 
 ROW_ID = "_row_id"
 CHANGE_TYPE = "_change_type"
@@ -304,6 +304,8 @@ class DeclaredDestination:
     type: str
     options: tuple[tuple[str, str], ...] = ()
     paused: bool = False
+    script: Script | None = None
+    """Of a trigger."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import Storage, View, WriteSet
 
-__all__ = ["REFRESHES", "doom", "load", "read_inline", "read_refreshes", "write"]
+__all__ = ["REFRESHES", "doom", "load", "read_depths", "read_inline", "read_refreshes", "write"]
 
 _Value = TypeVar("_Value")
 _Defined = Table | ContinuousQuery | SqlFunction | DeclaredDestination | QueryGroup
@@ -70,6 +70,8 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
     _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
     _forget_refreshes(connection, writes.read_from)
     _delete_in(connection, schema.commits.c.version, writes.forgotten, "the commits")
+    _delete_in(connection, schema.cascades.c.version, writes.forgotten)
+    _insert(connection, schema.cascades, ({"version": v, "depth": d} for v, d in writes.depths.items()))
     try:
         _insert(
             connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits)
@@ -343,6 +345,13 @@ def read_refreshes(
         chosen = chosen.where(table.c.from_version < around, table.c.to_version > around)
     rows = connection.execute(chosen).mappings()
     return [RefreshRecord(**{**row, "finished": from_micros(row["finished"])}) for row in rows]
+
+
+def read_depths(connection: Connection, low: int, high: int) -> dict[int, int]:
+    """The commits from `low` to `high` that triggers have led to, and how many."""
+    table = schema.cascades
+    chosen = sa.select(table.c.version, table.c.depth).where(table.c.version.between(low, high))
+    return {row.version: row.depth for row in connection.execute(chosen)}
 
 
 # ---------------------------------------------------------------- small things

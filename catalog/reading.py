@@ -130,6 +130,11 @@ class Reading:
         with self._reading() as connection:
             return next(iter(persist.read_refreshes(connection, name, 1, version)), None)
 
+    def depths(self, low: int, high: int) -> dict[int, int]:
+        """The commits from `low` to `high` that triggers have led to, and how many; others are users' own."""
+        with self._reading() as connection:
+            return persist.read_depths(connection, low, high)
+
     def layout(self, table_id: int, at: int) -> Layout:
         """What to read for the image at `at` and the changes since: the largest snapshot at or below `at`, and
         every change set that reaches above it. StorageError where `at` lies below what is kept."""

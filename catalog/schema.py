@@ -43,6 +43,12 @@ commits = _table(
     sa.Column("committed", _Big, nullable=False),
 )
 
+cascades = _table(
+    "cascades",  # commits that triggers have made: how many triggers lie between each and a commit of a user
+    sa.Column("version", _Big, primary_key=True, autoincrement=False),
+    sa.Column("depth", _Big, nullable=False),
+)
+
 GROUP = "template"
 """What a query group is called in `definitions`."""
 

@@ -47,6 +47,11 @@ class UnitOfWork:
         """The commit `version`; TransactionError at the end unless both it and its time follow the newest."""
         self.writes.commits.append((version, to_micros(timestamp)))
 
+    def set_depth(self, version: int, depth: int) -> None:
+        """How many triggers have led to the new commit `version`; not said of those of users."""
+        if depth:
+            self.writes.depths[version] = depth
+
     def add_changes(self, table: VersionedTable, low: int, high: int, rows: pa.Table) -> None:
         """Inline change rows of the versions [low, high]; nothing where there are no rows.
 

@@ -170,6 +170,8 @@ class WriteSet:
     after: dict[tuple[str, str], Cursor] = field(default_factory=dict)
     """Where cursors must stand that are moved, where the writer says so."""
     refreshes: list[RefreshRecord] = field(default_factory=list)
+    depths: dict[int, int] = field(default_factory=dict)
+    """Commit → how many triggers have led to it."""
     callbacks: dict[str, int] = field(default_factory=dict)
     """Name of a callback, in lower case → the process that has it; 0 where none has it any more."""
 

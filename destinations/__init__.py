@@ -14,6 +14,8 @@ from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.options import Policy, policy_of
 from cq_engine.destinations.registry import kind_of, resolve
 from cq_engine.destinations.table import TableDestination
+from cq_engine.destinations.trigger import TriggerDestination
+from cq_engine.destinations.trigger_script import check_columns, check_script
 
 __all__ = [
     "Callback",
@@ -26,8 +28,11 @@ __all__ = [
     "Policy",
     "Retry",
     "TableDestination",
+    "TriggerDestination",
     "check",
+    "check_columns",
     "check_declared",
+    "check_script",
     "class_of",
     "columns_for",
     "cursor_name",

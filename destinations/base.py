@@ -71,6 +71,8 @@ class Destination(ABC):
     kind: ClassVar[str]
     """TABLE, CALLBACK, ..., as in the DESTINATION clause."""
     exactly_once: ClassVar[bool]
+    whole: ClassVar[bool] = False
+    """The deltas of a commit are given away, or go to the dead letters, all of them or none."""
     background: ClassVar[bool] = False
     """Served by threads of its own, so that no refresh waits for it."""
     registered: ClassVar[bool] = False

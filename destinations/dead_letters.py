@@ -76,9 +76,10 @@ def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) 
     services, cursor = destination.services, destination.cursor
     version, sequence = batch.column("version")[-1].as_py(), batch.column("sequence")[-1].as_py()
     catalog = services.catalog
+    more = destination.whole and not last  # which follow, whatever has become of the reason
     moved = replace(
-        cursor, version=version, sequence=0 if last else sequence, failures=0, error="",
-        dead=cursor.dead + batch.num_rows,
+        cursor, version=version, sequence=0 if last else sequence, dead=cursor.dead + batch.num_rows,
+        failures=attempts if more else 0, error=cursor.error if more else "",
     )  # fmt: skip
     by_any = destination.registered
     with catalog.exclusive(by_any=by_any):

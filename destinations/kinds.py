@@ -15,13 +15,14 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError, Location, did_you_mean
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import CallbackDestination, Callbacks, Retry
-from cq_engine.destinations.options import COMMON, Option, one_of
+from cq_engine.destinations.options import COMMON, Option, count, one_of
 from cq_engine.destinations.table import TableDestination
+from cq_engine.destinations.trigger import TriggerDestination
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of"]
+__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of", "no_trigger"]
 
-LATER = ("QUEUE", "TRIGGER", "WEBHOOK", "DATABASE", "DELTA", "KAFKA", "NATS", "RABBITMQ", "REDIS")
+LATER = ("QUEUE", "WEBHOOK", "DATABASE", "DELTA", "KAFKA", "NATS", "RABBITMQ", "REDIS")
 """Types that the language knows and this version has not."""
 Place = Callable[[str], Location | None]
 """Where a word stands in the statement."""
@@ -97,9 +98,31 @@ def _callback(wanted: Wanted) -> Destination:
     )
 
 
+_MAX_DEPTH = Option("16", count, "write how many triggers may lead to one another, as in max_depth = 4")
+
+
+def _trigger(wanted: Wanted) -> Destination:
+    declared = wanted.declared
+    if declared.script is None:
+        raise no_trigger(declared.name)
+    depth = count(dict(declared.options).get("max_depth", _MAX_DEPTH.default or ""))
+    return TriggerDestination(
+        wanted.services, wanted.query, declared.name, declared.script, max_depth=depth, stopped=wanted.stopped
+    )
+
+
+def no_trigger(name: str) -> DestinationError:
+    """The error for a trigger that was not declared."""
+    return DestinationError(
+        f"there is no trigger {name}",
+        hint=f"declare it first: CREATE DESTINATION {name} TYPE trigger AS BEGIN statement; ... END",
+    )
+
+
 KINDS: Mapping[str, Kind] = {
     "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
     "CALLBACK": Kind(CallbackDestination, COMMON, _callback),
+    "TRIGGER": Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _trigger),
 }
 
 
@@ -114,6 +137,12 @@ def check_declared(destination: DeclaredDestination, place: Place = lambda _: No
     shown = destination.type.lower()
     if kind is None:
         raise _no_type(destination.type, place(shown))
+    if (destination.script is None) is (destination.type == "TRIGGER"):
+        raise AnalysisError(
+            "a trigger needs a script" if destination.script is None else f"a {shown} has no script",
+            hint="write CREATE DESTINATION name TYPE trigger AS BEGIN statement; ... END",
+            location=place(shown),
+        )
     given = dict(destination.options)
     for name, value in given.items():
         if name not in kind.options:

@@ -33,7 +33,7 @@ from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.destinations.pairs import REFRESH_TIME, new_column, old_column
 from cq_engine.spark.sql import quote
 
-__all__ = ["output_frame", "output_rows"]
+__all__ = ["choose", "output_frame", "output_rows"]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -60,7 +60,7 @@ def _array(
 ) -> pa.ChunkedArray:
     if output.kind == "result":
         new = wide.column(new_column(output.index))
-        return new if deleted is None else _choose(deleted, wide.column(old_column(output.index)), new)
+        return new if deleted is None else choose(deleted, wide.column(old_column(output.index)), new)
     if output.kind == "old":
         return wide.column(old_column(output.index))
     if output.kind == "commit_time":
@@ -71,7 +71,8 @@ def _array(
 _PLAIN = {"marker": "marker", "time": "time", "commit_version": "version"}
 
 
-def _choose(condition: pa.ChunkedArray, yes: pa.ChunkedArray, no: pa.ChunkedArray) -> pa.ChunkedArray:
+def choose(condition: pa.ChunkedArray, yes: pa.ChunkedArray, no: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of each row the value of one column or the other."""
     if not pa.types.is_nested(yes.type):
         return pc.if_else(condition, yes, no)
     both = pa.chunked_array([*yes.chunks, *no.chunks], type=yes.type)

@@ -10,7 +10,7 @@ from cq_engine.catalog.model import CatalogState, Cursor
 from cq_engine.destinations.callback import Retry
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["COMMON", "Option", "Policy", "dead_letters_of", "one_of", "policy_of"]
+__all__ = ["COMMON", "Option", "Policy", "count", "dead_letters_of", "one_of", "policy_of"]
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", re.IGNORECASE)
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -35,7 +35,8 @@ def one_of(*values: str) -> Option:
     return Option(values[0], check, f"it is {', '.join(values[:-1])} or {values[-1]}")
 
 
-def _attempts(value: str) -> int:
+def count(value: str) -> int:
+    """A whole number above 0."""
     if not re.fullmatch("[0-9]{1,9}", value) or int(value) == 0:
         raise ValueError
     return int(value)
@@ -50,7 +51,7 @@ def _seconds(value: str) -> float:
 
 COMMON: Mapping[str, Option] = {
     "on_failure": one_of("retry", "dead_letter", "pause"),
-    "max_attempts": Option("5", _attempts, "write how often at most, as in max_attempts = 5"),
+    "max_attempts": Option("5", count, "write how often at most, as in max_attempts = 5"),
     "backoff": Option("250 milliseconds", _seconds, "write a length of time, as in backoff = '2 seconds'"),
 }
 
@@ -99,6 +100,6 @@ def policy_of(state: CatalogState, ref: DestinationRef) -> Policy:
     return Policy(
         found.paused,
         given.get("on_failure", _DEFAULT.on_failure).lower(),
-        _attempts(given.get("max_attempts", str(_DEFAULT.max_attempts))),
+        count(given.get("max_attempts", str(_DEFAULT.max_attempts))),
         _seconds(given["backoff"]) if "backoff" in given else None,
     )

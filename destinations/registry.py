@@ -10,7 +10,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callbacks, Retry
-from cq_engine.destinations.kinds import KINDS, LATER, Wanted
+from cq_engine.destinations.kinds import KINDS, LATER, Wanted, no_trigger
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["kind_of", "resolve"]
@@ -38,6 +38,8 @@ def kind_of(
     if reference.kind is None:
         kind = "TABLE" if callbacks.get(reference.name) is None else "CALLBACK"
         reference = DestinationRef(reference.name, kind)
+    if reference.kind == "TRIGGER" and declared is not None:
+        raise no_trigger(reference.name)
     if reference.kind in LATER:
         raise DestinationError(
             f"destination {reference.kind} {reference.name} is not available yet",

@@ -29,6 +29,7 @@ from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import arrow_schema, spark_type
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
+from cq_engine.destinations.depth import depth_of
 from cq_engine.destinations.fit import check
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
@@ -139,12 +140,14 @@ class TableDestination(Destination):
     def _commit(self, cursor: Cursor, upto: int, staged: _Staged, checked: int) -> Delivered:
         catalog = self.services.catalog
         moved = self._move(cursor, upto, rows=staged.count)
+        depth = depth_of(self.services, self.query, cursor.version, upto)
         with catalog.exclusive():
             version = catalog.newest_version + 1 if staged.count else None
             self._check_again(cursor, staged, checked)
             with catalog.write(staged.attempt) as unit:
                 if version is not None:
                     self._append(unit, version, staged)
+                    unit.set_depth(version, depth)
                 unit.set_cursor(moved, after=cursor)
                 faults.point("deliver.before_cursor")
         changed = {self.table.name: frozenset({"INSERT"})} if version is not None else {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog.destinations import MERGE, deliverers, find_destination, reference
-from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.model import ContinuousQuery, Cursor, DeclaredDestination
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError, Location, location_at
 from cq_engine.destinations import cursor_name, needed_from, policy_of
@@ -39,7 +40,7 @@ def run(
 
     try:
         if isinstance(statement, CreateDestination):
-            return destinations.create(engine.queries, statement, place)
+            return destinations.create(engine.queries, statement, place, partial(location_at, sql))
         if isinstance(statement, AlterDestination):
             return destinations.alter(engine.queries, statement, place)
         return destinations.drop(engine.queries, statement)
@@ -109,11 +110,20 @@ def describe(engine: Warehouse, name: str) -> Result:
         ("type", found.type.lower()),
         ("declared", "yes" if found.name.lower() in state.destinations else "no, by DESTINATION clauses"),
         ("state", "PAUSED" if found.paused else "ACTIVE"),
+        *_script(found),
         *(("option", f"{option} = {value}") for option, value in found.options),
         *(("query", text) for text in _standings(engine, found.name)),
     ]
     names, values = zip(*facts)
     return Result(arrow=pa.table({"property": names, "value": values}), whole=True)
+
+
+def _script(found: DeclaredDestination) -> Iterator[tuple[str, str]]:
+    if found.script is not None:
+        yield "script", found.script.text
+        yield "for each", "row" if found.script.each_row else "transaction"
+        if found.script.condition:
+            yield "when", found.script.condition
 
 
 _AT = ("delivered", "lag_versions", "lag_seconds", "rows", "failures", "dead", "error")

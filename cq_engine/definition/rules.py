@@ -16,7 +16,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
 from cq_engine.delivery.delivery import Delivery
-from cq_engine.destinations import check, columns_for
+from cq_engine.destinations import check, check_columns, columns_for
 from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier, waiting_for
@@ -105,6 +105,8 @@ def with_destinations(
                 detail="with mode = 'merge' it cannot be that of another query, too",
                 hint="create another destination",
             )
+        if kind == "TRIGGER":
+            _check_trigger(delivery.services, query, state, ref.name)
         if kind != "TABLE":
             continue
         table = state.tables.get(ref.name.lower())
@@ -122,6 +124,12 @@ def with_destinations(
     _no_cycle(state, query)
     _still_read(state, query)
     return query, state, made
+
+
+def _check_trigger(services: Services, query: ContinuousQuery, state: CatalogState, name: str) -> None:
+    declared = state.destinations[name.lower()]
+    if declared.script is not None:
+        check_columns(services, query, declared.name, declared.script)
 
 
 def check_current(services: Services, query: ContinuousQuery) -> None:

@@ -17,7 +17,14 @@ from cq_engine.catalog.destinations import (
 )
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor, DeclaredDestination
 from cq_engine.core.errors import AnalysisError, CatalogError, Location
-from cq_engine.destinations import check_declared, cursor_name, needed_from, policy_of, with_dead_letters
+from cq_engine.destinations import (
+    check_declared,
+    check_script,
+    cursor_name,
+    needed_from,
+    policy_of,
+    with_dead_letters,
+)
 from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
 from cq_engine.lifecycle.queries import Queries
 
@@ -27,15 +34,20 @@ Place = Callable[[str], Location | None]
 """Where a word stands in the statement."""
 
 
-def create(queries: Queries, statement: CreateDestination, place: Place) -> str:
+def create(
+    queries: Queries, statement: CreateDestination, place: Place, at: Callable[[int], Location]
+) -> str:
     """CREATE DESTINATION; the message for a person. Raises AnalysisError for a type or an option that is not there,
-    CatalogError where the name is taken."""
+    CatalogError where the name is taken. `at` gives the place of an offset in the statement."""
     catalog = queries.services.catalog
-    declared = DeclaredDestination(statement.name, statement.type, statement.options)
+    script = None if statement.script is None else replace(statement.script, offset=0, condition_offset=0)
+    declared = DeclaredDestination(statement.name, statement.type, statement.options, script=script)
     with queries.registry.ddl, catalog.lock, catalog.write() as unit:
         known = catalog.state.destinations.get(statement.name.lower())
         if known is None:
             check_declared(declared, place)
+            if statement.script is not None:
+                check_script(queries.services, declared.name, statement.script, at)
             unit.set_state(_put(catalog.state, declared, catalog.newest_version))
     if known is None:
         return f"destination {statement.name} created{_note(queries, declared)}"

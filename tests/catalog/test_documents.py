@@ -30,6 +30,7 @@ from cq_engine.grammar.statements import (
     OnCommit,
     OnDemand,
     OnDml,
+    Script,
     StartWithPeriod,
     When,
 )
@@ -82,7 +83,13 @@ QUERY = ContinuousQuery(
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
 FUNCTION = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
-DESTINATION = DeclaredDestination("Sink", "TABLE", (("mode", "merge"), ("url", "${URL}")), True)
+DESTINATION = DeclaredDestination(
+    "Sink",
+    "TABLE",
+    (("mode", "merge"), ("url", "${URL}")),
+    True,
+    Script("DELETE FROM t;", "a > 1", True, 3, 4),
+)
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),

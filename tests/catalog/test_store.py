@@ -506,6 +506,7 @@ class TestSchema:
         with catalog._database.writing() as connection:
             schema.doomed.drop(connection)
             schema.directories.drop(connection)
+            schema.cascades.drop(connection)
             for name in ("rows", "dead"):
                 connection.execute(sa.text(f"ALTER TABLE {schema.cursors.name} DROP COLUMN {name}"))
             connection.execute(
