@@ -207,7 +207,10 @@ class QueryStatus:
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a destination has been served: everything up to and including (version, sequence)."""
+    """How far a destination has been served: everything up to and including (version, sequence).
+
+    A `sequence` below 0 is the number of the order that has placed it there (`Destination.placed`).
+    """
 
     query: str
     destination: str
@@ -306,6 +309,8 @@ class DeclaredDestination:
     paused: bool = False
     script: Script | None = None
     """Of a trigger."""
+    token: str = ""
+    """By which a target outside of the warehouse knows it: unlike its name never given twice."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""URLs of catalog databases: which there are, and how one is shown without its secrets."""
+"""URLs of databases: which there are, and how one is shown without its secrets."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Address:
         return without_secrets(text)
 
 
-def parse(text: str) -> Address:
+def parse(text: str, what: str = "a catalog") -> Address:
     """The address that a SQLAlchemy URL names; `postgresql://` and `postgres://` mean psycopg 3.
 
-    Raises CatalogError where it is none, or of a database that no catalog can be in.
+    Raises CatalogError where it is none, or of a database that `what` cannot be in.
     """
     try:
         url = make_url(text)
@@ -72,7 +72,7 @@ def parse(text: str) -> Address:
     address = Address(url.difference_update_query(secret)._replace(password=None), secrets)
     if url.drivername not in _DRIVERS.get(url.get_backend_name(), ()):
         raise CatalogError(
-            f"a catalog cannot be in {url.drivername}",
+            f"{what} cannot be in {url.drivername}",
             detail=f"{address.shown} is neither SQLite nor PostgreSQL",
             hint=_FORMS,
         )

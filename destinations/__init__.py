@@ -8,12 +8,13 @@ from cq_engine.destinations.callback import Callback, CallbackDestination, Callb
 from cq_engine.destinations.dead_letters import give_up, with_dead_letters
 from cq_engine.destinations.envelope import Delta, DeltaBatch, read_deltas, result_columns
 from cq_engine.destinations.fit import check, columns_for
-from cq_engine.destinations.kinds import check_declared, class_of
+from cq_engine.destinations.kinds import check_declared, class_of, reach
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.options import Policy, policy_of
 from cq_engine.destinations.registry import kind_of, resolve
 from cq_engine.destinations.table import TableDestination
+from cq_engine.destinations.target import TargetDestination
 from cq_engine.destinations.trigger import TriggerDestination
 from cq_engine.destinations.trigger_script import check_columns, check_script
 
@@ -28,6 +29,7 @@ __all__ = [
     "Policy",
     "Retry",
     "TableDestination",
+    "TargetDestination",
     "TriggerDestination",
     "check",
     "check_columns",
@@ -42,6 +44,7 @@ __all__ = [
     "output_frame",
     "output_rows",
     "policy_of",
+    "reach",
     "read_deltas",
     "resolve",
     "result_columns",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -77,11 +78,26 @@ class Destination(ABC):
     """Served by threads of its own, so that no refresh waits for it."""
     registered: ClassVar[bool] = False
     """Served by the process in which something is registered under its name, and not by the one with the duties."""
+    remembers: ClassVar[bool] = False
+    """The target has the cursor, too, in the transaction of its rows (`destinations/target.py`)."""
 
     def __init__(self, services: Services, query: ContinuousQuery, name: str) -> None:
         self.services = services
         self.query = query
         self.name = name
+
+    @classmethod
+    def placed(cls, cursor: Cursor, version: int) -> Cursor:
+        """The cursor where a statement says that the destination stands behind `version`, whatever it has received.
+
+        One that remembers otherwise gets the number of this order, as a `sequence` below 0 until it is carried out.
+        """
+        sequence = -1 - secrets.randbits(61) if cls.remembers else 0
+        return replace(cursor, version=version, sequence=sequence, failures=0, error="")
+
+    def check(self) -> None:
+        """Raises DestinationError where the query cannot deliver to it; called before it is durable that it does."""
+        return
 
     @property
     def cursor(self) -> Cursor:

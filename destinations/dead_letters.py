@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,7 +69,10 @@ def _next_batch(destination: Destination, cursor: Cursor, upto: int) -> tuple[pa
     """What comes after the cursor, in the wide layout: deltas of one version, and whether they are the last of it."""
     services, query = destination.services, destination.query
     blocks = read_pairs(services, query, cursor, upto, query.markers)
-    return next(in_batches(blocks, services.limits.batch_deltas), None)
+    most = (
+        sys.maxsize if destination.remembers else services.limits.batch_deltas
+    )  # they stand between versions
+    return next(in_batches(blocks, most), None)
 
 
 def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) -> Delivered:
@@ -78,9 +82,10 @@ def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) 
     catalog = services.catalog
     more = destination.whole and not last  # which follow, whatever has become of the reason
     moved = replace(
-        cursor, version=version, sequence=0 if last else sequence, dead=cursor.dead + batch.num_rows,
+        destination.placed(cursor, version), dead=cursor.dead + batch.num_rows,
         failures=attempts if more else 0, error=cursor.error if more else "",
     )  # fmt: skip
+    moved = moved if last else replace(moved, sequence=sequence)
     by_any = destination.registered
     with catalog.exclusive(by_any=by_any):
         table = _table(destination, catalog.state)

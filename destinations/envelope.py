@@ -16,7 +16,7 @@ from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
 
-__all__ = ["Delta", "DeltaBatch", "deltas_of", "read_deltas", "result_columns"]
+__all__ = ["Delta", "DeltaBatch", "deltas_of", "key_places", "read_deltas", "result_columns"]
 
 Row = tuple[Any, ...]
 
@@ -114,7 +114,7 @@ def read_deltas(
 
 def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, datetime]) -> Iterator[Delta]:
     """Deltas in the wide layout as Python objects."""
-    key = _key_places(query)
+    key = key_places(query)
     for start in range(0, wide.num_rows, _STEP):
         part = wide.slice(start, _STEP)
         heads = zip(*(part.column(name).to_pylist() for name in ("marker", "version", "sequence")))
@@ -145,7 +145,8 @@ def _rows(part: pa.Table, query: ContinuousQuery, name: Any) -> Iterator[Row]:
     return zip(*(python_values(part.column(name(n))) for n in range(query.width)))
 
 
-def _key_places(query: ContinuousQuery) -> tuple[int, ...] | None:
+def key_places(query: ContinuousQuery) -> tuple[int, ...] | None:
+    """The places of the result key's columns among the result's; None for a multiset."""
     if query.key is None:
         return None
     places = {c.name.lower(): n for n, c in reversed(list(enumerate(query.result.columns)))}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import types as t
 
 from cq_engine.catalog.model import ContinuousQuery, OutputColumn, Table
@@ -9,7 +11,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import spark_type
 
-__all__ = ["check", "columns_for", "widens"]
+__all__ = ["check", "check_columns", "columns_for", "widens"]
 
 _INTEGERS: dict[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
 """Integer types from narrow to wide, with the decimal digits that hold all of their values."""
@@ -56,6 +58,31 @@ def check(query: ContinuousQuery, table: Table) -> None:
             hint=_hint(query),
         )
     _check_foreign_keys(query, table)
+
+
+def check_columns(query: str, target: str, wanted: Sequence[Column], there: Sequence[Column]) -> None:
+    """Raises DestinationError unless a table outside of the warehouse takes rows of `wanted`: each has a column of its
+    name, regardless of case, of the same or a wider type, and any other column may be left out."""
+    by_name = {column.name.lower(): column for column in there}
+    hint = "the table must have the columns (" + ", ".join(f"{c.name} {c.type.upper()}" for c in wanted) + ")"
+    for column in wanted:
+        found = by_name.pop(column.name.lower(), None)
+        fits = found is not None and widens(spark_type(column.type), spark_type(found.type))
+        if not fits:
+            raise DestinationError(
+                f"column {column.name} of continuous query {query} does not fit {target}",
+                detail=f"it has no column {column.name}"
+                if found is None
+                else f"it is {column.type}, and there {found.name} is {found.type}",
+                hint=hint,
+            )
+    for column in by_name.values():
+        if not column.nullable:
+            raise DestinationError(
+                f"column {column.name} of {target} gets no value from continuous query {query}",
+                detail="it is NOT NULL",
+                hint=hint,
+            )
 
 
 def widens(source: t.DataType, target: t.DataType) -> bool:

@@ -15,14 +15,17 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError, Location, did_you_mean
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import CallbackDestination, Callbacks, Retry
+from cq_engine.destinations.database import TABLE, URL, DatabaseDestination, check_database, reach_database
+from cq_engine.destinations.delta import PATH, DeltaDestination, reach_delta
 from cq_engine.destinations.options import COMMON, Option, count, one_of
 from cq_engine.destinations.table import TableDestination
+from cq_engine.destinations.target import check_mode
 from cq_engine.destinations.trigger import TriggerDestination
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of", "no_trigger"]
+__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of", "no_trigger", "reach"]
 
-LATER = ("QUEUE", "WEBHOOK", "DATABASE", "DELTA", "KAFKA", "NATS", "RABBITMQ", "REDIS")
+LATER = ("QUEUE", "WEBHOOK", "KAFKA", "NATS", "RABBITMQ", "REDIS")
 """Types that the language knows and this version has not."""
 Place = Callable[[str], Location | None]
 """Where a word stands in the statement."""
@@ -56,6 +59,8 @@ class Kind:
     options: Mapping[str, Option]
     make: Callable[[Wanted], Destination]
     check: Callable[[DeclaredDestination, Place], None] = _no_check
+    reach: Callable[[DeclaredDestination, Services], None] | None = None
+    """Of a kind outside of the warehouse: asks what is there, and raises DestinationError where that answers and refuses."""
 
 
 def _table(wanted: Wanted) -> Destination:
@@ -123,6 +128,20 @@ KINDS: Mapping[str, Kind] = {
     "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
     "CALLBACK": Kind(CallbackDestination, COMMON, _callback),
     "TRIGGER": Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _trigger),
+    "DELTA": Kind(
+        DeltaDestination,
+        {"path": PATH, "mode": one_of("history", "merge"), **COMMON},
+        lambda wanted: DeltaDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+        check_mode,
+        reach_delta,
+    ),
+    "DATABASE": Kind(
+        DatabaseDestination,
+        {"url": URL, "table": TABLE, "mode": one_of("history", "merge"), **COMMON},
+        lambda wanted: DatabaseDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+        check_database,
+        reach_database,
+    ),
 }
 
 
@@ -165,6 +184,16 @@ def check_declared(destination: DeclaredDestination, place: Place = lambda _: No
                 location=place(shown),
             )
     kind.check(destination, place)
+
+
+def reach(destination: DeclaredDestination, services: Services, place: Place = lambda _: None) -> None:
+    """Raises DestinationError where what lies outside of the warehouse answers and refuses, AnalysisError where nothing
+    outside of it may be touched."""
+    ask = KINDS[destination.type].reach
+    if ask is not None:
+        shown = destination.type.lower()
+        services.rights.check_outside(f"a destination of type {shown}", place(shown))
+        ask(destination, services)
 
 
 def _no_type(name: str, location: Location | None) -> AnalysisError:

@@ -78,6 +78,8 @@ def _create_query(statement: CreateContinuousQuery, engine: Warehouse, sql: str)
     query = engine.queries.find(statement.name)
     if statement.start.point != "NOW" or has_news(engine.catalog, query):  # commits came while it was created
         engine.scheduler.wake(query.group or query.name)
+    else:
+        engine.queries.delivery.wake(query)  # one outside of the warehouse can be built now
     return Result(message=message)
 
 
@@ -102,6 +104,8 @@ def _alter_query(statement: AlterContinuousQuery, engine: Warehouse, sql: str) -
     engine.cascade(statement.name)
     if statement.action == "RESUME":
         engine.scheduler.wake(engine.queries.find(statement.name).group or statement.name)
+    elif statement.destinations is not None:
+        engine.queries.delivery.wake(engine.queries.find(statement.name))
     return Result(message=message)
 
 

@@ -175,6 +175,11 @@ class Rights:
                     "a relation that is no table of this warehouse", f"Spark's plan has {short}", None
                 )
 
+    def check_outside(self, what: str, location: Location | None) -> None:
+        """Raises AnalysisError where nothing may be written besides the tables of the warehouse."""
+        if self.restricted:
+            raise _refused(what, "it writes files or into a database, and reads the environment", location)
+
     def check_set(self, name: str) -> None:
         """Raises AnalysisError where SET may not change an option of Spark."""
         if self.restricted:

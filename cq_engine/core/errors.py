@@ -20,6 +20,7 @@ Each has three parts, as Materialize's style guide asks: `message` (what is wron
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -51,6 +52,16 @@ _MOST = 2000
 """So many characters of a message, detail or hint are shown."""
 
 
+_SECRET = re.compile(
+    r"(://[^:/@\s]*:)([^\s@]+)(?=@)|([?&]\w*(?:pass|pwd|secret|token)\w*=)([^&\s'\"]+)", re.IGNORECASE
+)
+"""Passwords of URLs, which no error shows."""
+
+
+def _hidden(match: re.Match[str]) -> str:
+    return (match[1] or match[3]) + "*" * len(match[2] or match[4])
+
+
 @dataclass(frozen=True)
 class Location:
     """A place in a text: `source` is a file name or `<input>`, `line` and `column` count from 1."""
@@ -65,7 +76,7 @@ class Location:
         """The line, or what is around `column` of a long one, with a caret under it; or an empty string."""
         if not self.text:
             return ""
-        shown, column = self.text.expandtabs(1), self.column - 1
+        shown, column = _SECRET.sub(_hidden, self.text.expandtabs(1)), self.column - 1
         if len(shown) > _LINE:
             start = max(0, min(column - _LINE // 2, len(shown) - _LINE))
             end = start + _LINE

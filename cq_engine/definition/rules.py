@@ -107,6 +107,8 @@ def with_destinations(
             )
         if kind == "TRIGGER":
             _check_trigger(delivery.services, query, state, ref.name)
+        if kind not in ("TABLE", MERGE):
+            delivery.check(query, settled[-1], state)
         if kind != "TABLE":
             continue
         table = state.tables.get(ref.name.lower())

@@ -180,8 +180,10 @@ class Delivery(DestinationsOfQueries):
                 continue
             cursor = catalog.cursor(query.name, cursor_of(ref))
             after = 0 if cursor is None else needed_from(cursor)
-            rests = self.policy(ref).at_rest(cursor)
-            if after < upto and not rests and self.has_rows(query, after, upto):
+            ordered = cursor is not None and cursor.sequence < 0
+            if self.policy(ref).at_rest(cursor):
+                continue
+            if ordered or (after < upto and self.has_rows(query, after, upto)):
                 found.append((ref, cursor))
         return found
 

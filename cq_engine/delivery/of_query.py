@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cq_engine.catalog.destinations import MERGE
-from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.destinations import MERGE, deliverers
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.destinations import Callbacks, Policy, class_of, cursor_name, kind_of, policy_of
+from cq_engine.core.errors import DestinationError
+from cq_engine.destinations import (
+    Callbacks,
+    Policy,
+    TargetDestination,
+    class_of,
+    cursor_name,
+    kind_of,
+    policy_of,
+    resolve,
+)
 from cq_engine.grammar import DestinationRef
 
 __all__ = ["DestinationsOfQueries", "cursor_of"]
@@ -55,20 +65,35 @@ class DestinationsOfQueries:
         """Whether one of a query's destinations is its current result."""
         return any(self.kind_of(ref) == MERGE for ref in destinations)
 
+    def check(self, query: ContinuousQuery, ref: DestinationRef, state: CatalogState) -> None:
+        """Raises DestinationError where the query cannot deliver to a destination that is no table of the warehouse."""
+        if class_of(ref).remembers:
+            others = [
+                each.name for each in deliverers(state, ref.name) if each.name.lower() != query.name.lower()
+            ]
+            found = resolve(self.services, query, ref, self.callbacks, state=state)
+            found.check()
+            if others and isinstance(found, TargetDestination) and found.merges:
+                raise DestinationError(
+                    f"destination {ref.name} is the result of {others[0]}",
+                    detail="with mode = 'merge' it cannot be that of another query, too",
+                    hint="create another destination",
+                )
+
     def begin(self, unit: UnitOfWork, query: ContinuousQuery, version: int) -> None:
         """The destinations of a new query receive what its log will hold after `version`."""
         for ref in self.refs(query):
-            unit.set_cursor(Cursor(query.name, cursor_of(ref), version))
+            unit.set_cursor(class_of(ref).placed(Cursor(query.name, cursor_of(ref), 0), version))
 
     def change(
         self, unit: UnitOfWork, before: ContinuousQuery, after: ContinuousQuery, position: int
     ) -> None:
         """Destinations that were added start at `position`; those that were taken away are forgotten."""
-        old = {cursor_of(ref) for ref in self.refs(before)}
-        new = {cursor_of(ref) for ref in self.refs(after)}
-        for name in new - old:
-            unit.set_cursor(Cursor(after.name, name, position))
-        for name in old - new:
+        old = {cursor_of(ref): ref for ref in self.refs(before)}
+        new = {cursor_of(ref): ref for ref in self.refs(after)}
+        for name in new.keys() - old.keys():
+            unit.set_cursor(class_of(new[name]).placed(Cursor(after.name, name, 0), position))
+        for name in old.keys() - new.keys():
             unit.drop_cursor(after.name, name)
 
     def refs(self, query: ContinuousQuery) -> list[DestinationRef]:

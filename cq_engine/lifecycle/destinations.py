@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,9 +21,11 @@ from cq_engine.core.errors import AnalysisError, CatalogError, Location
 from cq_engine.destinations import (
     check_declared,
     check_script,
+    class_of,
     cursor_name,
     needed_from,
     policy_of,
+    reach,
     with_dead_letters,
 )
 from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
@@ -41,14 +44,19 @@ def create(
     CatalogError where the name is taken. `at` gives the place of an offset in the statement."""
     catalog = queries.services.catalog
     script = None if statement.script is None else replace(statement.script, offset=0, condition_offset=0)
-    declared = DeclaredDestination(statement.name, statement.type, statement.options, script=script)
-    with queries.registry.ddl, catalog.lock, catalog.write() as unit:
+    token = secrets.token_hex(8)
+    declared = DeclaredDestination(
+        statement.name, statement.type, statement.options, script=script, token=token
+    )
+    with queries.registry.ddl:
         known = catalog.state.destinations.get(statement.name.lower())
         if known is None:
             check_declared(declared, place)
-            if statement.script is not None:
-                check_script(queries.services, declared.name, statement.script, at)
-            unit.set_state(_put(catalog.state, declared, catalog.newest_version))
+            reach(declared, queries.services, place)
+            with catalog.lock, catalog.write() as unit:
+                if statement.script is not None:
+                    check_script(queries.services, declared.name, statement.script, at)
+                unit.set_state(_put(catalog.state, declared, catalog.newest_version))
     if known is None:
         return f"destination {statement.name} created{_note(queries, declared)}"
     if statement.if_not_exists:
@@ -117,8 +125,16 @@ def _change(queries: Queries, found: DeclaredDestination, statement: AlterDestin
     given = {**dict(found.options), **dict(statement.options)}
     paused = {"PAUSE": True, "RESUME": False}.get(statement.action, found.paused)
     changed = replace(found, options=tuple(given.items()), paused=paused)
+    if any(dict(found.options).get(name) != given.get(name) for name in ("path", "table", "mode")):
+        changed = replace(changed, token=secrets.token_hex(8))  # it is another target
     if statement.action == "SET":
         check_declared(changed, place)
+        reach(changed, queries.services, place)
+        state = replace(
+            catalog.state, destinations={**catalog.state.destinations, found.name.lower(): changed}
+        )
+        for query in deliverers(state, found.name):
+            queries.delivery.check(query, reference(query, found.name) or DestinationRef(found.name), state)
     with catalog.lock, catalog.write() as unit:
         unit.set_state(_put(catalog.state, changed, catalog.newest_version))
         for query in deliverers(catalog.state, found.name) if statement.action == "RESUME" else ():
@@ -144,7 +160,8 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         raise AnalysisError(
             f"{stands}: nothing after {version} to replay", hint="SKIP TO VERSION goes forward"
         )
-    if statement.action == "REPLAY" and version < kept:
+    merges = dict(found.options).get("mode", "").lower() == "merge"
+    if statement.action == "REPLAY" and version < kept and not merges:
         raise AnalysisError(
             f"the deltas of {query.name} after version {version} are not kept any more",
             hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
@@ -155,13 +172,21 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         raise AnalysisError(
             f"{query.name} has processed version {position}; what comes after it cannot be skipped yet"
         )
-    moved = replace(cursor, version=version, sequence=0, failures=0, error="")
+    if merges and statement.action == "SKIP":
+        raise CatalogError(
+            f"SKIP is not for {found.name}",
+            detail=f"with mode = 'merge' it would not be the result of {query.name} any more",
+            hint=f"REPLAY FROM VERSION {version} writes the whole result again",
+        )
+    moved = class_of(DestinationRef(found.name, found.type)).placed(cursor, version)
     with catalog.write() as unit:
         unit.set_cursor(moved, after=cursor)
     if statement.action == "SKIP":
         return (
             f"{found.name} goes on after version {version} of {query.name}; what was before is not delivered"
         )
+    if merges:
+        return f"{found.name} receives the whole result of {query.name} again"
     return f"{found.name} receives the deltas of {query.name} after version {version} again"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -10,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from cq_engine.catalog.model import (
     ROW_ID,
     CatalogState,
     ContinuousQuery,
     Cursor,
+    DeclaredDestination,
     OutputColumn,
     QueryStatus,
     Table,
@@ -29,6 +35,8 @@ from cq_engine.core.clock import ManualClock
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations import CallbackDestination, Delivered, Destination, Retry, TableDestination
+from cq_engine.destinations.database import DatabaseDestination
+from cq_engine.destinations.delta import DeltaDestination
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import change_columns
 from tests.limits import limit
@@ -153,7 +161,18 @@ class Subject:
     broken: bool = False
 
     @property
+    def place(self) -> Path:
+        return Path(self.world.catalog.warehouse).parent / f"target-{self.kind}"
+
+    @property
     def destination(self) -> Destination:
+        made = self.world.services, self.world.query
+        if self.kind == "database":
+            return DatabaseDestination(
+                *made, declared("database", url=f"sqlite:///{self.place}", table="sink")
+            )
+        if self.kind == "delta":
+            return DeltaDestination(*made, declared("delta", path=str(self.place)))
         if self.kind == "table":
             return TableDestination(self.world.services, self.world.query, self.world.table())
         return CallbackDestination(
@@ -176,6 +195,8 @@ class Subject:
     def received(self) -> list[dict[str, Any]]:
         if self.kind == "callback":
             return [line for call in self.calls for line in call]
+        if self.kind in ("database", "delta"):
+            return rows_of(self.place)
         lines: list[dict[str, Any]] = self.world.image().sort_by(ROW_ID).drop_columns([ROW_ID]).to_pylist()
         return lines
 
@@ -185,11 +206,40 @@ class Subject:
         if self.kind == "table":
             wrong = destination_table(columns=(Column("other", "int"),))
             self.world.define(wrong, query=self.world.query)
+        if self.kind in ("database", "delta"):
+            self.place.mkdir()
+            (self.place / "_delta_log").write_text("no directory")
 
     def repair(self) -> None:
         self.broken = False
         if self.kind == "table":
             self.world.define(destination_table(), query=self.world.query)
+        if self.kind in ("database", "delta"):
+            shutil.rmtree(self.place)
+
+
+def declared(kind: str, token: str = "token", **options: str) -> DeclaredDestination:
+    return DeclaredDestination("sink", kind.upper(), tuple(options.items()), token=token)
+
+
+def rows_of(place: Path) -> list[dict[str, Any]]:
+    """The rows of the table sink of a SQLite database, or of a Delta table, in the order in which they came."""
+    if not place.is_dir():
+        with closing(sqlite3.connect(place)) as connection:
+            lines = connection.execute("SELECT * FROM sink ORDER BY rowid").fetchall()
+        return [{o.name: _value(v, o.type) for o, v in zip(OUTPUTS, line)} for line in lines]
+    found: list[str] = []
+    for version in range(DeltaTable(place).version() + 1):  # files of later commits are behind
+        found += sorted(set(DeltaTable(place, version=version).file_uris()) - set(found))
+    return [line for file in found for line in pq.read_table(file).to_pylist()]
+
+
+def _value(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind.startswith("decimal"):
+        return Decimal(str(value)).quantize(Decimal("0.01"))
+    return datetime.fromisoformat(value.replace("Z", "+00:00")) if kind == "timestamp" else value
 
 
 @pytest.fixture
@@ -199,7 +249,7 @@ def world(warehouse: Path) -> Iterator[World]:
     made.catalog.close()
 
 
-@pytest.fixture(params=["table", "callback"])
+@pytest.fixture(params=["table", "callback", "database", "delta"])
 def subject(request: pytest.FixtureRequest, world: World) -> Subject:
     limit(world, batch_deltas=2)
     world.define(destination_table())

@@ -105,6 +105,8 @@ def test_starts_at_its_cursor(subject: Any, make: Any) -> None:
 
 
 def test_starts_in_the_middle_of_a_version(subject: Any, make: Any) -> None:
+    if subject.destination.remembers:
+        pytest.skip("its transactions end between versions")
     row = make["row"]
     version = subject.world.refresh(("I", row(1)), ("I", row(2)), ("U", row(3), row(3, "x")))
     subject.world.start_at(subject.destination, version, 1)
@@ -144,8 +146,8 @@ def test_a_crash_loses_nothing(
     expected = [(first, "I", n) for n in range(5)] + [(second, "U", 1)]
     with monkeypatch.context() as patch:
         crash_at(point, hit)
-        if subject.kind == "table" and hit > 1:
-            subject.deliver(second)  # a table's delivery passes each point once
+        if subject.destination.exactly_once and hit > 1:
+            subject.deliver(second)  # one delivery is one transaction, and passes each point once
         else:
             with pytest.raises(make["Crash"]):
                 subject.deliver(second)

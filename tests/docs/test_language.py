@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -30,8 +31,11 @@ def write_files(directory: Path) -> None:
     (directory / "more.csv").write_text("30|Sock|4\n", encoding="utf-8")
 
 
-def test_every_block_runs(warehouse: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_block_runs(
+    warehouse: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = tmp_path / "data"
+    monkeypatch.setenv("SHOP_URL", f"sqlite:///{files.as_posix()}/log.db")
     write_files(files)
     clock = cq_engine.ManualClock(datetime(2024, 5, 1, 12, tzinfo=timezone.utc))
     failed = []
@@ -44,6 +48,7 @@ def test_every_block_runs(warehouse: Path, spark: SparkSession, tmp_path: Path) 
                 place = {"source": PAGE.name, "line": item.line + line - 1, "column": item.column}
                 try:
                     text = item.text.replace("'/data/", f"'{files.as_posix()}/")
+                    text = text.replace("sqlite:////data/", f"sqlite:///{files.as_posix()}/")
                     result = engine.execute(text, **place)
                     if not result.is_stream:
                         result.fetchall()

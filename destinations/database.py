@@ -1,0 +1,329 @@
+"""A table of a database outside of the warehouse: rows and mark are one transaction of it.
+
+The mark is a row of the table `cq_cursors` beside it. Rows are merged in three statements out of a temporary table, which
+PostgreSQL fills by COPY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.sql import quoted_name
+
+from cq_engine.catalog.model import DeclaredDestination
+from cq_engine.catalog.urls import Address, parse
+from cq_engine.core.errors import CatalogError, DestinationError, Location
+from cq_engine.destinations import database_rows
+from cq_engine.destinations.database_types import check_table, declared_type
+from cq_engine.destinations.options import Option
+from cq_engine.destinations.target import (
+    GONE,
+    Mark,
+    Target,
+    TargetDestination,
+    Unreachable,
+    check_mode,
+    expand,
+    foreign_rows,
+)
+
+__all__ = ["TABLE", "URL", "DatabaseDestination", "check_database", "reach_database"]
+
+_WHAT = "a destination"
+_STAGE = "cq_stage"
+_NULL = "_cq_null"
+_CONNECT_SECONDS = 5
+_LOCK_SECONDS = 30
+_AWAY = ("starting up", "shutting down", "too many", "connection slots", "recovery mode")
+"""What a PostgreSQL says that answers and has no time now."""
+
+
+def _text(value: str) -> None:
+    if not value.strip():
+        raise ValueError
+
+
+def _table_name(value: str) -> None:
+    if not 1 <= len(value.split(".")) <= 2 or not all(value.split(".")):
+        raise ValueError
+
+
+URL = Option(
+    None, _text, "write the database's URL, as in url = '${DATABASE_URL}' or 'sqlite:////data/shop.db'"
+)
+TABLE = Option(
+    None, _table_name, "write the name of the database's table, as in table = 'orders' or 'shop.orders'"
+)
+
+
+def check_database(destination: DeclaredDestination, place: Callable[[str], Location | None]) -> None:
+    """What is to be checked of a declaration without asking the database: it must not have a password in it."""
+    check_mode(destination, place)
+    url = dict(destination.options)["url"]
+    if "${" in url and "://" not in url:
+        return
+    said = _parse(database_rows.without_variables(url))
+    if any(said.secrets.values()):
+        raise DestinationError(
+            "the url has a password in it",
+            detail="a declaration is stored, and shown to whoever asks",
+            hint="write url = '${NAME}', or ${NAME} in the password's place, and set the environment variable NAME",
+            location=place("url"),
+        )
+
+
+def reach_database(destination: DeclaredDestination, _: object) -> None:
+    """Raises DestinationError where the database answers, and does not let us in."""
+    address = _address(dict(destination.options)["url"])
+    try:
+        with _failing(destination.name, address), _engine(address).connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+    except Unreachable:
+        return
+
+
+def _address(url: str) -> Address:
+    return _parse(expand(url))
+
+
+def _parse(url: str) -> Address:
+    try:
+        return parse(url, _WHAT)
+    except CatalogError as error:
+        raise DestinationError(error.message, detail=error.detail, hint=error.hint) from None
+
+
+def _engine(address: Address) -> Engine:
+    server = address.url.get_backend_name() != "sqlite"
+    more = (
+        {} if not server or "connect_timeout" in address.url.query else {"connect_timeout": _CONNECT_SECONDS}
+    )
+    try:
+        engine = sa.create_engine(
+            address.url, connect_args={**address.secrets, **more}, poolclass=sa.pool.NullPool
+        )
+    except ModuleNotFoundError as error:
+        raise DestinationError(
+            f"{error.name}, the driver for {address.shown}, is not installed",
+            hint="pip install 'cq-engine[postgres]'",
+        ) from error
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        if not server:
+            connection.isolation_level = None  # the driver would end transactions by itself
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        if server:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+@contextmanager
+def _failing(name: str, address: Address) -> Iterator[None]:
+    """What the database fails with in the block is a DestinationError without secrets."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        clean = address.clean(said)
+        answers = not isinstance(error, DBAPIError) or "FATAL:" in said or "unable to open database" in said
+        answers = answers or not isinstance(error, sa.exc.OperationalError)
+        kind = DestinationError if answers and not any(word in said for word in _AWAY) else Unreachable
+        raise kind(
+            f"database {name} ({address.shown}): {clean}",
+            hint="nothing is lost; what is not delivered waits in the delta log",
+        ) from (error if clean == said else None)
+
+
+class DatabaseDestination(TargetDestination):
+    """Appends the deltas to a table of a database, or merges them into it."""
+
+    kind: ClassVar[str] = "DATABASE"
+
+    @contextmanager
+    def open(self) -> Iterator[Target]:
+        address = _address(self.options["url"])
+        with _failing(self.name, address), _engine(address).connect() as connection:
+            yield _DatabaseTarget(self, connection)
+
+
+class _DatabaseTarget(Target):
+    def __init__(self, destination: DatabaseDestination, connection: Connection) -> None:
+        self._destination = destination
+        self._connection = connection
+        schema, _, name = destination.options["table"].rpartition(".")
+        dialect = connection.dialect.name
+        columns = [
+            sa.Column(quoted_name(c.name, True), declared_type(c.type, dialect)) for c in destination.columns
+        ]
+        key = [columns[n] for n in destination.key] if destination.merges else []
+        index = [sa.Index(f"cq_{name[:40]}_key", *key, unique=True)] if key else []
+        self._table = sa.Table(
+            quoted_name(name, True), sa.MetaData(), *columns, *index, schema=schema or None
+        )
+        self._cursors = sa.Table(
+            "cq_cursors",
+            sa.MetaData(),
+            sa.Column("destination", sa.String(64), primary_key=True),
+            sa.Column("query_id", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("query", sa.Text, nullable=False),
+            sa.Column("version", sa.BigInteger, nullable=False),
+            sa.Column("placed", sa.BigInteger, nullable=False),
+            schema=schema or None,
+        )
+        self._known: Mark | None = None
+        with connection.begin():
+            inspected = sa.inspect(connection)
+            self._exists = inspected.has_table(name, schema=schema or None)
+            self._has_cursors = inspected.has_table("cq_cursors", schema=schema or None)
+            self._there = inspected.get_columns(name, schema=schema or None) if self._exists else []
+            self._known = self._read_mark()
+        names = {found["name"].lower(): found["name"] for found in self._there}
+        quote = (
+            connection.dialect.identifier_preparer.quote_identifier
+        )  # also what is no word of this version's SQL
+        self._names = [quote(names.get(c.name.lower(), c.name)) for c in destination.columns]
+        self._shown = connection.dialect.identifier_preparer.format_table(self._table)
+
+    def check(self) -> None:
+        if self._exists:
+            check_table(self._destination, self._connection.dialect.name, self._there)
+            with self._connection.begin():
+                self._check_own()
+
+    def _check_own(self) -> None:
+        if not self._exists or not self._destination.merges:
+            return
+        cursors = self._cursors
+        own = sa.select(cursors.c.version).where(cursors.c.destination == self._destination.token).limit(1)
+        if self._has_cursors and self._connection.execute(own).first() is not None:
+            return
+        if self._connection.exec_driver_sql(f"SELECT 1 FROM {self._shown} LIMIT 1").first() is not None:
+            raise foreign_rows(self._destination, f"table {self._table.fullname}")
+
+    # ------------------------------------------------------------ transactions
+
+    def mark(self) -> Mark | None:
+        return self._known if self._exists else None
+
+    def append(self, rows: Iterator[pa.Table], mark: Mark) -> None:
+        with self._transaction(mark):
+            for block in rows:
+                database_rows.load(self._connection, self._shown, self._names, block)
+
+    def replace(self, rows: Iterator[pa.Table], mark: Mark) -> None:
+        with self._transaction(mark):
+            self._check_own()
+            self._connection.exec_driver_sql(f"DELETE FROM {self._shown}")
+            for block in rows:
+                database_rows.load(self._connection, self._shown, self._names, block)
+
+    def merge(self, changes: Iterator[pa.Table], mark: Mark) -> bool:
+        with self._transaction(mark):
+            staged = False
+            for block in changes:
+                if staged:
+                    self._connection.exec_driver_sql(f"DELETE FROM {_STAGE}")
+                else:
+                    self._make_stage()
+                    staged = True
+                self._merge(block)
+            if staged:
+                self._connection.exec_driver_sql(f"DROP TABLE {_STAGE}")
+        return True
+
+    @contextmanager
+    def _transaction(self, mark: Mark) -> Iterator[None]:
+        """A transaction that begins where the last one ended, and ends with the mark."""
+        with self._connection.begin():
+            for table, exists in ((self._cursors, self._has_cursors), (self._table, self._exists)):
+                if not exists:
+                    table.create(self._connection, checkfirst=True)
+            if self._has_cursors and self._read_mark(locked=True) != self._known:
+                raise DestinationError(
+                    f"database {self._destination.name} was served by another delivery meanwhile",
+                    hint="nothing is lost; what is left comes with the next delivery",
+                )
+            yield
+            self._write_mark(mark)
+        self._exists = self._has_cursors = True
+        self._known = mark
+
+    def _read_mark(self, *, locked: bool = False) -> Mark | None:
+        if not self._has_cursors:
+            return None
+        cursors = self._cursors
+        wanted = sa.select(cursors.c.version, cursors.c.placed).where(*self._own())
+        found = self._connection.execute(wanted.with_for_update() if locked else wanted).first()
+        return None if found is None else Mark(int(found[0]), int(found[1]))
+
+    def _own(self) -> Sequence[sa.ColumnElement[bool]]:
+        cursors, destination = self._cursors, self._destination
+        return (cursors.c.destination == destination.token, cursors.c.query_id == destination.query.id)
+
+    def _write_mark(self, mark: Mark) -> None:
+        values = {"query": self._destination.query.name, "version": mark.version, "placed": mark.order}
+        if self._known is not None:
+            self._connection.execute(sa.update(self._cursors).where(*self._own()).values(values))
+            return
+        key = {"destination": self._destination.token, "query_id": self._destination.query.id}
+        self._connection.execute(sa.insert(self._cursors).values({**key, **values}))
+
+    # ------------------------------------------------------------ merging
+
+    def _make_stage(self) -> None:
+        columns = ", ".join(self._names)
+        end = "ON COMMIT DROP " if self._connection.dialect.name == "postgresql" else ""
+        self._connection.exec_driver_sql(
+            f"CREATE TEMPORARY TABLE {_STAGE} {end}AS SELECT {columns}, (1 = 0) AS {GONE}, (1 = 0) AS {_NULL} "
+            f"FROM {self._shown} WHERE 1 = 0"
+        )
+
+    def _merge(self, block: pa.Table) -> None:
+        """Deletes, changes and adds rows: by `=`, which an index serves, and those with NULL in their key once more."""
+        destination = self._destination
+        null = database_rows.any_null(block, destination.key)
+        block = block.append_column(_NULL, null)
+        database_rows.load(self._connection, _STAGE, [*self._names, GONE, _NULL], block)
+        keys = [self._names[n] for n in destination.key]
+        is_same = "IS" if self._connection.dialect.name == "sqlite" else "IS NOT DISTINCT FROM"
+        equal = " AND ".join(f"t.{k} = s.{k}" for k in keys) or "1 = 1"
+        self._merge_by(equal, f"NOT s.{_NULL}")
+        if any(null.to_pylist()):
+            self._merge_by(" AND ".join(f"t.{k} {is_same} s.{k}" for k in keys), f"s.{_NULL}")
+
+    def _delete(self, match: str, chosen: str) -> str:
+        which = f"{match} AND {chosen} AND s.{GONE}"
+        if self._connection.dialect.name != "sqlite":
+            return f"DELETE FROM {self._shown} AS t USING {_STAGE} AS s WHERE {which}"
+        found = f"SELECT t.rowid FROM {_STAGE} AS s CROSS JOIN {self._shown} AS t WHERE {which}"
+        return f"DELETE FROM {self._shown} WHERE rowid IN ({found})"
+
+    def _merge_by(self, match: str, chosen: str) -> None:
+        run, table = self._connection.exec_driver_sql, self._shown
+        places = range(len(self._names))
+        others = [self._names[n] for n in places if n not in self._destination.key]
+        run(self._delete(match, chosen))
+        if others:
+            values = ", ".join(f"{name} = s.{name}" for name in others)
+            run(
+                f"UPDATE {table} AS t SET {values} FROM {_STAGE} AS s WHERE {match} AND {chosen} AND NOT s.{GONE}"
+            )
+        run(
+            f"INSERT INTO {table} ({', '.join(self._names)}) SELECT {', '.join(f's.{n}' for n in self._names)} "
+            f"FROM {_STAGE} AS s WHERE {chosen} AND NOT s.{GONE} "
+            f"AND NOT EXISTS (SELECT 1 FROM {table} AS t WHERE {match})"
+        )

@@ -1,0 +1,112 @@
+"""Arrow rows into a table of a database, by its fastest way."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy.engine import Connection
+
+from cq_engine.core.values import python_values
+from cq_engine.destinations.database_types import EXACT_DIGITS
+
+__all__ = ["any_null", "load", "without_variables"]
+
+
+def without_variables(url: str) -> str:
+    """`url` with nothing in the place of `${NAME}`."""
+    return re.sub(r"\$\{\w+\}", "", url)
+
+
+def any_null(rows: pa.Table, places: Sequence[int]) -> pa.Array:
+    """Of each row, whether one of the columns at `places` is NULL."""
+    found = pa.array([False] * rows.num_rows, pa.bool_())
+    for n in places:
+        found = pc.or_(found, pc.is_null(rows.column(n)).combine_chunks())
+    return found
+
+
+def load(connection: Connection, table: str, names: Sequence[str], rows: pa.Table) -> None:
+    """Adds the rows to the table, both of which are quoted names: by COPY on PostgreSQL, else by one statement for many."""
+    if not rows.num_rows:
+        return
+    driver: Any = connection.connection.driver_connection
+    shown = ", ".join(names)
+    if hasattr(driver, "pgconn"):  # psycopg 3
+        with (
+            driver.cursor() as cursor,
+            cursor.copy(f"COPY {table} ({shown}) FROM STDIN (FORMAT csv)") as copy,
+        ):
+            for batch in _plain(rows, binary_as_text=True).to_batches(max_chunksize=20_000):
+                copy.write(_csv(batch))
+        return
+    is_sqlite = connection.dialect.name == "sqlite"
+    plain = _plain(rows, binary_as_text=False)
+    if is_sqlite:
+        lists = [
+            _numbers(old) if pa.types.is_decimal(old.type) else new.to_pylist()
+            for old, new in zip(rows.columns, plain.columns)
+        ]
+    else:
+        lists = [column.to_pylist() for column in plain.columns]
+    values = zip(*lists)
+    marks = ", ".join(["?" if is_sqlite else "%s"] * len(names))
+    connection.exec_driver_sql(f"INSERT INTO {table} ({shown}) VALUES ({marks})", list(values))
+
+
+def _numbers(column: pa.ChunkedArray) -> list[float | str | None]:
+    """Decimals for SQLite, which has none: as numbers where these have all of their digits, else as text."""
+    values = column.to_pylist()
+    return [
+        None if v is None else float(v) if len(v.normalize().as_tuple().digits) <= EXACT_DIGITS else str(v)
+        for v in values
+    ]
+
+
+def _csv(batch: pa.RecordBatch) -> bytes:
+    """Strings are in quotation marks, NULL is nothing: so COPY tells an empty string from it."""
+    from pyarrow import csv
+
+    out = io.BytesIO()
+    csv.write_csv(batch, out, csv.WriteOptions(include_header=False))
+    return out.getvalue()
+
+
+def _plain(rows: pa.Table, *, binary_as_text: bool) -> pa.Table:
+    """The rows in types that CSV and every driver have: times and decimals as text, what is nested as JSON."""
+    columns = [_plain_column(column, binary_as_text) for column in rows.columns]
+    return pa.Table.from_arrays(columns, names=[f"c{n}" for n in range(len(columns))])
+
+
+def _plain_column(column: pa.ChunkedArray, binary_as_text: bool) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        values = (None if v is None else _json(v) for v in python_values(column))
+        return pa.chunked_array([pa.array(values, pa.string())])
+    if pa.types.is_binary(kind) and binary_as_text:
+        values = (None if v is None else "\\x" + v.hex() for v in column.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_jsonable(value), default=str, ensure_ascii=False)
+
+
+def _jsonable(value: Any) -> Any:
+    """A map, which is a list of pairs in Arrow, as an object where its keys are strings."""
+    if isinstance(value, dict):
+        return {key: _jsonable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        pairs = bool(value) and all(isinstance(v, tuple) and isinstance(v[0], str) for v in value)
+        return {k: _jsonable(v) for k, v in value} if pairs else [_jsonable(each) for each in value]
+    return value

@@ -1,0 +1,386 @@
+"""Destinations that have the cursor in their target: random histories with crashes, against the result that must be there."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cq_engine.catalog.model import DeclaredDestination, OutputColumn, VersionedTable
+from cq_engine.context.services import ResultRows
+from cq_engine.core.columns import Column
+from cq_engine.core.errors import DestinationError
+from cq_engine.core.types import arrow_schema
+from cq_engine.destinations import target as targets
+from cq_engine.destinations.database import DatabaseDestination
+from cq_engine.destinations.delta import DeltaDestination
+from cq_engine.destinations.kinds import check_declared
+from cq_engine.destinations.target import TargetDestination
+from tests import postgres
+from tests.limits import limit
+
+Row = tuple[Any, ...]
+COLUMNS = (Column("Id", "int"), Column("a b", "string"), Column("amount", "decimal(10,2)"))
+POINTS = ("deliver.begin", "deliver.before_cursor", "deliver.after_cursor", "catalog.begin")
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    problem = postgres.missing()
+    if problem:
+        pytest.skip(problem)
+    with postgres.server() as url:
+        yield url
+
+
+@dataclass
+class Place:
+    """Where a destination delivers to, and what is there."""
+
+    kind: str
+    url: str
+    read: Callable[[], list[Row]]
+
+    def options(self, mode: str) -> tuple[tuple[str, str], ...]:
+        if self.kind == "delta":
+            return (("path", self.url), ("mode", mode))
+        return (("url", self.url), ("table", "Sink"), ("mode", mode))
+
+    def destination(self, world: Any, mode: str, token: str = "t1") -> TargetDestination:
+        of = DeltaDestination if self.kind == "delta" else DatabaseDestination
+        declared = DeclaredDestination("sink", self.kind.upper(), self.options(mode), token=token)
+        return of(world.services, world.query, declared)
+
+
+@pytest.fixture(params=["delta", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "delta":
+        path = tmp_path / "lake" / "sink"
+
+        def by_delta() -> list[Row]:
+            rows = DeltaTable(path).to_pyarrow_table()
+            return [tuple(row.values()) for row in rows.to_pylist()]
+
+        return Place("delta", str(path), by_delta)
+    if request.param == "sqlite":
+        file = tmp_path / "sink.db"
+
+        def by_sqlite() -> list[Row]:
+            with closing(sqlite3.connect(file)) as connection:
+                found = connection.execute('SELECT * FROM "Sink"')
+                amount = [each[0] for each in found.description].index("amount")
+                return [(*row[:amount], _cents(row[amount]), *row[amount + 1 :]) for row in found]
+
+        return Place("database", f"sqlite:///{file}", by_sqlite)
+    url = postgres.fresh(request.getfixturevalue("postgres_url"))
+
+    def by_postgres() -> list[Row]:
+        import psycopg
+
+        with psycopg.connect(url) as connection:
+            return list(connection.execute('SELECT * FROM "Sink"').fetchall())
+
+    return Place("database", url, by_postgres)
+
+
+def _cents(value: float | None) -> Decimal | None:
+    """SQLite has no decimals."""
+    return None if value is None else Decimal(str(value)).quantize(Decimal("0.01"))
+
+
+@dataclass
+class Story:
+    """A query's result as a dictionary, and every version of it."""
+
+    world: Any
+    dice: random.Random
+    rows: dict[Any, Row] = field(default_factory=dict)
+    at: dict[int, dict[Any, Row]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        query = self.world.query
+        result = VersionedTable(1, "delta", query.name, COLUMNS, ("Id",))
+        outputs = (
+            OutputColumn("m", "string", "marker"),
+            *(OutputColumn(c.name, c.type, "result", n) for n, c in enumerate(COLUMNS)),
+            OutputColumn("v", "bigint", "commit_version"),
+        )
+        self.world.define(query=replace(query, result=result, outputs=outputs, key=("Id",), width=3))
+        self.world.services = replace(self.world.services, results=self.result)
+
+    def commit(self, most: int = 6) -> int:
+        deltas: list[tuple[Any, ...]] = []
+        for key in self.dice.sample([None, *range(12)], self.dice.randint(1, most)):
+            new = (key, self.dice.choice(["", "x", 'q"uo,te', "ü\n", None]), Decimal(self.dice.randint(-99, 99)).scaleb(-2))  # fmt: skip
+            old = self.rows.get(key)
+            if old is None:
+                deltas.append(("I", new))
+                self.rows[key] = new
+            elif self.dice.random() < 0.4:
+                deltas.append(("D", old))
+                del self.rows[key]
+            elif old != new:
+                deltas.append(("U", old, new))
+                self.rows[key] = new
+        version = int(self.world.refresh(*deltas))
+        self.deltas.extend((m, *images[-1], version) for m, *images in deltas)
+        self.at[version] = dict(self.rows)
+        return version
+
+    @property
+    def deltas(self) -> list[Row]:
+        return self.__dict__.setdefault("_deltas", [])  # type: ignore[no-any-return]
+
+    def result(self, _name: str, _at: int | None, newest: int) -> ResultRows:
+        """In the place of the engine's results: blocks of Arrow rows."""
+        rows = list(self.at.get(newest, {}).values())
+        whole = pa.Table.from_arrays(
+            [pa.array([row[n] for row in rows], f.type) for n, f in enumerate(arrow_schema(COLUMNS))],
+            schema=arrow_schema(COLUMNS),
+        )
+        blocks: Any = [whole.slice(0, 3), whole.slice(3)]
+        return ResultRows(blocks, newest, "")
+
+
+@pytest.fixture
+def story(world: Any, monkeypatch: pytest.MonkeyPatch) -> Story:
+    limit(world, log_block_rows=8)
+    monkeypatch.setattr(targets, "result_blocks", lambda rows, _: iter(rows))
+    return Story(world, random.Random(7))
+
+
+def in_slices(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Long logs come in several blocks."""
+    whole = targets.read_pairs
+
+    def read(*arguments: Any) -> Iterator[pa.Table]:
+        for block in whole(*arguments):
+            for start in range(0, block.num_rows, size):
+                yield block.slice(start, size)
+
+    monkeypatch.setattr(targets, "read_pairs", read)
+
+
+def same(found: Sequence[Row], wanted: Sequence[Row]) -> None:
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
+def crashing(monkeypatch: pytest.MonkeyPatch, crash: type, dice: random.Random) -> None:
+    """Once, at some point of the deliveries to come."""
+    from cq_engine.core import faults
+
+    point, left = dice.choice(POINTS), [dice.randint(1, 3)]
+
+    def reached(name: str, *_: object) -> None:
+        if name == point:
+            left[0] -= 1
+            if left[0] == 0:
+                raise crash(name)
+
+    monkeypatch.setattr(faults, "point", reached)
+
+
+@pytest.mark.parametrize("slices", [None, 3])
+def test_the_result_is_there_whatever_crashes(
+    place: Place, story: Story, make: Any, monkeypatch: pytest.MonkeyPatch, slices: int | None
+) -> None:
+    if slices:
+        in_slices(monkeypatch, slices)
+    dice, world, crashes = story.dice, story.world, 0
+    for _ in range(30):
+        for _ in range(dice.randint(1, 4)):
+            story.commit()
+        newest = world.catalog.newest_version
+        with monkeypatch.context() as patch:
+            if dice.random() < 0.6:
+                crashing(patch, make["Crash"], dice)
+            try:
+                place.destination(world, "merge").deliver(newest)
+            except make["Crash"]:
+                crashes += 1
+        place.destination(world, "merge").deliver(newest)
+        same(place.read(), list(story.at[newest].values()))
+        assert place.destination(world, "merge").cursor.version == newest
+    assert crashes > 5
+
+
+def test_the_history_is_there_once_whatever_crashes(
+    place: Place, story: Story, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, world, crashes = story.dice, story.world, 0
+    for _ in range(30):
+        for _ in range(dice.randint(1, 5)):
+            story.commit()
+        newest = world.catalog.newest_version
+        with monkeypatch.context() as patch:
+            if dice.random() < 0.6:
+                crashing(patch, make["Crash"], dice)
+            try:
+                place.destination(world, "history").deliver(newest)
+            except make["Crash"]:
+                crashes += 1
+        place.destination(world, "history").deliver(newest)
+        same(place.read(), story.deltas)
+    assert crashes > 5
+
+
+def test_every_transaction_ends_at_a_version(
+    place: Place, story: Story, make: Any, crash_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = [story.commit() for _ in range(8)]
+    for hit in range(1, 9):
+        destination = place.destination(story.world, "merge")
+        with monkeypatch.context():
+            crash_at("deliver.before_cursor", 2)
+            try:
+                destination.deliver(versions[-1])
+            except make["Crash"]:
+                pass
+        monkeypatch.undo()
+        monkeypatch.setattr(targets, "result_blocks", lambda rows, _: iter(rows))
+        with destination.open() as target:
+            mark = target.mark()
+        assert mark is not None
+        same(place.read(), list(story.at[mark.version].values()))
+        versions.append(story.commit())
+        assert hit
+
+
+def test_replay(place: Place, story: Story) -> None:
+    world = story.world
+    first, second = story.commit(), story.commit()
+    history = place.destination(world, "history")
+    history.deliver(second)
+    with world.catalog.write() as unit:
+        unit.set_cursor(history.placed(history.cursor, first))
+    history.deliver(second)
+    again = [line for line in story.deltas if line[-1] == second]
+    same(place.read(), story.deltas + again)
+    history.deliver(story.commit())
+    same(place.read(), story.deltas + again)
+
+
+def test_replay_writes_a_result_again(place: Place, story: Story) -> None:
+    world = story.world
+    first, second = story.commit(), story.commit()
+    merged = place.destination(world, "merge")
+    merged.deliver(first)
+    with world.catalog.write() as unit:
+        unit.set_cursor(merged.placed(merged.cursor, 0))
+    merged.deliver(second)
+    same(place.read(), list(story.at[second].values()))
+
+
+def test_rows_of_somebody_else_stay(place: Place, story: Story) -> None:
+    world = story.world
+    place.destination(world, "merge").deliver(story.commit())
+    there = place.read()
+    other = place.destination(world, "merge", token="t2")
+    with pytest.raises(DestinationError, match="has rows already, and none from sink"):
+        other.check()
+    with world.catalog.write() as unit:
+        unit.set_cursor(other.placed(other.cursor, 0))
+    with pytest.raises(DestinationError, match="has rows already"):
+        other.deliver(story.commit())
+    same(place.read(), there)
+    place.destination(world, "merge").check()
+
+
+def test_two_deliveries_at_once(place: Place, story: Story) -> None:
+    """One that was begun before another has ended changes nothing."""
+    first = story.commit()
+    destination = place.destination(story.world, "merge")
+    destination.deliver(first)
+    second = story.commit()
+    with destination.open() as late:
+        late.mark()
+        destination.deliver(second)
+        with pytest.raises(DestinationError, match="meanwhile"):
+            _replace_all(late, targets.Mark(second, 1), place)
+    same(place.read(), list(story.at[second].values()))
+
+
+def _replace_all(late: targets.Target, mark: targets.Mark, place: Place) -> None:
+    if place.kind == "delta":
+        from cq_engine.destinations.delta_table import failing
+
+        with failing("sink"):
+            late.replace(iter(()), mark)
+    else:
+        late.replace(iter(()), mark)
+
+
+def test_a_target_that_was_lost(place: Place, story: Story, tmp_path: Path) -> None:
+    destination = place.destination(story.world, "merge")
+    destination.deliver(story.commit())
+    if place.kind == "delta":
+        Path(place.url).rename(tmp_path / "away")
+    else:
+        with destination.open() as target:
+            connection: Any = target._connection  # type: ignore[attr-defined]
+            with connection.begin():
+                connection.exec_driver_sql('DROP TABLE "Sink"')
+    newest = story.commit()
+    destination.deliver(newest)
+    same(place.read(), list(story.at[newest].values()))
+
+
+def test_what_does_not_fit(place: Place, story: Story) -> None:
+    world = story.world
+    place.destination(world, "history").deliver(story.commit())
+    narrower = replace(world.query, outputs=tuple(replace(o, type="bigint") if o.name == "Id" else o for o in world.query.outputs))  # fmt: skip
+    more = replace(world.query, outputs=(*world.query.outputs, OutputColumn("more", "string", "marker")))
+    place.destination(world, "history").check()
+    world.query = more
+    with pytest.raises(DestinationError, match="column more of continuous query Totals does not fit"):
+        place.destination(world, "history").check()
+    if not place.url.startswith("sqlite"):  # where an integer has 64 bits
+        world.query = narrower
+        with pytest.raises(DestinationError, match=r"column Id .* does not fit") as raised:
+            place.destination(world, "history").check()
+        assert "it is bigint" in raised.value.detail
+
+
+def test_without_a_key_nothing_is_merged(place: Place, story: Story) -> None:
+    story.world.query = replace(story.world.query, key=None)
+    with pytest.raises(DestinationError, match="has no result key"):
+        place.destination(story.world, "merge").check()
+
+
+def test_a_result_of_one_row(place: Place, story: Story) -> None:
+    world = story.world
+    world.define(query=replace(world.query, key=()))
+    rows = [(n, "x", Decimal("1.00")) for n in range(3)]
+    destination = place.destination(world, "merge")
+    for deltas in ((("I", rows[0]),), (("U", rows[0], rows[1]),), (("D", rows[1]),), (("I", rows[2]),)):
+        destination.deliver(world.refresh(*deltas))
+    same(place.read(), rows[2:])
+
+
+def test_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declared(**options: str) -> DeclaredDestination:
+        return DeclaredDestination("d", "DATABASE", tuple({"table": "t", **options}.items()))
+
+    check_declared(declared(url="${URL}"))
+    check_declared(declared(url="postgresql://me:${PASSWORD}@host/db"))
+    check_declared(declared(url="sqlite:////data/x.db"))
+    for url in ("postgresql://me:hush@host/db", "postgresql://host/db?password=hush"):
+        with pytest.raises(DestinationError, match="has a password in it") as raised:
+            check_declared(declared(url=url))
+        assert "hush" not in str(raised.value)
+    with pytest.raises(DestinationError, match="is not the URL of a database"):
+        check_declared(declared(url="nothing"))
+    with pytest.raises(DestinationError, match="a destination cannot be in mysql"):
+        check_declared(declared(url="mysql://host/db"))
+    monkeypatch.delenv("CQ_NOT_SET", raising=False)
+    with pytest.raises(DestinationError, match="CQ_NOT_SET is not set"):
+        targets.expand("${CQ_NOT_SET}")
