@@ -201,6 +201,8 @@ class TargetDestination(Destination):
             at = cursor.version
             if known is not None and follows and known.version >= self._floor():
                 at = known.version
+                if at > cursor.version:  # a crash came before the catalog was told
+                    cursor = self._store(cursor, at, self._count(cursor.version, at))
             elif self.merges:
                 cursor, count = self._transaction(cursor, partial(self._build, target, order))
                 at, total, follows = cursor.version, count, True
@@ -213,6 +215,11 @@ class TargetDestination(Destination):
         if (cursor.version, cursor.sequence) != (at, 0):
             cursor = self._store(cursor, at, 0)
         return Delivered(cursor, total)
+
+    def _count(self, after: int, upto: int) -> int:
+        markers = MARKERS if self.merges else self.query.markers
+        start = Cursor(self.query.name, "", after)
+        return sum(wide.num_rows for wide in read_pairs(self.services, self.query, start, upto, markers))
 
     def _floor(self) -> int:
         return self.services.catalog.floor(self.query.result.id)

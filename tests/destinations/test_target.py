@@ -230,6 +230,7 @@ def test_the_history_is_there_once_whatever_crashes(
                 crashes += 1
         place.destination(world, "history").deliver(newest)
         same(place.read(), story.deltas)
+        assert place.destination(world, "history").cursor.rows == len(story.deltas)
     assert crashes > 5
 
 
