@@ -338,20 +338,20 @@ def test_its_changes_reach_further_queries(engine: Engine) -> None:
     assert set(engine.catalog.depths(1, engine.catalog.newest_version).values()) == {1, 2}, "and of the table"
 
 
-@pytest.mark.parametrize("through", ["", "a table"])
+@pytest.mark.parametrize("through", ["", "a table", "compressed"])
 def test_recursion_ends_also_where_the_engine_restarts(
     engine: Engine, warehouse: Path, once: SparkSession, through: str
 ) -> None:
     limit_of = "WITH (max_depth = 3, backoff = '0 seconds')"
     trigger(engine, "again", "INSERT INTO t SELECT id + 1, k, n FROM inserted", clauses=limit_of)
-    source = "t"
-    if through:
+    source, mode = "t", "COMPUTE COMPRESSED DELTA ON COMMIT" if through == "compressed" else ""
+    if through == "a table":
         engine.execute("CREATE CONTINUOUS QUERY above DESTINATION TABLE copied AS SELECT id, k, n FROM t")
         source = "copied"
-    engine.execute(f"CREATE CONTINUOUS QUERY q DESTINATION again AS SELECT id, k, n FROM {source}")
+    engine.execute(f"CREATE CONTINUOUS QUERY q {mode} DESTINATION again AS SELECT id, k, n FROM {source}")
     engine.execute("INSERT INTO t VALUES (1, 1, 10)")
     for _ in range(2):
-        if through:
+        if through == "a table":
             engine.refresh("above")
         engine.refresh("q")
     engine.close()
