@@ -59,11 +59,11 @@ class Upkeep(Performing):
         state = self.catalog.state
         self.maintenance.note_query(*(owner(state, name) for name in queries))
 
-    def _prepare(self, query: str) -> bool:
-        """In its thread; False where nobody has needed Spark yet."""
+    def _prepare(self, query: str, many: bool) -> bool:
+        """In its thread, for few or for many rows; False where nobody has needed Spark yet."""
         if self._spark_session.started is None:
             return False
-        self.queries.refreshes.prepare(query)
+        self.queries.refreshes.prepare(query, many)
         return True
 
     def _recent_queries(self) -> list[str]:

@@ -120,8 +120,12 @@ class Limits:
     input_spare: int = 8
     """A plan input has room for so many times what it gets first, up to `input_most_bytes`."""
 
+    compiled_rows: int = 10_000
+    """Over more source rows Spark compiles the statements of a refresh on the driver."""
     prepare_seconds: float = 0.3
     """From CREATE, or a start, until the plans of a query are prepared: who closes the engine before that need not wait."""
+    prepare_many_seconds: float = 5.0
+    """Until those for many rows are, too."""
     prepare_queries: int = 16
     """Queries of a warehouse that is opened whose plans are prepared: those that were refreshed last."""
     retry_seconds: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 
 from cq_engine.catalog.graph import ancestors
@@ -57,17 +58,18 @@ class Refreshes:
         self._refreshed(result)
         return result
 
-    def prepare(self, name: str) -> None:
-        """Has the plans ready that the next refreshes of a query or query group will run; nobody refreshes it meanwhile."""
+    def prepare(self, name: str, many: bool = False) -> None:
+        """Has the plans ready that the next refreshes of a query or query group will run, over few rows or `many`. A refresh
+        waits for those for few rows, which it would run itself, and for no others."""
         state = self.services.catalog.state
         name = owner(state, name)
-        with self.registry.hold([name]):
+        with nullcontext() if many else self.registry.hold([name]):
             group = state.groups.get(name.lower())
             query = self.registry.find(name) if group is None else group.query
             if self.services.catalog.status(name).state == "ACTIVE":
                 compiled = self.registry.compiled(query) if group is None else self.groups.compiled(group)
                 with meaning(self.services.spark(), dict(query.session)):
-                    self.refresher.prepare(query, compiled)
+                    self.refresher.prepare(query, compiled, many)
 
     def bring_up_to_date(self, name: str) -> Refresh:
         """Processes everything committed, in the queries that it reads first; what the query itself did.

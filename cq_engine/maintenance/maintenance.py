@@ -8,6 +8,7 @@ An engine with a scheduler has the thread from its start; without one it comes w
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,7 +36,7 @@ class Maintenance:
         services: Services,
         compactor: Compactor,
         conf: Mapping[str, str],
-        prepare: Callable[[str], bool],
+        prepare: Callable[[str, bool], bool],
         publish: Callable[[], object] | None,
         vacuum: Callable[[], object] | None,
     ) -> None:
@@ -53,7 +54,9 @@ class Maintenance:
         self._woken = threading.Event()
         self._stopping = False
         self._stopped = threading.Event()
-        self._unprepared: dict[str, None] = {}
+        self._unprepared: dict[tuple[str, bool], float] = {}
+        """Queries, for few rows and for many, and when their plans are due."""
+        self._looked = 0.0
         self._preparing = False
         self._commits = 0
         self._starting = threading.Lock()
@@ -94,8 +97,9 @@ class Maintenance:
     def _work(self) -> None:
         limits = self.services.limits
         while True:
-            self._woken.wait(limits.first_vacuum_seconds)
+            self._woken.wait(self._until_due())
             self._woken.clear()
+            self._looked = time.monotonic()
             if self._stopping:
                 return
             if self._manual:
@@ -129,7 +133,9 @@ class Maintenance:
 
     def note_query(self, *names: str) -> None:
         """Before the first refreshes of queries and query groups by this process."""
-        self._unprepared.update(dict.fromkeys(names))
+        now, limits = time.monotonic(), self.services.limits
+        for many, seconds in ((False, limits.prepare_seconds), (True, limits.prepare_many_seconds)):
+            self._unprepared.update({(name, many): now + seconds for name in names})
         self.start()
 
     def note_refresh(self) -> None:
@@ -150,18 +156,22 @@ class Maintenance:
             self._refreshed, self._published = False, now
             self._publish()
 
+    def _until_due(self) -> float:
+        """Seconds until plans become due that were not yet the last time, or a vacuum may be."""
+        due = [due for due in list(self._unprepared.values()) if due > self._looked]
+        seconds = min(due, default=math.inf) - time.monotonic()
+        return min(self.services.limits.first_vacuum_seconds, max(0.0, seconds))
+
     def _prepare_waiting(self) -> None:
-        """Prepares queries, unless the engine is closed soon after they were created."""
-        if not self._unprepared or self._stopped.wait(self.services.limits.prepare_seconds):
-            return
+        """Prepares the plans that are due."""
         self._preparing = True
-        for name in list(self._unprepared):
+        for name, many in [each for each, due in list(self._unprepared.items()) if due <= self._looked]:
             try:
-                if self._stopping or not self._prepare(name):
+                if self._stopping or not self._prepare(name, many):
                     break
             except Exception as error:  # noqa: BLE001 - a refresh will say it, or the query is gone
                 _log.info("the plans of %s could not be prepared: %r", name, error)
-            self._unprepared.pop(name)
+            self._unprepared.pop((name, many))
         self._preparing = False
 
     # ------------------------------------------------------------ work

@@ -25,7 +25,7 @@ from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.refresh.delta_rows import Summary
 from cq_engine.refresh.executors import Changes, Executor
-from cq_engine.refresh.plan_cache import Text
+from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_files
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import writer

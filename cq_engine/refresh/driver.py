@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.nodes import BEFORE, FROM, Given
 from cq_engine.catalog.model import ContinuousQuery, VersionedTable
@@ -20,10 +20,11 @@ from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary, log_rows_in_order, state_rows, summarize
 from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError
 from cq_engine.refresh.interval import Interval
-from cq_engine.refresh.plan_cache import CachedPlan, Text
+from cq_engine.refresh.plan_cache import CachedPlan
+from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_rows
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.settings import small_settings
+from cq_engine.spark.settings import few_rows_settings, small_settings
 from cq_engine.spark.sql import SPARK_ERRORS, run_sql
 from cq_engine.storage.rows import change_columns, conform
 
@@ -34,7 +35,8 @@ _TOO_LARGE = "spark.driver.maxResultSize"
 
 
 class Driver(Executor[pa.Table]):
-    """Has rows in Arrow. `cached` is the delta plan whose statements it runs, if it runs one."""
+    """Has rows in Arrow. `cached` is the delta plan whose statements it runs, if it runs one; those for many rows where
+    `many`, and else those for as many as there are."""
 
     def __init__(
         self,
@@ -43,9 +45,11 @@ class Driver(Executor[pa.Table]):
         interval: Interval,
         binder: IntervalBinder,
         cached: CachedPlan | None,
+        many: bool = False,
     ) -> None:
         super().__init__(services, query, interval, binder)
         self._cached = cached
+        self._many = many
         self._most = services.limits.refresh_rows
 
     def run(self, name: str, text: Text) -> pa.Table:
@@ -54,7 +58,7 @@ class Driver(Executor[pa.Table]):
         with _size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
-            rows = cached.run(spark, name, text, binder, self._most + 1) if lasting else None
+            rows = cached.run(spark, name, text, binder, self._most + 1, self._many) if lasting else None
             if rows is not None:
                 cached.misses = 0
                 return self._check_size(rows)
@@ -62,8 +66,15 @@ class Driver(Executor[pa.Table]):
                 cached.misses += 1
                 raise FallbackError(Fallback.UNPREPARED)
             statement = text(binder, binder.attach)
-            with nullcontext() if binder.scans else small_settings(spark):
+            with self._settings(spark):
                 return self._collect(run_sql(spark, statement, binder.relations))
+
+    def _settings(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """How Spark plans a statement over the rows that are bound now."""
+        if self.binder.scans:
+            return nullcontext()
+        few = self.binder.report.rows <= self.services.limits.compiled_rows
+        return few_rows_settings(spark) if few else small_settings(spark)
 
     def load(self, frame: DataFrame, *, keep: bool) -> pa.Table:  # noqa: ARG002 - rows in memory stay
         with _size_guard():

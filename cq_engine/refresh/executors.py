@@ -27,7 +27,7 @@ from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary
 from cq_engine.refresh.interval import Interval
-from cq_engine.refresh.plan_cache import Text
+from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
 

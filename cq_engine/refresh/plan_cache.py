@@ -12,32 +12,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from cq_engine.algebra.emit import Emitter, quote
-from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.core.limits import Limits
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
 from cq_engine.refresh.binding import IntervalBinder
-from cq_engine.refresh.operators import keeps_nothing
-from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
-from cq_engine.refresh.source_rows import SourceRows
-from cq_engine.spark.arrow_io import is_plain
-from cq_engine.spark.settings import plan_input_settings, small_settings
-from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
+from cq_engine.refresh.prepared import PreparedStatements, Text
 
-__all__ = ["CachedPlan", "PlanCache", "Text"]
-
-Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
-"""Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
+__all__ = ["CachedPlan", "PlanCache"]
 
 
 class PlanCache:
@@ -174,23 +163,6 @@ def _whole(compiled: Compiled, session: Hashable, at_once: bool) -> _Key:
 
 
 @dataclass
-class _PreparedStatement:
-    """A planned statement; None where it cannot be run again."""
-
-    frame: DataFrame
-    inputs: list[tuple[Node, PlanInput]]
-    unchecked: Callable[[], str] | None
-    """Gives Spark's plan of it, as long as nobody has looked whether that may run again."""
-
-    def may_run_again(self) -> bool:
-        """Spark is asked before the second run: for the first it is all the same, and it takes planning."""
-        if self.unchecked is not None and not keeps_nothing(self.unchecked()):
-            return False
-        self.unchecked = None
-        return True
-
-
-@dataclass
 class CachedPlan:
     """A delta plan, and its statements by name as far as they are prepared."""
 
@@ -205,20 +177,13 @@ class CachedPlan:
     """Are its statements prepared when they run?"""
     misses: int = 0
     """How many intervals of fewer changes it could not serve."""
-    _statements: dict[str, _PreparedStatement | None] = field(default_factory=dict)
-    _spark: SparkSession | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _forgotten: bool = False
-
-    @property
-    def is_prepared(self) -> bool:
-        """Has it run?"""
-        return bool(self._statements)
+    few: PreparedStatements = field(default_factory=partial(PreparedStatements, many=False))
+    many: PreparedStatements = field(default_factory=partial(PreparedStatements, many=True))
 
     def is_ready(self, most_misses: int | None) -> bool:
         """Are its statements prepared, or will they be? `most_misses`: for an interval of fewer changes."""
         missed = most_misses is not None and self.misses >= most_misses
-        return self.prepare and None not in self._statements.values() and not missed
+        return self.prepare and self.few.all_run_again and self.many.all_run_again and not missed
 
     def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
         """May its statements be planned anew for such an interval? A plan for more changes, or for rows at the driver,
@@ -226,157 +191,20 @@ class CachedPlan:
         return not self.at_once and (self.changed, self.insert_only) == (changed, insert_only)
 
     def run(
-        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int, many: bool
     ) -> pa.Table | None:
-        """The first `limit` rows of the statement `name` from what is prepared; None where nothing can be.
+        """The first `limit` rows of the statement `name` from what is prepared for few rows, or for `many`, or where there
+        are many; None where nothing can be.
 
         PySpark's exceptions pass through.
         """
-        if not self.prepare or not self._lock.acquire(blocking=False):
+        if not self.prepare:
             return None
-        try:
-            return self._run(spark, name, text, binder, limit)
-        finally:
-            if self._forgotten:
-                self._clear()
-            self._lock.release()
+        known = next((each for each in (self.few, self.many) if name in each), self.few)
+        many = many or known.count_rows(name, binder) > binder.reader.limits.compiled_rows
+        return (self.many if many else known).run(spark, name, text, binder, limit)
 
     def clear(self) -> None:
         """Forgets the statements; of a plan that runs, when it has run."""
-        self._forgotten = True
-        if self._lock.acquire(blocking=False):
-            self._clear()
-            self._lock.release()
-
-    def _clear(self) -> None:
-        for statement in self._statements.values():
-            if statement is not None:
-                _remove(statement.inputs)
-        self._statements = {}
-
-    def _run(
-        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
-    ) -> pa.Table | None:
-        if self._spark is not spark:
-            self._clear()
-            self._spark = spark
-        if name not in self._statements:
-            return self._prepare_and_run(spark, name, text, binder, limit)
-        statement = self._statements[name]
-        if statement is None:
-            return None
-        if statement.unchecked is not None:
-            with small_settings(spark), plan_input_settings(spark):
-                if not statement.may_run_again():
-                    _remove(statement.inputs)
-                    self._statements[name] = None
-                    return None
-        try:
-            for leaf, source in statement.inputs:
-                found = binder.source_rows(leaf)
-                if found is None:
-                    return None
-                source.put(found.rows)
-        except (PlanInputFullError, OSError):
-            del self._statements[name]
-            _remove(statement.inputs)
-            return self._prepare_and_run(spark, name, text, binder, limit)
-        return statement.frame.toArrow()
-
-    def _prepare_and_run(
-        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
-    ) -> pa.Table | None:
-        """Prepares the statement and runs it; Spark plans it only when it runs."""
-        with small_settings(spark), plan_input_settings(spark):
-            try:
-                statement = self._statements[name] = _prepare(spark, text, binder, limit)
-            except (_NotDrivenError, PlanInputFullError, OSError):
-                return None
-            return None if statement is None else statement.frame.toArrow()
-
-
-def _remove(inputs: Sequence[tuple[Node, PlanInput]]) -> None:
-    for _, source in inputs:
-        with suppress(OSError):
-            source.remove()
-
-
-def _prepare(
-    spark: SparkSession, text: Text, binder: IntervalBinder, limit: int
-) -> _PreparedStatement | None:
-    """The statement over plan inputs; None where it can never be run again.
-
-    Raises _NotDrivenError, PlanInputFullError or OSError where the present rows cannot be put into inputs.
-    """
-    if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
-        return None
-    leaves = _PlanInputs(spark, binder)
-    try:
-        limited = f"SELECT * FROM (\n{text(leaves, leaves.attach)}\n) LIMIT {limit}"
-        frame = run_sql(spark, limited, leaves.relations)
-    except BaseException as error:
-        leaves.remove()
-        if isinstance(error, _NeverFitsError):
-            return None
-        raise
-    if not is_plain(frame.schema):
-        leaves.remove()
-        return None
-    return _PreparedStatement(frame, leaves.inputs, partial(explained_sql, spark, limited, leaves.relations))
-
-
-class _NotDrivenError(Exception):
-    """A leaf's rows are not at the driver."""
-
-
-class _NeverFitsError(Exception):
-    """A leaf's rows are of a type that a plan input cannot hold."""
-
-
-class _PlanInputs:
-    """Binds every leaf to a plan input with its present rows; leaves that are the same share one."""
-
-    def __init__(self, spark: SparkSession, binder: IntervalBinder) -> None:
-        self.relations: dict[str, DataFrame] = {}
-        self.inputs: list[tuple[Node, PlanInput]] = []
-        self._spark = spark
-        self._binder = binder
-        self._names: dict[Hashable, str] = {}
-
-    def attach(self, emitter: Emitter) -> None:
-        emitter.one_partition = True
-
-    def remove(self) -> None:
-        """Takes the inputs away."""
-        _remove(self.inputs)
-
-    def __call__(self, leaf: Node) -> str:
-        key = _leaf_key(leaf)
-        if key not in self._names:
-            found: SourceRows | None = self._binder.source_rows(leaf)
-            if found is None:
-                raise _NotDrivenError
-            if not fits_plan_input(found.columns):
-                raise _NeverFitsError
-            source = PlanInput(found.columns, found.rows, self._binder.reader.limits)
-            self.inputs.append((leaf, source))
-            name = self._names[key] = fresh_name("input")
-            self.relations[name] = source.frame(self._spark)
-        shown = ", ".join(f"{quote(f'c{n}')} AS {quote(each)}" for n, each in enumerate(leaf.columns))
-        return f"(SELECT {shown} FROM {self._names[key]})"
-
-
-def _leaf_key(leaf: Node) -> Hashable:
-    """Equal for leaves that always have the same rows, by position."""
-    if isinstance(leaf, Changes):
-        return ("changes", leaf.scan.table, tuple(source for _, source in leaf.scan.fields))
-    if isinstance(leaf, History):
-        groups = tuple(
-            tuple((leaf.scan.source_of(h.column), id(h.leaf), h.of_column) for h in filters)
-            for filters in (leaf.filters, *leaf.among)
-        )
-        return ("history", leaf.scan.table, tuple(source for _, source in leaf.scan.fields), groups)
-    if isinstance(leaf, Given):
-        return ("input", leaf.name)
-    assert isinstance(leaf, StateRows)
-    return ("state", id(leaf))
+        self.few.clear()
+        self.many.clear()

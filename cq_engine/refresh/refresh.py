@@ -65,6 +65,8 @@ class Choice:
     place: Place
     why: str
     decision: Decision = field(default_factory=Decision)
+    many: bool = False
+    """Are statements prepared for many rows, however few there are?"""
 
     def __str__(self) -> str:
         return f"{self.place.value}: {self.why}"
@@ -112,24 +114,21 @@ class Refresher:
         faults.point("refresh.after_catalog")
         return replace(result, seconds=time.monotonic() - started)
 
-    def prepare(self, query: ContinuousQuery, compiled: Compiled) -> None:
-        """Plans the statements of later refreshes, and runs them over no rows: twice, since the second run asks Spark
-        whether there may be more."""
+    def prepare(self, query: ContinuousQuery, compiled: Compiled, many: bool = False) -> None:
+        """Plans the statements of later refreshes over few rows or `many`, and runs them over no rows: twice, since the
+        second run asks Spark whether there may be more."""
         if compiled.node is None or query.functions:
             return
         position = self.services.catalog.status(query.name).position
         interval = Interval(position, position, {}, 0)
         decision = decide(self.services, query, compiled, interval)
         plan = self.plans.general_plan(compiled, query.session, at_once=decision.undo)
-        if plan is None or plan.is_prepared:
+        if plan is None or (plan.many if many else plan.few):
             return
-        report = self.reports.get(query.name)
+        choice = Choice(plan, Place.DRIVER, "prepared", decision, many)
         with plain_errors(f"prepare {query.name}", self.services.catalog.warehouse):
             for _ in range(2):
-                self._run(query, compiled, interval, Choice(plan, Place.DRIVER, "prepared", decision))
-        self.reports.pop(query.name)
-        if report is not None:
-            self.reports[query.name] = report
+                self._run(query, compiled, interval, choice, Report(decision))
 
     def dry_run(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> None:
         """Computes a refresh and writes nothing. Raises RefreshError where it fails."""
@@ -154,7 +153,8 @@ class Refresher:
     ) -> Outcome | NoChange:
         choice = self._choose(query, compiled, interval)
         while isinstance(choice, Choice):
-            outcome = self._run(query, compiled, interval, choice)
+            report = self.reports[query.name] = Report(choice.decision, str(choice))
+            outcome = self._run(query, compiled, interval, choice, report)
             if isinstance(outcome, Outcome):
                 return outcome
             choice = self._fall_back(query, compiled, interval, choice, outcome)
@@ -193,9 +193,8 @@ class Refresher:
     # ------------------------------------------------------------ run
 
     def _run(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, choice: Choice
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, choice: Choice, report: Report
     ) -> Outcome | Fallback:
-        report = self.reports[query.name] = Report(choice.decision, str(choice))
         binder = IntervalBinder(
             self.services.reader,
             {name: table.storage for name, table in compiled.sources.items()},
@@ -210,7 +209,7 @@ class Refresher:
         cached = choice.plan if isinstance(choice.plan, CachedPlan) else None
         plan = choice.plan.plan if isinstance(choice.plan, CachedPlan) else choice.plan
         if choice.place is Place.DRIVER:
-            return execute(plan, Driver(self.services, query, interval, binder, cached))
+            return execute(plan, Driver(self.services, query, interval, binder, cached, choice.many))
         return execute(plan, Cluster(self.services, query, interval, binder))
 
     # ------------------------------------------------------------ write

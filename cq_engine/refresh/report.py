@@ -40,6 +40,11 @@ class Report:
     reads: list[Read] = field(default_factory=list)
     steps: list[tuple[str, float]] = field(default_factory=list)
 
+    @property
+    def rows(self) -> int:
+        """How many rows have been read so far."""
+        return sum(read.rows for read in self.reads)
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Times the block."""

@@ -14,10 +14,25 @@ from cq_engine.core.errors import CQError
 from cq_engine.core.interrupts import deferred
 from cq_engine.core.types import contains
 
-__all__ = ["SMALL_SETTINGS", "meaning", "plan_input_settings", "small_settings", "whole_plans", "writer"]
+__all__ = [
+    "SMALL_SETTINGS",
+    "few_rows_session",
+    "few_rows_settings",
+    "meaning",
+    "plan_input_settings",
+    "small_settings",
+    "whole_plans",
+    "writer",
+]
 
 SMALL_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 """Settings under which Spark plans small queries quickly. They change no result, so another thread may see them."""
+
+_FEW_ROWS_SETTINGS = {
+    # To compile a plan takes longer than it saves where it is run over some hundred rows, however often.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _PLAN_INPUT_SETTINGS = {
@@ -48,6 +63,7 @@ class _Session:
 
 
 _sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
+_beside: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[str, str]], SparkSession]] = WeakKeyDictionary()
 _guard = threading.Lock()
 
 
@@ -72,12 +88,40 @@ def small_settings(spark: SparkSession) -> AbstractContextManager[None]:
     return _scope(spark, "small", SMALL_SETTINGS)
 
 
+def few_rows_settings(spark: SparkSession) -> AbstractContextManager[None]:
+    """Runs the block with SMALL_SETTINGS, and without compiling plans."""
+    return _scope(spark, "few rows", {**SMALL_SETTINGS, **_FEW_ROWS_SETTINGS})
+
+
 def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:
     """Runs the block, inside of `small_settings`, so that plans over plan inputs (`refresh.plan_inputs`) need no shuffle."""
-    given = spark.conf.get(_EXCLUDED, None)
+    return _scope(spark, "plan inputs", _for_plan_inputs(spark.conf.get(_EXCLUDED, None)))
+
+
+def _for_plan_inputs(given: str | None) -> dict[str, str]:
+    """The settings for plan inputs; `given` are the rules that are excluded as it is."""
     rules = _PLAN_INPUT_SETTINGS[_EXCLUDED]
     excluded = given if given and rules in given else f"{given},{rules}" if given else rules
-    return _scope(spark, "plan inputs", {**_PLAN_INPUT_SETTINGS, _EXCLUDED: excluded})
+    return {**_PLAN_INPUT_SETTINGS, _EXCLUDED: excluded}
+
+
+def few_rows_session(spark: SparkSession) -> SparkSession:
+    """A session beside this one, with its settings as they are now, for plans that are run again and again over a few rows
+    of plan inputs: nothing is compiled, and other threads' statements keep the settings that they want."""
+    given = dict(spark.conf.getAll)
+    with _guard:
+        beside = _beside.setdefault(spark, {})
+        found = beside.get(frozenset(given.items()))
+        if found is not None:
+            return found
+    made = spark.newSession()
+    wanted = {**given, **SMALL_SETTINGS, **_for_plan_inputs(given.get(_EXCLUDED)), **_FEW_ROWS_SETTINGS}
+    known = dict(made.conf.getAll)
+    for name, value in wanted.items():
+        if known.get(name) != value and made.conf.isModifiable(name):
+            made.conf.set(name, value)
+    with _guard:
+        return beside.setdefault(frozenset(given.items()), made)
 
 
 def whole_plans(spark: SparkSession) -> AbstractContextManager[None]:

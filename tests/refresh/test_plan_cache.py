@@ -156,7 +156,11 @@ def _apply(rows: dict[Any, Any], engine: cq_engine.Engine, name: str, after: int
             rows[delta.key] = delta.new
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["with the second refresh", "before the first"])
+@pytest.mark.parametrize(
+    ("early", "limits"),
+    [(False, Limits(compiled_rows=25)), (True, DEFAULT_LIMITS)],
+    ids=["with the second refresh, now compiled and now not", "before the first"],
+)
 def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Runs, early: bool) -> None:
     """Commits of all kinds, a refresh after each; the results follow from the deltas."""
     chance = random.Random(7)
@@ -193,7 +197,7 @@ def test_plans_with_kept_rows_are_not_prepared(engine: cq_engine.Engine, runs: _
         ]
     assert runs.prepared == 2, "two plans run once, before Spark is asked whether they may run again"
     kept = engine.queries.refresher.plans._plans.values()
-    assert [statement for each in kept for statement in each._statements.values()] == [None, None]
+    assert [statement for each in kept for statement in each.few._by_name.values()] == [None, None]
 
 
 PHYSICAL = """== Physical Plan ==
@@ -249,13 +253,15 @@ def test_statements_with_an_operator_that_is_not_known_run_once(
 
 
 @pytest.mark.prepared
-@pytest.mark.parametrize("limits", [Limits(prepare_seconds=0.0)])
+@pytest.mark.parametrize("limits", [Limits(prepare_seconds=0.0, prepare_many_seconds=0.0)])
 def test_plans_are_prepared_after_create(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {QUERIES['rich']}")
     end = time.monotonic() + 120
-    while runs.prepared < 4:  # two statements, twice
+    while runs.prepared < 8:  # two statements for few rows and for many, twice each
         assert time.monotonic() < end
         time.sleep(0.05)
+    (kept,) = (each for each in engine.queries.refresher.plans._plans.values() if each.prepare)
+    assert len(kept.few._by_name) == len(kept.many._by_name) == 2
     for n in (1, 2):
         with engine.transaction() as tx:
             tx.execute(f"INSERT INTO c VALUES ({n}, 'n', NULL)")
@@ -263,6 +269,27 @@ def test_plans_are_prepared_after_create(engine: cq_engine.Engine, runs: _Runs) 
             tx.execute(f"INSERT INTO l VALUES ({n}, 1, 22.5)")
         assert engine.refresh("q").inserted == 1
     assert runs.prepared == runs.asked
+
+
+@pytest.mark.parametrize("limits", [Limits(compiled_rows=2)])
+def test_statements_are_compiled_for_many_rows(
+    engine: cq_engine.Engine, runs: _Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount * 2 AS a FROM o WHERE amount > 0"
+    )
+    first, total = 0, 0
+    for rows in (1, 2, 3, 1, 4):
+        first, total = total, total + rows
+        engine.execute(f"INSERT INTO o SELECT {first} + id, 1, 1.00 FROM range({rows})")
+        assert engine.refresh("q").inserted == rows
+    assert runs.prepared == 5
+    kept = [each for each in engine.queries.refresher.plans._plans.values() if each.prepare]
+    for statements in (kept[0].few, kept[0].many):
+        (statement,) = statements._by_name.values()
+        assert statement is not None
+        statement.frame.explain()
+        assert ("*(1)" in capsys.readouterr().out) == statements.many
 
 
 def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _Runs) -> None:

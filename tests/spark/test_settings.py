@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cq_engine import CQError
-from cq_engine.spark.settings import SMALL_SETTINGS, meaning, small_settings, writer
+from cq_engine.spark.settings import SMALL_SETTINGS, few_rows_session, meaning, small_settings, writer
 
 ZONE = "spark.sql.session.timeZone"
 
@@ -56,3 +56,20 @@ def test_variants_are_never_shredded(spark: SparkSession) -> None:
         writer(nested)
     session.conf.set("spark.sql.variant.writeShredding.enabled", "false")
     writer(nested)
+
+
+def test_a_session_for_few_rows_means_the_same(spark: SparkSession) -> None:
+    given = spark.newSession()
+    given.conf.set("spark.sql.session.timeZone", "Pacific/Apia")
+    given.conf.set("spark.sql.ansi.enabled", "false")
+    given.conf.set("spark.sql.optimizer.excludedRules", "org.example.Rule")
+    before = dict(given.conf.getAll)
+    beside = few_rows_session(given)
+    assert beside.conf.get("spark.sql.session.timeZone") == "Pacific/Apia"
+    assert beside.conf.get("spark.sql.ansi.enabled") == "false"
+    assert beside.conf.get("spark.sql.codegen.wholeStage") == "false"
+    assert "org.example.Rule," in beside.conf.get("spark.sql.optimizer.excludedRules", "")
+    assert dict(given.conf.getAll) == before
+    assert few_rows_session(given) is beside
+    given.conf.set("spark.sql.ansi.enabled", "true")
+    assert few_rows_session(given).conf.get("spark.sql.ansi.enabled") == "true"
