@@ -9,6 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.graph import names_of
@@ -21,7 +22,7 @@ from cq_engine.core.values import python_rows
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.callback import in_batches
 from cq_engine.destinations.depth import depth_of
-from cq_engine.destinations.log import read_frame, read_pairs
+from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.destinations.pairs import new_column, old_column
 from cq_engine.destinations.transitions import DELTAS, Given, deltas, many_deltas, tables, tables_of_many
 from cq_engine.destinations.trigger_script import filtered, run_step, steps
@@ -33,6 +34,9 @@ from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
 
 __all__ = ["TriggerDestination"]
+
+_SELECTED = "selected"
+"""Beside the wide columns: whether the WHEN holds."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,8 @@ class TriggerDestination(Destination):
         """The commits after the cursor, in order; one that is too large for the driver is read where it is used."""
         services, size = self.services, self.services.limits.log_block_rows
         while True:
-            for wide, last in in_batches(
-                read_pairs(services, self.query, cursor, upto, self.query.markers), size
-            ):
+            blocks = read_pairs(services, self.query, cursor, upto, self.query.markers)
+            for wide, last in in_batches(map(self._asked, blocks), size):
                 version = wide.column("version")[0].as_py()
                 time_ = services.catalog.timestamp(version)
                 yield _Source(
@@ -124,15 +127,35 @@ class TriggerDestination(Destination):
         with translate_errors():
             return rows.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE).count()
 
-    def _selected(self, source: _Source, wide: pa.Table) -> pa.Table:
-        """The deltas for which the WHEN holds."""
-        if not self.script.condition or not len(wide):
+    def _asked(self, wide: pa.Table) -> pa.Table:
+        """Deltas with the column _SELECTED: whether the WHEN holds, asked once for many commits; NULL where that fails."""
+        if not self.script.condition:
             return wide
-        times = {source.version: source.time}
+        try:
+            selected = self._answers(wide)
+        except CQError:
+            selected = pa.nulls(len(wide), pa.bool_())
+        return wide.append_column(_SELECTED, selected)
+
+    def _answers(self, wide: pa.Table) -> pa.Array:
+        versions = wide.column("version")
+        times = commit_times(self.services, versions[0].as_py(), versions[-1].as_py())
         kept = filtered(self.services, self.script.condition, deltas(self.services, self.query, wide, times))
         with translate_errors():
             places = to_arrow(kept.select("_cq_row")).column(0)
-        return wide.take(pa.array(sorted(places.to_pylist()), pa.int64()))
+        return pc.is_in(pa.array(range(len(wide)), pa.int64()), places)
+
+    def _selected(self, source: _Source, wide: pa.Table) -> pa.Table:
+        """The deltas for which the WHEN holds. Raises DestinationError where it fails for one of them."""
+        if not self.script.condition:
+            return wide
+        selected = wide.column(_SELECTED)
+        if selected.null_count:
+            try:
+                selected = self._answers(wide)
+            except CQError as error:
+                raise self._refusal(source, "", error, "in its WHEN: ") from error
+        return wide.filter(selected)
 
     # ------------------------------------------------------------ one transaction
 
@@ -221,7 +244,7 @@ class TriggerDestination(Destination):
             return
         before = Cursor(self.query.name, "", source.version - 1)
         for wide in read_pairs(self.services, self.query, before, source.version, self.query.markers):
-            yield self._selected(source, wide)
+            yield self._selected(source, self._asked(wide))
 
     # ------------------------------------------------------------ the commit
 
@@ -257,11 +280,11 @@ class TriggerDestination(Destination):
                 f"{self.query.name} TO VERSION {source.version}; or SET WITH (max_depth = ...)",
             )
 
-    def _refusal(self, source: _Source, key: str, error: CQError) -> DestinationError:
+    def _refusal(self, source: _Source, key: str, error: CQError, where: str = "") -> DestinationError:
         delta = f"the delta of {key} in " if key else ""
         return DestinationError(
             f"trigger {self.name} failed on {delta}commit {source.version} of continuous query {self.query.name}: "
-            f"{error.message}",
+            f"{where}{error.message}",
             detail=error.detail,
             hint=error.hint or "nothing of the commit is applied; it is tried again with the next delivery",
         )
