@@ -78,6 +78,8 @@ class Destination(ABC):
     """Served by threads of its own, so that no refresh waits for it."""
     registered: ClassVar[bool] = False
     """Served by the process in which something is registered under its name, and not by the one with the duties."""
+    jitter: ClassVar[float] = 0.0
+    """By which part pauses after a failure may be longer, so that many senders do not come back at once."""
     remembers: ClassVar[bool] = False
     """The target has the cursor, too, in the transaction of its rows (`destinations/target.py`)."""
 
@@ -98,6 +100,11 @@ class Destination(ABC):
     def check(self) -> None:
         """Raises DestinationError where the query cannot deliver to it; called before it is durable that it does."""
         return
+
+    @property
+    def batch_deltas(self) -> int:
+        """How many deltas of a commit are given away, or refused, together at most."""
+        return self.services.limits.batch_deltas
 
     @property
     def cursor(self) -> Cursor:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.core.errors import DestinationError
+from cq_engine.core.errors import CQError, DestinationError
 from cq_engine.core.interrupts import is_interrupt
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import DeltaBatch
@@ -110,7 +110,7 @@ class CallbackDestination(Destination):
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
         count = 0
-        for wide, last in in_batches(blocks, self.services.limits.batch_deltas):
+        for wide, last in in_batches(blocks, self.batch_deltas):
             if self._stopped():
                 return Delivered(cursor, count)
             version = wide.column("version")[0].as_py()
@@ -127,7 +127,7 @@ class CallbackDestination(Destination):
 
     def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
         moved = self._move(cursor, version, sequence, rows)
-        with self.services.catalog.write(by_any=True) as unit:
+        with self.services.catalog.write(by_any=self.registered) as unit:
             unit.set_cursor(moved, after=cursor)
             faults.point("deliver.before_cursor")
         return moved
@@ -148,12 +148,15 @@ class CallbackDestination(Destination):
                 self._sleep(self.retry.pause(attempt))
 
     def _refusal(self, batch: DeltaBatch, error: BaseException) -> DestinationError:
-        return DestinationError(
-            f"callback {self.name} failed on commit {batch.commit_version} of continuous query {self.query.name}: "
-            f"{type(error).__name__}: {error}",
+        kind = self.kind.lower()
+        said = error.message if isinstance(error, CQError) else f"{type(error).__name__}: {error}"
+        refusal = DestinationError(
+            f"{kind} {self.name} failed on commit {batch.commit_version} of continuous query {self.query.name}: {said}",
             detail=f"the batch holds {len(batch)} deltas, up to sequence {batch.sequence}",
-            hint="the batch comes again with the next delivery, until the callback accepts it",
+            hint=f"the batch comes again with the next delivery, until the {kind} accepts it",
         )
+        refusal.wait_seconds = error.wait_seconds if isinstance(error, DestinationError) else 0.0
+        return refusal
 
 
 def in_batches(blocks: Iterable[pa.Table], chunk: int) -> Iterator[tuple[pa.Table, bool]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,12 +66,9 @@ def give_up(destination: Destination, upto: int) -> Iterator[Delivered]:
 
 def _next_batch(destination: Destination, cursor: Cursor, upto: int) -> tuple[pa.Table, bool] | None:
     """What comes after the cursor, in the wide layout: deltas of one version, and whether they are the last of it."""
-    services, query = destination.services, destination.query
-    blocks = read_pairs(services, query, cursor, upto, query.markers)
-    most = (
-        sys.maxsize if destination.remembers else services.limits.batch_deltas
-    )  # they stand between versions
-    return next(in_batches(blocks, most), None)
+    query = destination.query
+    blocks = read_pairs(destination.services, query, cursor, upto, query.markers)
+    return next(in_batches(blocks, destination.batch_deltas), None)
 
 
 def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) -> Delivered:

@@ -10,40 +10,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cq_engine.catalog.destinations import is_merge
-from cq_engine.catalog.model import CatalogState, ContinuousQuery, DeclaredDestination
+from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError, Location, did_you_mean
 from cq_engine.destinations.base import Destination
-from cq_engine.destinations.callback import CallbackDestination, Callbacks, Retry
+from cq_engine.destinations.callback import CallbackDestination
 from cq_engine.destinations.database import TABLE, URL, DatabaseDestination, check_database, reach_database
 from cq_engine.destinations.delta import PATH, DeltaDestination, reach_delta
+from cq_engine.destinations.kind_parts import Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, count, one_of
 from cq_engine.destinations.table import TableDestination
 from cq_engine.destinations.target import check_mode
 from cq_engine.destinations.trigger import TriggerDestination
+from cq_engine.destinations.webhook import OPTIONS as WEBHOOK
+from cq_engine.destinations.webhook import WebhookDestination, check_webhook, make_webhook, reach_webhook
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of", "no_trigger", "reach"]
 
-LATER = ("QUEUE", "WEBHOOK", "KAFKA", "NATS", "RABBITMQ", "REDIS")
+LATER = ("QUEUE", "KAFKA", "NATS", "RABBITMQ", "REDIS")
 """Types that the language knows and this version has not."""
-Place = Callable[[str], Location | None]
-"""Where a word stands in the statement."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a destination of one query is made from; `reference` as the query's clause has it, `declared` what CREATE
-    DESTINATION says, or the defaults."""
-
-    services: Services
-    query: ContinuousQuery
-    reference: DestinationRef
-    declared: DeclaredDestination
-    callbacks: Callbacks
-    state: CatalogState
-    retry: Retry | None
-    stopped: Callable[[], bool]
 
 
 def _no_check(_: DeclaredDestination, __: Place) -> None:
@@ -128,6 +114,7 @@ KINDS: Mapping[str, Kind] = {
     "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
     "CALLBACK": Kind(CallbackDestination, COMMON, _callback),
     "TRIGGER": Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _trigger),
+    "WEBHOOK": Kind(WebhookDestination, {**WEBHOOK, **COMMON}, make_webhook, check_webhook, reach_webhook),
     "DELTA": Kind(
         DeltaDestination,
         {"path": PATH, "mode": one_of("history", "merge"), **COMMON},

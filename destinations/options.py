@@ -10,7 +10,7 @@ from cq_engine.catalog.model import CatalogState, Cursor
 from cq_engine.destinations.callback import Retry
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["COMMON", "Option", "Policy", "count", "dead_letters_of", "one_of", "policy_of"]
+__all__ = ["COMMON", "Option", "Policy", "count", "dead_letters_of", "one_of", "policy_of", "seconds"]
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", re.IGNORECASE)
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -42,7 +42,8 @@ def count(value: str) -> int:
     return int(value)
 
 
-def _seconds(value: str) -> float:
+def seconds(value: str) -> float:
+    """A length of time as options have it, in seconds. Raises ValueError."""
     found = _LENGTH.fullmatch(value.strip())
     if found is None:
         raise ValueError
@@ -52,7 +53,7 @@ def _seconds(value: str) -> float:
 COMMON: Mapping[str, Option] = {
     "on_failure": one_of("retry", "dead_letter", "pause"),
     "max_attempts": Option("5", count, "write how often at most, as in max_attempts = 5"),
-    "backoff": Option("250 milliseconds", _seconds, "write a length of time, as in backoff = '2 seconds'"),
+    "backoff": Option("250 milliseconds", seconds, "write a length of time, as in backoff = '2 seconds'"),
 }
 
 
@@ -101,5 +102,5 @@ def policy_of(state: CatalogState, ref: DestinationRef) -> Policy:
         found.paused,
         given.get("on_failure", _DEFAULT.on_failure).lower(),
         count(given.get("max_attempts", str(_DEFAULT.max_attempts))),
-        _seconds(given["backoff"]) if "backoff" in given else None,
+        seconds(given["backoff"]) if "backoff" in given else None,
     )

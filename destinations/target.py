@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -166,6 +167,10 @@ class TargetDestination(Destination):
     @abstractmethod
     def open(self) -> AbstractContextManager[Target]:
         """The target, for one delivery. Raises DestinationError, Unreachable where nothing answers."""
+
+    @property
+    def batch_deltas(self) -> int:
+        return sys.maxsize  # it stands between versions
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -178,7 +178,7 @@ class Rights:
     def check_outside(self, what: str, location: Location | None) -> None:
         """Raises AnalysisError where nothing may be written besides the tables of the warehouse."""
         if self.restricted:
-            raise _refused(what, "it writes files or into a database, and reads the environment", location)
+            raise _refused(what, "it writes outside of the warehouse, and reads the environment", location)
 
     def check_set(self, name: str) -> None:
         """Raises AnalysisError where SET may not change an option of Spark."""

@@ -166,6 +166,9 @@ class ResultKeyError(RefreshError):
 class DestinationError(CQError):
     """A delivery failed, or a destination does not fit its query."""
 
+    wait_seconds: float = 0.0
+    """For how long the target has asked to be left alone."""
+
 
 class StorageError(CQError):
     """Data files, Delta publishing or retention."""

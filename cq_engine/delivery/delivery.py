@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -221,7 +222,7 @@ class Delivery(DestinationsOfQueries):
         else:
             _log.error("destination %s: %r", _job(query, ref), error)
             self._record(query, ref, repr(error))
-        self._pause(query, ref)
+        self._pause(query, ref, error.wait_seconds if isinstance(error, DestinationError) else 0.0)
 
     def _serve(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Delivers until the destination stands at the query's position. Raises DestinationError."""
@@ -308,8 +309,8 @@ class Delivery(DestinationsOfQueries):
         else:
             self._note(query, ref, error)
 
-    def _pause(self, query: ContinuousQuery, ref: DestinationRef) -> None:
-        """Tries again later; a callback that is not there is tried when it is registered."""
+    def _pause(self, query: ContinuousQuery, ref: DestinationRef, least: float) -> None:
+        """Tries again later, not before `least` seconds; a callback that is not there is tried when it is registered."""
         cursor = self.services.catalog.cursor(query.name, cursor_of(ref))
         tries, _ = self._failures[_job(query, ref)]
         if self.at_rest(query, ref):
@@ -317,6 +318,7 @@ class Delivery(DestinationsOfQueries):
         seconds = (
             self.policy(ref).retry(self.retry).pause(max(tries, cursor.failures if cursor is not None else 1))
         )
+        seconds = max(seconds, least) * (1 + random.uniform(0, class_of(ref).jitter))  # noqa: S311 - no secret
         timer = threading.Timer(seconds, self._resume, [query, ref])
         timer.daemon = True
         with self._guard:

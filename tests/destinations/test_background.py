@@ -12,6 +12,7 @@ import pytest
 
 from cq_engine.catalog.model import Cursor, QueryStatus
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.errors import DestinationError
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import Callbacks, Retry
 from cq_engine.grammar.statements import DestinationRef
@@ -53,6 +54,23 @@ def delivery(world: Any, receiver: Receiver) -> Iterator[Delivery]:
     made.start()
     yield made
     made.stop()
+
+
+def test_one_that_asks_to_be_left_alone_is(world: Any, delivery: Delivery, receiver: Receiver) -> None:
+    times: list[float] = []
+
+    def refuse_once() -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            error = DestinationError("busy")
+            error.wait_seconds = 0.5
+            raise error
+
+    receiver.during = refuse_once
+    delivery.deliver(world.query)
+    for _ in range(2):
+        assert receiver.tried.acquire(timeout=LONG)
+    assert times[1] - times[0] >= 0.5
 
 
 def test_stopping_waits_for_the_batch_under_way_only(

@@ -197,7 +197,7 @@ def test_a_named_kind(world: Any, make: Any) -> None:
     [
         (DestinationRef("q", "QUEUE"), "QUEUE q is not available yet", "CALLBACK"),
         (DestinationRef("q", "TRIGGER"), "there is no trigger q", "CREATE DESTINATION q TYPE trigger"),
-        (DestinationRef("q", "WEBHOOK"), "WEBHOOK q is not available yet", "CALLBACK"),
+        (DestinationRef("q", "WEBHOOK"), "there is no webhook q", "declare it first"),
         (DestinationRef("snik"), "snik, which is no table and no registered callback", "did you mean sink?"),
         (DestinationRef("zzz", "TABLE"), "zzz, which is no table", "create table zzz"),
         (DestinationRef("alert", "CALLBACK"), "callback alert .* is not registered", "did you mean Alerts?"),

@@ -35,6 +35,8 @@ def test_every_block_runs(
     warehouse: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = tmp_path / "data"
+    monkeypatch.setenv("SHOP_HOOK", "http://127.0.0.1:9/")  # nobody listens
+    monkeypatch.setenv("SHOP_SECRET", "secret")
     monkeypatch.setenv("SHOP_URL", f"sqlite:///{files.as_posix()}/log.db")
     write_files(files)
     clock = cq_engine.ManualClock(datetime(2024, 5, 1, 12, tzinfo=timezone.utc))

@@ -1,0 +1,293 @@
+"""A URL that every batch of deltas is sent to: POST, in order, at least once, signed.
+
+The body is JSON (`body`). `Idempotency-Key` is the same whenever a batch comes again. With a secret, `CQ-Signature` is
+`v1=` and the hexadecimal HMAC-SHA256, by the secret, of the time in `CQ-Timestamp`, a point, and the body.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from cq_engine.catalog.model import ContinuousQuery, DeclaredDestination
+from cq_engine.context.services import Services
+from cq_engine.core.errors import AnalysisError, DestinationError
+from cq_engine.destinations.callback import CallbackDestination
+from cq_engine.destinations.envelope import Delta, DeltaBatch
+from cq_engine.destinations.kind_parts import Place, Wanted
+from cq_engine.destinations.options import Option, one_of, seconds
+from cq_engine.destinations.target import expand
+
+__all__ = [
+    "OPTIONS",
+    "WebhookDestination",
+    "body",
+    "check_webhook",
+    "make_webhook",
+    "reach_webhook",
+    "signature",
+]
+
+_OPS = {"I": "c", "U": "u", "D": "d"}
+_MOST = 65_536
+"""So many bytes of an answer are read."""
+_LONGEST = 3600.0
+"""Seconds that a server can ask us to wait."""
+_OWN = (
+    "content-type",
+    "content-length",
+    "host",
+    "connection",
+    "idempotency-key",
+    "cq-timestamp",
+    "cq-signature",
+)
+_HUSH = re.compile(r"authorization|cookie|token|secret|password|key", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{\w+\}")
+
+
+def _url(value: str) -> None:
+    parts = urlsplit(_VARIABLE.sub("x", value))
+    if not value.startswith("${") and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError
+
+
+def _secret(value: str) -> None:
+    if value and not _VARIABLE.fullmatch(value):
+        raise ValueError
+
+
+def _headers(value: str) -> dict[str, str]:
+    found = json.loads(value) if value else {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ValueError
+    return found
+
+
+def _timeout(value: str) -> float:
+    if seconds(value) <= 0:
+        raise ValueError
+    return seconds(value)
+
+
+OPTIONS: Mapping[str, Option] = {
+    "url": Option(
+        None,
+        _url,
+        "write where batches are sent to, as in url = '${HOOK_URL}' or 'https://shop.example/hook'",
+    ),
+    "secret": Option("", _secret, "write secret = '${NAME}', and set the environment variable NAME"),
+    "batch": one_of("transaction", "row"),
+    "timeout": Option("10 seconds", _timeout, "write a length of time, as in timeout = '5 seconds'"),
+    "headers": Option(
+        "",
+        _headers,
+        """write a JSON object of strings, as in headers = '{"Authorization": "Bearer ${TOKEN}"}'""",
+    ),
+}
+
+
+def check_webhook(destination: DeclaredDestination, place: Place) -> None:
+    """Raises AnalysisError where a declaration has a secret in it, or headers that are the engine's."""
+    given = dict(destination.options)
+    if urlsplit(_VARIABLE.sub("", given["url"])).password:
+        raise AnalysisError(
+            "the url has a password in it", detail="a declaration is stored, and shown to whoever asks",
+            hint="write ${NAME} in its place, and set the environment variable NAME", location=place("url"),
+        )  # fmt: skip
+    for name, value in _headers(given.get("headers", "")).items():
+        if name.lower() in _OWN:
+            raise AnalysisError(f"header {name} is the engine's own", location=place("headers"))
+        if _HUSH.search(name) and not _VARIABLE.search(value):
+            raise AnalysisError(
+                f"header {name} looks like a secret", detail="a declaration is stored, and shown to whoever asks",
+                hint="write ${NAME} in its place, and set the environment variable NAME", location=place("headers"),
+            )  # fmt: skip
+
+
+def reach_webhook(destination: DeclaredDestination, _: Services) -> None:
+    """Raises DestinationError where a variable is not set. Nothing is sent."""
+    for value in dict(destination.options).values():
+        expand(value)
+
+
+def make_webhook(wanted: Wanted) -> WebhookDestination:
+    """The destination; DestinationError where it was not declared."""
+    if "url" not in dict(wanted.declared.options):
+        name = wanted.reference.name
+        raise DestinationError(
+            f"there is no webhook {name}",
+            hint=f"declare it first: CREATE DESTINATION {name} TYPE webhook WITH (url = '${{HOOK_URL}}')",
+        )
+    return WebhookDestination(wanted)
+
+
+class WebhookDestination(CallbackDestination):
+    """Sends each batch, and goes on when the answer is a 2xx, read to its end within the time-out.
+
+    Every request has a connection of its own, so that no answer is taken for that of another request. Redirects are not
+    followed: they would take the signature elsewhere.
+    """
+
+    kind: ClassVar[str] = "WEBHOOK"
+    registered: ClassVar[bool] = False
+    jitter: ClassVar[float] = 0.25
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(
+            wanted.services, wanted.query, wanted.declared.name, self._send,
+            retry=wanted.retry, stopped=wanted.stopped,
+        )  # fmt: skip
+        self.options = {name: option.default or "" for name, option in OPTIONS.items()}
+        self.options |= dict(wanted.declared.options)
+        self.token = wanted.declared.token
+
+    @property
+    def batch_deltas(self) -> int:
+        return 1 if self.options["batch"].lower() == "row" else super().batch_deltas
+
+    def _send(self, batch: DeltaBatch) -> None:
+        url = urlsplit(expand(self.options["url"]))
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise DestinationError(f"the url of webhook {self.name} is none of http or https")
+        content = body(self.query, self.name, batch)
+        headers = {
+            **{name: expand(value) for name, value in _headers(self.options["headers"]).items()},
+            "Content-Type": "application/json",
+            "Connection": "close",
+            "Idempotency-Key": f"{self.token}/{self.query.id}/{batch.commit_version}/{batch.sequence}",
+            "CQ-Timestamp": str(int(time.time())),
+        }
+        if self.options["secret"]:
+            secret = expand(self.options["secret"])
+            headers["CQ-Signature"] = signature(secret, headers["CQ-Timestamp"], content)
+        if url.username is not None:
+            account = f"{url.username}:{url.password or ''}"
+            headers.setdefault("Authorization", "Basic " + base64.b64encode(account.encode()).decode())
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        limit = _timeout(self.options["timeout"])
+        connection = connect(url.hostname, url.port, timeout=limit)
+        shown = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "")
+        with _within(connection, limit, shown):
+            connection.request("POST", path, content, headers)
+            answer = connection.getresponse()
+            said = answer.read(_MOST)
+            if len(said) < _MOST and answer.length:  # it has said that more would come
+                raise http.client.IncompleteRead(said)
+        if not 200 <= answer.status < 300:
+            text = " ".join(said[:200].decode("utf-8", "replace").split())
+            error = DestinationError(f"{shown} answered {answer.status} {answer.reason}: {text}".rstrip(": "))
+            error.wait_seconds = _retry_after(answer.getheader("Retry-After"))
+            raise error
+
+
+def signature(secret: str, timestamp: str, content: bytes) -> str:
+    """What `CQ-Signature` has.
+
+    >>> signature("s", "1700000000", b"{}")[:15]
+    'v1=e9232c9945da'
+    """
+    return "v1=" + hmac.new(secret.encode(), timestamp.encode() + b"." + content, hashlib.sha256).hexdigest()
+
+
+@contextmanager
+def _within(connection: http.client.HTTPConnection, limit: float, shown: str) -> Iterator[None]:
+    """The block may use the connection for so long, however slowly bytes come. Raises DestinationError without secrets."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError, AttributeError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+        failed = late.is_set()
+    except (OSError, http.client.HTTPException) as error:
+        why = (
+            f"no whole answer within {limit:g} s"
+            if late.is_set() or isinstance(error, TimeoutError)
+            else repr(error)
+        )
+        raise DestinationError(f"{shown}: {why}") from None
+    except ValueError:  # its text has the value of the header
+        raise DestinationError(
+            f"{shown}: a header or the path has a character that HTTP does not allow"
+        ) from None
+    finally:
+        timer.cancel()
+        connection.close()
+    if failed:
+        raise DestinationError(f"{shown}: no whole answer within {limit:g} s")
+
+
+def _retry_after(value: str | None) -> float:
+    """Seconds, of either form of the header; 0 where it says nothing that can be read."""
+    if value is None:
+        return 0.0
+    found = 0.0
+    if re.fullmatch(r"\d{1,9}", value.strip()):
+        found = float(value)
+    else:
+        with suppress(ValueError, TypeError):
+            moment = parsedate_to_datetime(value)
+            found = (
+                moment.replace(tzinfo=moment.tzinfo or timezone.utc) - datetime.now(timezone.utc)
+            ).total_seconds()
+    return min(_LONGEST, max(0.0, found))
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def body(query: ContinuousQuery, name: str, batch: DeltaBatch) -> bytes:
+    """The batch as JSON: the commit, and a list of deltas with `op` (c, u or d), `key`, `before`, `after`, `sequence`."""
+    deltas = [_delta(query, batch.columns, each) for each in batch]
+    shown = {
+        "query": query.name, "destination": name, "commit_version": batch.commit_version,
+        "commit_time": batch.commit_time, "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
+    }  # fmt: skip
+    return json.dumps(_plain(shown), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _delta(query: ContinuousQuery, columns: Sequence[str], delta: Delta) -> dict[str, Any]:
+    return {
+        "op": _OPS[delta.marker],
+        "key": None if delta.key is None else dict(zip(query.key or (), delta.key)),
+        "before": None if delta.old is None else dict(zip(columns, delta.old)),
+        "after": None if delta.new is None else dict(zip(columns, delta.new)),
+        "sequence": delta.sequence,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Values that JSON has: decimals and times as text, bytes in base 64, NaN and infinity as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
