@@ -188,12 +188,12 @@ def _no_type(name: str, location: Location | None) -> AnalysisError:
     if name in LATER:
         return AnalysisError(
             f"destinations of type {shown} are not available yet",
-            detail=f"this version has {' and '.join(names)}",
+            detail=f"this version has {', '.join(names)}",
             hint="deliver to a CALLBACK, a Python function that passes the batches on",
             location=location,
         )
     return AnalysisError(
         f"there is no type {shown} of destinations",
-        hint=did_you_mean(shown, names, f"the types are {' and '.join(names)}"),
+        hint=did_you_mean(shown, names, f"the types are {', '.join(names)}"),
         location=location,
     )

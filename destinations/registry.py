@@ -43,7 +43,7 @@ def kind_of(
     if reference.kind in LATER:
         raise DestinationError(
             f"destination {reference.kind} {reference.name} is not available yet",
-            detail="this version delivers to tables and callbacks",
+            detail=f"this version has {', '.join(each.lower() for each in KINDS)}",
             hint="deliver to a CALLBACK, a Python function that passes the batches on",
         )
     return reference
