@@ -140,7 +140,7 @@ def test_members_have_the_deltas_of_queries_by_themselves(
     for shape in (*shapes, *shapes):
         pairs.create(shape)
     assert len(engine.catalog.state.groups) == len(shapes)
-    for step in range(3):
+    for step in range(1 if large else 0, 3):
         for _ in range(rng.randrange(1, 3)):
             change(engine, rng)
         if step == 1:

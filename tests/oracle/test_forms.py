@@ -50,7 +50,7 @@ def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_forms_over_enforced_keys(spark: SparkSession) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 2)
+    @budget("CQ_ORACLE_EXAMPLES", 1)
     @given(
         history=shop_histories("ENFORCED", queries=2, transactions=(3, 4)),
         form=st.sampled_from(FORMS),

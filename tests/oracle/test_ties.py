@@ -16,7 +16,7 @@ from tests.oracle.tied import QUERIES, Query
 from tests.oracle.tied_history import TiedHistory
 from tests.oracle.warehouse import forced
 
-COMMITS = 4
+COMMITS = 4 if LARGE_RUN else 3
 
 
 @pytest.mark.parametrize(("seed", "queries"), [(1, QUERIES[::2]), (2, QUERIES[1::2])], ids=["small", "bulk"])

@@ -14,7 +14,7 @@ from cq_engine.core import faults
 from tests.recovery.checks import check_all
 from tests.recovery.story import connect_story, finish, tell
 
-WORKS = (("open", "catalog", "file"), ("create", "commit"), ("refresh", "deliver"), ("publish", "compact"))
+WORKS = (("open", "catalog", "create", "commit", "file"), ("refresh", "deliver", "publish", "compact"))
 """The works whose fault points this story comes to, by warehouse. Those of vacuum are in test_upkeep.py, since this story
 is checked from its beginning on; those of caches in tests/faults."""
 TAKEN = "deliver.before_cursor:15"
