@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from cq_engine.core import private
 from cq_engine.core.errors import CQError
 from cq_engine.repl.commands import COMMANDS, run_command
-from cq_engine.repl.shell import Leave, Shell, state_directory
+from cq_engine.repl.shell import Leave, Shell
+from cq_engine.repl.unexpected import state_directory
 
 if TYPE_CHECKING:  # slow to import, and needed at a terminal only
     from prompt_toolkit import PromptSession

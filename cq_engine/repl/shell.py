@@ -9,34 +9,27 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO, cast
 
-from platformdirs import user_state_path
-
-from cq_engine.core import private
 from cq_engine.core.calls import IMPATIENT, Interrupted, call
 from cq_engine.core.errors import CQError, Location
 from cq_engine.query.rendering import CELL_WIDTH, DEFAULT_LIMIT, render_result, row_count
 from cq_engine.repl.background import POLL_SECONDS, Opening
 from cq_engine.repl.ports import EngineLike
+from cq_engine.repl.unexpected import log_unexpected, own_error
 
 if TYPE_CHECKING:  # imports Spark
     from cq_engine.query.result import Result
     from cq_engine.query.stream import StreamingResult
 
-__all__ = ["Leave", "Settings", "Shell", "log_unexpected", "render_duration", "state_directory"]
+__all__ = ["Leave", "Settings", "Shell", "render_duration"]
 
 _SAY_AFTER_SECONDS = 1.0
-_LINE = 500
-"""So much of the text of an error that nobody expected is shown."""
-_REPORT = "this is a fault of cq-engine: report it with the traceback; other statements go on"
 
 
 class Leave(Exception):
@@ -264,7 +257,7 @@ class Shell:
             said = str(error) if isinstance(error, Interrupted) else "cancelled"
             return self._count_failure(CQError("interrupted while the result was shown" if done else said))
         except BaseException as error:  # noqa: BLE001 - the prompt outlives every statement
-            found = _own_error(error) or log_unexpected(error, self.warehouse, sql)
+            found = own_error(error) or log_unexpected(error, self.warehouse, sql)
             found.location = found.location or place
             return self._count_failure(found)
         finally:
@@ -336,60 +329,6 @@ class Shell:
         finally:
             over.set()
             teller.join()
-
-
-def log_unexpected(error: BaseException, warehouse: str, sql: str = "") -> CQError:
-    """Writes the traceback of an error that nobody expected to a log, and gives the line to show instead."""
-    report = "".join(traceback.format_exception(error))
-    stamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {lines[0][:_LINE]}" if lines else type(error).__name__
-    for directory in (_logs_of(warehouse), state_directory()):
-        if directory is None:
-            continue
-        try:
-            private.make_directory(directory)
-            private.touch(directory / "cq.log")
-            with (directory / "cq.log").open("a", encoding="utf-8") as log:
-                log.write(f"{stamp} {what}\n{sql and sql.rstrip() + chr(10)}{report}\n")
-        except OSError:
-            continue
-        return _InternalError(f"{what} (traceback in {directory / 'cq.log'})", hint=_REPORT)
-    return _InternalError(what, hint=_REPORT)
-
-
-class _InternalError(CQError):
-    """An error that nobody expected, on one line, and what to do about it."""
-
-    def render(self) -> str:
-        at = self.location
-        place = f"{at.source}:{at.line}:{at.column}: " if at else ""
-        return f"{place}internal error: {self.message}\nhint: {self.hint}"
-
-
-def state_directory() -> Path:
-    """Where the prompt keeps its history: `cq-engine` in the user's directory for state."""
-    return user_state_path("cq-engine", appauthor=False)
-
-
-def _logs_of(warehouse: str) -> Path | None:
-    """The log directory of a warehouse on this machine's disk that exists."""
-    if warehouse.startswith("file://"):
-        warehouse = warehouse[len("file://") :]
-    return Path(warehouse) / "logs" if "://" not in warehouse and Path(warehouse).is_dir() else None
-
-
-def _own_error(error: BaseException) -> CQError | None:
-    """The error as one that a person can act on: ours, or Spark's about their statement."""
-    if isinstance(error, CQError):
-        return error
-    # Spark's errors are translated where they arise; should one get here, it is about the statement. Without Spark
-    # there are none.
-    if "pyspark.errors" not in sys.modules:
-        return None
-    from cq_engine.spark.sql import SPARK_ERRORS, translate_spark_error
-
-    return translate_spark_error(error) if isinstance(error, SPARK_ERRORS) else None
 
 
 def render_duration(seconds: float) -> str:

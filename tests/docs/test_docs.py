@@ -33,6 +33,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.planner.select_list import DELTA_FUNCTIONS
 from cq_engine.repl import examples
+from cq_engine.repl.arguments import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -110,7 +111,7 @@ def test_the_commands_find_what_they_need() -> None:
 
 
 def test_readme_has_every_command_of_cq() -> None:
-    for command in set(cli._COMMANDS) - {"prompt"}:
+    for command in set(COMMANDS) - {"prompt"}:
         assert f"cq {command}" in README.read_text(encoding="utf-8")
 
 

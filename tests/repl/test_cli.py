@@ -22,6 +22,7 @@ from cq_engine import cli
 from cq_engine.catalog.model import RefreshRecord
 from cq_engine.launch import prestart as ahead
 from cq_engine.query.result import text_result
+from cq_engine.repl.arguments import COMMANDS
 from cq_engine.repl.serve import serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -60,7 +61,7 @@ def test_version_and_help(cq: Callable[..., int], capsys: pytest.CaptureFixture[
     assert cq("--help") == 0
     shown = capsys.readouterr().out
     assert shown.startswith("cq ")
-    for name in cli._COMMANDS:
+    for name in COMMANDS:
         assert f"\n    {name} " in shown
 
 
