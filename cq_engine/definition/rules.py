@@ -25,6 +25,7 @@ __all__ = [
     "add_own_commit",
     "check_current",
     "check_options",
+    "check_targets",
     "notes",
     "start_version",
     "with_destinations",
@@ -90,10 +91,22 @@ def start_version(
     return version
 
 
+def check_targets(delivery: Delivery, query: ContinuousQuery, state: CatalogState) -> None:
+    """Raises DestinationError for a destination that the query's rows do not fit, other than a table of the warehouse;
+    where that is outside of it, it is asked."""
+    for ref in query.destinations:
+        settled = DestinationRef(ref.name, delivery.kind_of(ref))
+        if settled.kind not in ("TABLE", MERGE):
+            delivery.check(query, settled, state)
+
+
 def with_destinations(
-    delivery: Delivery, query: ContinuousQuery, state: CatalogState
+    delivery: Delivery, query: ContinuousQuery, state: CatalogState, *, checked: bool = False
 ) -> tuple[ContinuousQuery, CatalogState, list[str]]:
-    """Destinations with their kinds settled; tables that do not exist are added to the state."""
+    """Destinations with their kinds settled; tables that do not exist are added to the state. `checked`: `check_targets` was
+    called before, when nothing was held."""
+    if not checked:
+        check_targets(delivery, query, state)
     settled, made = [], []
     for ref in query.destinations:
         kind = delivery.kind_of(ref)
@@ -107,8 +120,6 @@ def with_destinations(
             )
         if kind == "TRIGGER":
             _check_trigger(delivery.services, query, state, ref.name)
-        if kind not in ("TABLE", MERGE):
-            delivery.check(query, settled[-1], state)
         if kind != "TABLE":
             continue
         table = state.tables.get(ref.name.lower())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.definition.rules import check_options, with_destinations
+from cq_engine.definition.rules import check_options, check_targets, with_destinations
 from cq_engine.grammar import AlterContinuousQuery
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.lifecycle.redefine import redefine_as, restart
@@ -31,6 +31,9 @@ def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
             return redefine_as(queries, query, statement.query)
         if statement.action == "RESUME" and statement.start is not None:
             return restart(queries, query, statement.start)
+        if statement.destinations:  # which may take their time to answer
+            named = replace(query, destinations=statement.destinations)
+            check_targets(queries.delivery, named, queries.services.catalog.state)
         with ExitStack() as held:
             held.enter_context(queries.registry.hold([query.name]))
             if result:
@@ -63,7 +66,7 @@ def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQ
         options=query_options((*query.options, *statement.options)),
     )
     check_options(changed)
-    changed, state, _ = with_destinations(queries.delivery, changed, catalog.state)
+    changed, state, _ = with_destinations(queries.delivery, changed, catalog.state, checked=True)
     with catalog.write() as unit:
         unit.set_state(apply.without_unread(apply.replace_query(state, changed)))
         queries.delivery.change(unit, query, changed, status.position)
