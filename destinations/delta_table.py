@@ -98,7 +98,7 @@ class DeltaTarget(Target):
             return False
         table = self._made()
         if block is None:
-            self._write(iter(()), mark, "append")
+            self._write_nothing(mark)
             return True
         columns = self._destination.columns
         names = {c.name.lower(): c.name for c in _spark_columns(table.schema())}
@@ -112,6 +112,7 @@ class DeltaTarget(Target):
             for n in key
         ]
         values = {name: f"s.c{n}" for n, name in enumerate(quoted)}
+        before = table.version()
         (
             table.merge(
                 source, " AND ".join(same) or "true", source_alias="s", target_alias="t",
@@ -122,6 +123,8 @@ class DeltaTarget(Target):
             .when_not_matched_insert(values, "NOT s.gone")
             .execute()
         )  # fmt: skip
+        if table.version() == before:  # what came has gone: delta-rs makes no commit where no row changes
+            self._write_nothing(mark)
         return True
 
     # ------------------------------------------------------------ commits
@@ -141,10 +144,7 @@ class DeltaTarget(Target):
         table, failure = self._made(), []
         first = next(rows, None)
         if first is None and mode == "append":
-            table.create_write_transaction(
-                [], "append", table.schema(), commit_properties=self._properties(mark)
-            )
-            table.update_incremental()
+            self._write_nothing(mark)
             return
         blocks = () if first is None else chain((first,), rows)
         schema = self._arrow()
@@ -168,6 +168,12 @@ class DeltaTarget(Target):
             if failure:
                 raise failure[0] from None
             raise
+
+    def _write_nothing(self, mark: Mark) -> None:
+        """A commit that has the mark only."""
+        table = self._made()
+        table.create_write_transaction([], "append", table.schema(), commit_properties=self._properties(mark))
+        table.update_incremental()
 
     def _properties(self, mark: Mark) -> CommitProperties:
         # The tables of the warehouse have the same name for it in their commits.

@@ -212,10 +212,12 @@ class TargetDestination(Destination):
                 cursor, count = self._transaction(cursor, partial(self._build, target, order))
                 at, total, follows = cursor.version, count, True
             for end in self._ends(at, upto, always=not follows):
+                if follows and end <= at:  # the whole result has been written instead
+                    continue
                 if self._stopped():
                     return Delivered(cursor, total)
                 cursor, count = self._transaction(cursor, partial(self._write, target, at, Mark(end, order)))
-                at, total = cursor.version, total + count
+                at, total, follows = cursor.version, total + count, True
         at = max(at, upto)
         if (cursor.version, cursor.sequence) != (at, 0):
             cursor = self._store(cursor, at, 0)

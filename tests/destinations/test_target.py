@@ -310,6 +310,44 @@ def test_two_deliveries_at_once(place: Place, story: Story) -> None:
     same(place.read(), list(story.at[second].values()))
 
 
+def test_what_came_and_went_is_delivered_too(place: Place, story: Story) -> None:
+    """Where no row changes the target has the mark all the same, and nothing is counted again."""
+    world, destination = story.world, place.destination(story.world, "merge")
+    destination.deliver(story.commit())
+    row = (50, "x", Decimal("1.00"))
+    world.refresh(("I", row))
+    newest = world.refresh(("D", row))
+    destination.deliver(newest)
+    with destination.open() as target:
+        mark = target.mark()
+    assert mark is not None
+    assert mark.version == newest
+    same(place.read(), list(story.rows.values()))
+
+
+def test_no_older_mark_follows_the_whole_result(
+    place: Place, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which comes instead of what is too much to be merged, and is newer than the end of that."""
+    in_slices(monkeypatch, 3)
+    destination = place.destination(story.world, "merge")
+    destination.deliver(story.commit())
+    for _ in range(8):
+        newest = story.commit()
+    versions: list[int] = []
+    store = targets.TargetDestination._store
+
+    def stored(self: Any, cursor: Any, version: int, count: int) -> Any:
+        versions.append(version)
+        return store(self, cursor, version, count)
+
+    monkeypatch.setattr(targets.TargetDestination, "_store", stored)
+    destination.deliver(newest)
+    assert versions[-1] == newest
+    assert versions == sorted(set(versions))
+    same(place.read(), list(story.at[newest].values()))
+
+
 def _replace_all(late: targets.Target, mark: targets.Mark, place: Place) -> None:
     if place.kind == "delta":
         from cq_engine.destinations.delta_table import failing
