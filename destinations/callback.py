@@ -115,7 +115,7 @@ class CallbackDestination(Destination):
                 return Delivered(cursor, count)
             version = wide.column("version")[0].as_py()
             batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
-            self.services.catalog.check_callback(self.name)  # a successor may have given it, and what follows
+            self._check_turn()
             faults.point("deliver.begin")
             self._call(batch)
             count += len(batch)
@@ -124,6 +124,13 @@ class CallbackDestination(Destination):
         if (cursor.version, cursor.sequence) != (upto, 0):
             cursor = self._store_cursor(cursor, upto)
         return Delivered(cursor, count)
+
+    def _check_turn(self) -> None:
+        """Raises LeaseError where a successor may have given the batch, and what follows."""
+        if self.registered:
+            self.services.catalog.check_callback(self.name)
+        else:
+            self.services.catalog.check_lease()
 
     def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
         moved = self._move(cursor, version, sequence, rows)

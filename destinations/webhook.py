@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from cq_engine.catalog.model import ContinuousQuery, DeclaredDestination
 from cq_engine.context.services import Services
@@ -52,6 +52,7 @@ _OWN = (
     "content-length",
     "host",
     "connection",
+    "transfer-encoding",
     "idempotency-key",
     "cq-timestamp",
     "cq-signature",
@@ -61,9 +62,17 @@ _VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 def _url(value: str) -> None:
-    parts = urlsplit(_VARIABLE.sub("x", value))
-    if not value.startswith("${") and (parts.scheme not in ("http", "https") or not parts.hostname):
-        raise ValueError
+    if not value.startswith("${"):
+        _parts(_VARIABLE.sub("1", value))
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL of HTTP. Raises ValueError, without what may be a part of a password."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise ValueError
 
 
 def _secret(value: str) -> None:
@@ -104,9 +113,11 @@ OPTIONS: Mapping[str, Option] = {
 def check_webhook(destination: DeclaredDestination, place: Place) -> None:
     """Raises AnalysisError where a declaration has a secret in it, or headers that are the engine's."""
     given = dict(destination.options)
-    if urlsplit(_VARIABLE.sub("", given["url"])).password:
+    url = urlsplit(_VARIABLE.sub("", given["url"]))
+    named = [name for name, value in parse_qsl(url.query) if value and _HUSH.search(name)]
+    if url.password or named:
         raise AnalysisError(
-            "the url has a password in it", detail="a declaration is stored, and shown to whoever asks",
+            f"the url has {'a password' if url.password else named[0]} in it", detail="a declaration is stored, and shown to whoever asks",
             hint="write ${NAME} in its place, and set the environment variable NAME", location=place("url"),
         )  # fmt: skip
     for name, value in _headers(given.get("headers", "")).items():
@@ -161,9 +172,13 @@ class WebhookDestination(CallbackDestination):
         return 1 if self.options["batch"].lower() == "row" else super().batch_deltas
 
     def _send(self, batch: DeltaBatch) -> None:
-        url = urlsplit(expand(self.options["url"]))
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise DestinationError(f"the url of webhook {self.name} is none of http or https")
+        try:
+            url = _parts(expand(self.options["url"]))
+        except ValueError:
+            raise DestinationError(
+                f"the url of webhook {self.name} is none of http or https, or has not its form",
+                hint="in user names and passwords, write : / @ as %3A %2F %40",
+            ) from None
         content = body(self.query, self.name, batch)
         headers = {
             **{name: expand(value) for name, value in _headers(self.options["headers"]).items()},
@@ -176,12 +191,12 @@ class WebhookDestination(CallbackDestination):
             secret = expand(self.options["secret"])
             headers["CQ-Signature"] = signature(secret, headers["CQ-Timestamp"], content)
         if url.username is not None:
-            account = f"{url.username}:{url.password or ''}"
+            account = f"{unquote(url.username)}:{unquote(url.password or '')}"
             headers.setdefault("Authorization", "Basic " + base64.b64encode(account.encode()).decode())
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         limit = _timeout(self.options["timeout"])
-        connection = connect(url.hostname, url.port, timeout=limit)
+        connection = connect(url.hostname or "", url.port, timeout=limit)
         shown = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "")
         with _within(connection, limit, shown):
             connection.request("POST", path, content, headers)
@@ -208,16 +223,17 @@ def signature(secret: str, timestamp: str, content: bytes) -> str:
 @contextmanager
 def _within(connection: http.client.HTTPConnection, limit: float, shown: str) -> Iterator[None]:
     """The block may use the connection for so long, however slowly bytes come. Raises DestinationError without secrets."""
-    late = threading.Event()
+    late, done = threading.Event(), threading.Event()
 
     def end() -> None:
+        if done.wait(limit):
+            return
         late.set()
-        with suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        while not done.wait(0.05):  # it may not be connected yet
+            with suppress(OSError, AttributeError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(limit, end)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=end, daemon=True).start()
     try:
         yield
         failed = late.is_set()
@@ -233,7 +249,7 @@ def _within(connection: http.client.HTTPConnection, limit: float, shown: str) ->
             f"{shown}: a header or the path has a character that HTTP does not allow"
         ) from None
     finally:
-        timer.cancel()
+        done.set()
         connection.close()
     if failed:
         raise DestinationError(f"{shown}: no whole answer within {limit:g} s")

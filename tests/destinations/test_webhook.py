@@ -153,10 +153,10 @@ def test_what_is_sent(world: Any, make: Any, server: Server, monkeypatch: pytest
 
 
 def test_account_of_the_url(world: Any, make: Any, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CQ_PASSWORD", "pw")
+    monkeypatch.setenv("CQ_PASSWORD", "p%40w")
     url = server.url.replace("http://", "http://me:${CQ_PASSWORD}@")
     hook(world, url).deliver(world.refresh(("I", make["row"](1))))
-    assert server.requests[0][0]["Authorization"] == "Basic " + base64.b64encode(b"me:pw").decode()
+    assert server.requests[0][0]["Authorization"] == "Basic " + base64.b64encode(b"me:p@w").decode()
 
 
 def test_in_order_and_again_with_the_same_key(world: Any, make: Any, server: Server) -> None:
@@ -287,6 +287,42 @@ def test_nobody_answers(world: Any, make: Any) -> None:
     assert "secret" not in error.render()
 
 
+@pytest.mark.parametrize("url", ["http://me:hush/42@127.0.0.1:9/", "http://me:hush]@127.0.0.1:9/"])
+def test_no_error_shows_a_malformed_password(
+    world: Any, make: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_HOOK", url)
+    error = failure(hook(world, "${CQ_HOOK}"), world.refresh(("I", make["row"](1))))
+    assert "has not its form" in error.message
+    assert "hush" not in error.render()
+    assert "hush" not in world.services.catalog.cursor(world.query.name, "webhook:hook").error
+
+
+def test_time_runs_before_it_is_connected(
+    world: Any, make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is found late, and then a server that sends byte after byte."""
+
+    def drip(connection: socket.socket, _: int) -> None:
+        for byte in b"HTTP/1.1 200 OK" + b" " * 60:
+            connection.send(bytes([byte]))
+            time.sleep(0.05)
+        connection.send(b"\r\nContent-Length: 0\r\n\r\n")
+
+    connect = socket.create_connection
+
+    def late(*arguments: Any, **named: Any) -> socket.socket:
+        time.sleep(0.4)
+        return connect(*arguments, **named)
+
+    monkeypatch.setattr(socket, "create_connection", late)
+    destination = hook(world, raw(drip), timeout="200 milliseconds")
+    begun = time.monotonic()
+    error = failure(destination, world.refresh(("I", make["row"](1))))
+    assert "no whole answer" in error.message
+    assert time.monotonic() - begun < 2.5
+
+
 def test_no_error_shows_a_header(
     world: Any, make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +340,9 @@ def test_no_error_shows_a_header(
         ({"url": "shop.example/hook"}, "is not possible"),
         ({"url": "ftp://shop.example/hook"}, "is not possible"),
         ({"url": "https://me:hush@shop.example/"}, "has a password in it"),
+        ({"url": "https://shop.example/?a=1&access_token=hush"}, "has access_token in it"),
+        ({"url": "https://shop.example:x/"}, "is not possible"),
+        ({"url": "${HOOK}", "headers": '{"Transfer-Encoding": "chunked"}'}, "is the engine's own"),
         ({"url": "${HOOK}", "secret": "hush"}, "is not possible"),
         ({"url": "${HOOK}", "headers": "Authorization: hush"}, "is not possible"),
         ({"url": "${HOOK}", "headers": '{"Authorization": "hush"}'}, "looks like a secret"),
