@@ -229,7 +229,7 @@ class _DatabaseTarget(Target):
             self._check_own()
             self._connection.exec_driver_sql(f"DELETE FROM {self._shown}")
             for block in rows:
-                database_rows.load(self._connection, self._shown, self._names, block)
+                database_rows.load(self._connection, self._shown, self._names, block, self._destination.key)
 
     def merge(self, changes: Iterator[pa.Table], mark: Mark) -> bool:
         with self._transaction(mark):
@@ -297,7 +297,7 @@ class _DatabaseTarget(Target):
         destination = self._destination
         null = database_rows.any_null(block, destination.key)
         block = block.append_column(_NULL, null)
-        database_rows.load(self._connection, _STAGE, [*self._names, GONE, _NULL], block)
+        database_rows.load(self._connection, _STAGE, [*self._names, GONE, _NULL], block, destination.key)
         keys = [self._names[n] for n in destination.key]
         is_same = "IS" if self._connection.dialect.name == "sqlite" else "IS NOT DISTINCT FROM"
         equal = " AND ".join(f"t.{k} = s.{k}" for k in keys) or "1 = 1"

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from cq_engine.core.values import python_values
+from cq_engine.core.values import json_value, python_values
 from cq_engine.destinations.database_types import EXACT_DIGITS
 
 __all__ = ["any_null", "load", "without_variables"]
@@ -31,19 +32,28 @@ def any_null(rows: pa.Table, places: Sequence[int]) -> pa.Array:
     return found
 
 
-def load(connection: Connection, table: str, names: Sequence[str], rows: pa.Table) -> None:
-    """Adds the rows to the table, both of which are quoted names: by COPY on PostgreSQL, else by one statement for many."""
+def load(
+    connection: Connection, table: str, names: Sequence[str], rows: pa.Table, key: Sequence[int] = ()
+) -> None:
+    """Adds the rows to the table, both of which are quoted names: by COPY on PostgreSQL, else by one statement for many.
+
+    SQLite makes NULL of NaN: in the columns at `key`, by which rows are told apart, it is text.
+    """
     if not rows.num_rows:
         return
     driver: Any = connection.connection.driver_connection
     shown = ", ".join(names)
     if hasattr(driver, "pgconn"):  # psycopg 3
-        with (
-            driver.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({shown}) FROM STDIN (FORMAT csv)") as copy,
-        ):
-            for batch in _plain(rows, binary_as_text=True).to_batches(max_chunksize=20_000):
-                copy.write(_csv(batch))
+        text = f"COPY {table} ({shown}) FROM STDIN (FORMAT csv)".replace(
+            "%%", "%"
+        )  # no parameters, no escapes
+        failed = connection.dialect.loaded_dbapi.Error
+        try:
+            with driver.cursor() as cursor, cursor.copy(text) as copy:
+                for batch in _plain(rows, binary_as_text=True).to_batches(max_chunksize=20_000):
+                    copy.write(_csv(batch))
+        except failed as error:
+            raise DBAPIError.instance("COPY", None, error, failed, dialect=connection.dialect) from error
         return
     is_sqlite = connection.dialect.name == "sqlite"
     plain = _plain(rows, binary_as_text=False)
@@ -52,6 +62,9 @@ def load(connection: Connection, table: str, names: Sequence[str], rows: pa.Tabl
             _numbers(old) if pa.types.is_decimal(old.type) else new.to_pylist()
             for old, new in zip(rows.columns, plain.columns)
         ]
+        for n in key:
+            if pa.types.is_floating(rows.column(n).type):
+                lists[n] = ["NaN" if v != v else v for v in lists[n]]  # noqa: PLR0124 - NaN alone is not itself
     else:
         lists = [column.to_pylist() for column in plain.columns]
     values = zip(*lists)
@@ -86,7 +99,10 @@ def _plain(rows: pa.Table, *, binary_as_text: bool) -> pa.Table:
 def _plain_column(column: pa.ChunkedArray, binary_as_text: bool) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_nested(kind):
-        values = (None if v is None else _json(v) for v in python_values(column))
+        values = (
+            None if v is None else json.dumps(json_value(v, kind), ensure_ascii=False)
+            for v in python_values(column)
+        )
         return pa.chunked_array([pa.array(values, pa.string())])
     if pa.types.is_binary(kind) and binary_as_text:
         values = (None if v is None else "\\x" + v.hex() for v in column.to_pylist())
@@ -96,17 +112,3 @@ def _plain_column(column: pa.ChunkedArray, binary_as_text: bool) -> pa.ChunkedAr
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
     return column
-
-
-def _json(value: Any) -> str:
-    return json.dumps(_jsonable(value), default=str, ensure_ascii=False)
-
-
-def _jsonable(value: Any) -> Any:
-    """A map, which is a list of pairs in Arrow, as an object where its keys are strings."""
-    if isinstance(value, dict):
-        return {key: _jsonable(each) for key, each in value.items()}
-    if isinstance(value, list):
-        pairs = bool(value) and all(isinstance(v, tuple) and isinstance(v[0], str) for v in value)
-        return {k: _jsonable(v) for k, v in value} if pairs else [_jsonable(each) for each in value]
-    return value

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import http.client
 import json
-import math
 import re
 import socket
 import threading
@@ -23,11 +22,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+import pyarrow as pa
+
 from cq_engine.catalog.model import ContinuousQuery, DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError
+from cq_engine.core.types import arrow_type
+from cq_engine.core.values import json_value
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.envelope import Delta, DeltaBatch
+from cq_engine.destinations.envelope import DeltaBatch, key_places
 from cq_engine.destinations.kind_parts import Place, Wanted
 from cq_engine.destinations.options import Option, one_of, seconds
 from cq_engine.destinations.target import expand
@@ -276,34 +279,21 @@ def _retry_after(value: str | None) -> float:
 
 def body(query: ContinuousQuery, name: str, batch: DeltaBatch) -> bytes:
     """The batch as JSON: the commit, and a list of deltas with `op` (c, u or d), `key`, `before`, `after`, `sequence`."""
-    deltas = [_delta(query, batch.columns, each) for each in batch]
-    shown = {
+    columns = [(c.name, arrow_type(c.type)) for c in query.result.columns[: query.width]]
+    keys = [(name, columns[n][1]) for name, n in zip(query.key or (), key_places(query) or ())]
+    deltas = [
+        {
+            "op": _OPS[each.marker], "key": _shown(keys, each.key), "before": _shown(columns, each.old),
+            "after": _shown(columns, each.new), "sequence": each.sequence,
+        }
+        for each in batch
+    ]  # fmt: skip
+    content = {
         "query": query.name, "destination": name, "commit_version": batch.commit_version,
-        "commit_time": batch.commit_time, "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
+        "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
     }  # fmt: skip
-    return json.dumps(_plain(shown), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _delta(query: ContinuousQuery, columns: Sequence[str], delta: Delta) -> dict[str, Any]:
-    return {
-        "op": _OPS[delta.marker],
-        "key": None if delta.key is None else dict(zip(query.key or (), delta.key)),
-        "before": None if delta.old is None else dict(zip(columns, delta.old)),
-        "after": None if delta.new is None else dict(zip(columns, delta.new)),
-        "sequence": delta.sequence,
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON has: decimals and times as text, bytes in base 64, NaN and infinity as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _shown(columns: Sequence[tuple[str, pa.DataType]], row: Sequence[Any] | None) -> dict[str, Any] | None:
+    return None if row is None else {name: json_value(v, kind) for (name, kind), v in zip(columns, row)}

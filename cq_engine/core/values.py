@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +17,7 @@ __all__ = [
     "Parts",
     "encode_values",
     "is_variant",
+    "json_value",
     "nullable",
     "python_rows",
     "python_values",
@@ -50,6 +53,39 @@ def python_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     return [
         _map(value, column.type, lambda parts: None if parts is None else variant(parts)) for value in values
     ]
+
+
+def json_value(value: Any, kind: pa.DataType) -> Any:
+    """A value as `python_values` has it as JSON has it: a map with strings for keys is an object, another one a list of
+    pairs; decimals and times are text, bytes base 64, NaN and infinity text.
+
+    >>> json_value([("k", float("nan"))], pa.map_(pa.string(), pa.float64()))
+    {'k': 'nan'}
+    """
+    if value is None or is_variant(kind):
+        return _json_scalar(value)
+    if pa.types.is_map(kind):
+        pairs = [(json_value(key, kind.key_type), json_value(item, kind.item_type)) for key, item in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(pair) for pair in pairs]
+    if pa.types.is_list(kind):
+        return [json_value(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: json_value(value[field.name], field.type) for field in kind}
+    return _json_scalar(value)
+
+
+def _json_scalar(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _json_scalar(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_scalar(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -403,6 +404,73 @@ def test_a_result_of_one_row(place: Place, story: Story) -> None:
     for deltas in ((("I", rows[0]),), (("U", rows[0], rows[1]),), (("D", rows[1]),), (("I", rows[2]),)):
         destination.deliver(world.refresh(*deltas))
     same(place.read(), rows[2:])
+
+
+NAN = float("nan")
+ODD = (
+    Column("f", "double"), Column("a", "array<double>"), Column("m", "map<string,int>"),
+    Column("st", "struct<x:binary,d:decimal(5,2)>"),
+)  # fmt: skip
+
+
+def odd_rows(place: Place, table: str) -> dict[Any, list[Any]]:
+    """The rows by their key, of which there is one each; JSON as Python values."""
+    name, read = '"' + table.replace('"', '""') + '"', "SELECT CAST(f AS TEXT), a, m, st FROM "
+    if place.url.startswith("sqlite"):
+        with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as connection:
+            found = [tuple(map(_json, row)) for row in connection.execute(read + name)]
+    else:
+        import psycopg
+
+        with psycopg.connect(place.url) as connection:
+            found = [(_json(row[0]), *row[1:]) for row in connection.execute((read + name).encode())]
+    assert len(found) == len({repr(row[0]) for row in found})
+    return {repr(key): row for key, *row in found}
+
+
+def _json(value: str | None) -> Any:
+    return None if value is None else json.loads(value)
+
+
+def test_odd_keys_values_and_names(place: Place, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN and NULL are different keys; what JSON has not is text in it; a name may have any character."""
+    if place.kind == "delta":
+        return
+    result = VersionedTable(1, "delta", world.query.name, ODD, ("f",))
+    outputs = tuple(OutputColumn(c.name, c.type, "result", n) for n, c in enumerate(ODD))
+    world.define(query=replace(world.query, result=result, outputs=outputs, key=("f",), width=4))
+    world.services = replace(
+        world.services,
+        results=lambda *_: ResultRows(arrow_schema(ODD).empty_table(), 0, ""),  # type: ignore[arg-type]
+    )
+    table = 'we ird"100%s'
+    options = (("url", place.url), ("table", table), ("mode", "merge"))
+    declared = DeclaredDestination("sink", "DATABASE", options, token="t1")
+    destination = DatabaseDestination(world.services, world.query, declared)
+    full = (NAN, [NAN, 1.5], [("k", 1)], {"x": b"\x00\xff", "d": Decimal("1.50")})
+    empty = (None, [], [], None)
+    monkeypatch.setattr(targets, "result_blocks", lambda rows, _: iter((rows,)))
+    destination.deliver(world.refresh(("I", full), ("I", empty), ("I", (1.5, None, None, None))))
+    json_of_full = [["nan", 1.5], {"k": 1}, {"x": "AP8=", "d": "1.50"}]
+    assert odd_rows(place, table) == {"nan": json_of_full, "None": [[], {}, None], "1.5": [None] * 3}
+    changed = (NAN, [2.0], None, None)
+    destination.deliver(world.refresh(("U", full, changed)))
+    assert odd_rows(place, table)["nan"] == [[2.0], None, None]
+    destination.deliver(world.refresh(("D", empty)))
+    assert set(odd_rows(place, table)) == {"nan", "1.5"}
+    destination.deliver(world.refresh(("D", changed)))
+    assert set(odd_rows(place, table)) == {"1.5"}
+
+
+@pytest.mark.postgres
+def test_what_copy_refuses_is_said_in_one_line(story: Story, postgres_url: str) -> None:
+    options = (("url", postgres.fresh(postgres_url)), ("table", "sink"))
+    declared = DeclaredDestination("sink", "DATABASE", options, token="t1")
+    destination = DatabaseDestination(story.world.services, story.world.query, declared)
+    with pytest.raises(DestinationError, match="invalid byte sequence") as raised:
+        destination.deliver(story.world.refresh(("I", (1, "a\0b", Decimal("1.00")))))
+    assert raised.value.message.startswith("database sink (postgresql")
+    assert "\n" not in raised.value.message
 
 
 def test_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
