@@ -6,6 +6,7 @@ PostgreSQL fills by COPY.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -170,7 +171,7 @@ class _DatabaseTarget(Target):
             sa.Column(quoted_name(c.name, True), declared_type(c.type, dialect)) for c in destination.columns
         ]
         key = [columns[n] for n in destination.key] if destination.merges else []
-        index = [sa.Index(f"cq_{name[:40]}_key", *key, unique=True)] if key else []
+        index = [sa.Index(f"cq_{name[:40]}_{secrets.token_hex(4)}", *key, unique=True)] if key else []
         self._table = sa.Table(
             quoted_name(name, True), sa.MetaData(), *columns, *index, schema=schema or None
         )

@@ -349,6 +349,23 @@ def test_no_older_mark_follows_the_whole_result(
     same(place.read(), list(story.at[newest].values()))
 
 
+@pytest.mark.postgres
+def test_a_table_that_was_renamed_keeps_its_index(story: Story, postgres_url: str) -> None:
+    import psycopg
+
+    url = postgres.fresh(postgres_url)
+    options = (("url", url), ("table", "sink"), ("mode", "merge"))
+    declared = DeclaredDestination("sink", "DATABASE", options, token="t1")
+    destination = DatabaseDestination(story.world.services, story.world.query, declared)
+    destination.deliver(story.commit())
+    with psycopg.connect(url) as connection:
+        connection.execute("ALTER TABLE sink RENAME TO kept")
+    destination.deliver(story.commit())
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT count(*) FROM pg_indexes WHERE tablename IN ('sink', 'kept')")
+        assert found.fetchone() == (2,)
+
+
 def _replace_all(late: targets.Target, mark: targets.Mark, place: Place) -> None:
     if place.kind == "delta":
         from cq_engine.destinations.delta_table import failing
