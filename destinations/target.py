@@ -202,7 +202,7 @@ class TargetDestination(Destination):
         with self.open() as target:
             known = target.mark()
             order = -cursor.sequence if cursor.sequence < 0 else (0 if known is None else known.order)
-            follows = known is not None and known.order == order
+            follows = known is not None and known.order == order and self._is_of_here(known)
             at = cursor.version
             if known is not None and follows and known.version >= self._floor():
                 at = known.version
@@ -222,6 +222,24 @@ class TargetDestination(Destination):
         if (cursor.version, cursor.sequence) != (at, 0):
             cursor = self._store(cursor, at, 0)
         return Delivered(cursor, total)
+
+    def _is_of_here(self, mark: Mark) -> bool:
+        """False where the whole result is to be written because the mark is from a later time than the warehouse.
+
+        Raises DestinationError where it is the history that has deltas of versions that are yet to come.
+        """
+        self.services.catalog.check_lease()  # who has lost the duties knows of old versions only
+        newest = self.services.catalog.newest_version
+        if mark.version <= newest:
+            return True
+        if self.merges:
+            return False
+        raise DestinationError(
+            f"{self.kind.lower()} {self.name} has received {self.query.name} up to version {mark.version}, "
+            f"and the warehouse ends at version {newest}",
+            detail="the warehouse was restored from an older copy; what follows is not what the target has",
+            hint=f"ALTER DESTINATION {self.name} REPLAY FOR {self.query.name} FROM VERSION n appends what comes after n",
+        )
 
     def _count(self, after: int, upto: int) -> int:
         markers = MARKERS if self.merges else self.query.markers

@@ -349,6 +349,29 @@ def test_no_older_mark_follows_the_whole_result(
     same(place.read(), list(story.at[newest].values()))
 
 
+@pytest.mark.parametrize("mode", ["history", "merge"])
+def test_a_mark_of_a_later_time(place: Place, story: Story, mode: str) -> None:
+    """A warehouse that was restored passes over nothing in silence."""
+    destination = place.destination(story.world, mode)
+    destination.deliver(story.commit())
+    with destination.open() as target:
+        known = target.mark()
+        assert known is not None
+        target.append(iter(()), targets.Mark(100, known.order))
+    newest = story.commit()
+    if mode == "merge":
+        destination.deliver(newest)
+        same(place.read(), list(story.at[newest].values()))
+        return
+    with pytest.raises(DestinationError, match="up to version 100, and the warehouse ends at version"):
+        destination.deliver(newest)
+    with story.world.catalog.write() as unit:
+        unit.set_cursor(destination.placed(destination.cursor, newest - 1))
+    rows = len(place.read())
+    destination.deliver(newest)
+    assert len(place.read()) > rows
+
+
 @pytest.mark.postgres
 def test_a_table_that_was_renamed_keeps_its_index(story: Story, postgres_url: str) -> None:
     import psycopg
