@@ -137,12 +137,26 @@ def _change(queries: Queries, found: DeclaredDestination, statement: AlterDestin
             queries.delivery.check(query, reference(query, found.name) or DestinationRef(found.name), state)
     with catalog.lock, catalog.write() as unit:
         unit.set_state(_put(catalog.state, changed, catalog.newest_version))
-        for query in deliverers(catalog.state, found.name) if statement.action == "RESUME" else ():
+        for query in deliverers(catalog.state, found.name):
             cursor = catalog.cursor(query.name, _cursor_name(query, found.name))
-            if cursor is not None and cursor.failures:
+            if cursor is None:
+                continue
+            if _is_elsewhere(found, changed):
+                of = class_of(DestinationRef(found.name, found.type))
+                unit.set_cursor(of.placed(cursor, cursor.version), after=cursor)
+            elif statement.action == "RESUME" and cursor.failures:
                 unit.set_cursor(replace(cursor, failures=0, error=""), after=cursor)
     said = {"PAUSE": "is paused; deltas wait in the delta log", "RESUME": "goes on"}
     return f"destination {found.name} {said.get(statement.action, 'altered')}"
+
+
+def _is_elsewhere(before: DeclaredDestination, after: DeclaredDestination) -> bool:
+    """Whether a target is to be written to although it has nothing new to receive: another one, or the whole result."""
+    if not class_of(DestinationRef(after.name, after.type)).remembers:
+        return False
+    old, new = dict(before.options), dict(after.options)
+    moved = new.get("mode", "").lower() == "merge" and old.get("url") != new.get("url")
+    return moved or before.token != after.token
 
 
 # ---------------------------------------------------------------- where it stands

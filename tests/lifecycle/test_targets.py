@@ -198,6 +198,21 @@ def test_pause_skip_replay_drop(engine: Engine, tmp_path: Path) -> None:
     assert (len(by_sqlite(file)), len(by_delta(log))) == (3, 6)
 
 
+def test_a_target_that_is_changed_for_another(engine: Engine, tmp_path: Path) -> None:
+    """It has the result at once, and not with the next delta."""
+    engine.execute("INSERT INTO t VALUES (1, 'a', 5)")
+    engine.execute(f"CREATE DESTINATION d TYPE database WITH (url = 'sqlite:///{tmp_path}/x.db', table = 'sums', mode = 'merge')")  # fmt: skip
+    engine.execute(f"CREATE CONTINUOUS QUERY q DESTINATION d AS {SUMS}")
+    engine.drain()
+    engine.execute("ALTER DESTINATION d SET WITH (table = 'other')")
+    engine.drain()
+    assert numbers(by_sqlite(tmp_path / "x.db", "other")) == [("a", 1, 5.0)]
+    engine.execute(f"ALTER DESTINATION d SET WITH (url = 'sqlite:///{tmp_path}/y.db')")
+    engine.drain()
+    assert numbers(by_sqlite(tmp_path / "y.db", "other")) == [("a", 1, 5.0)]
+    assert shown(engine, "lag_versions", "error") == [(0, "")]
+
+
 def test_members_of_a_group(engine: Engine, tmp_path: Path) -> None:
     text = "SELECT id, amt FROM t WHERE k = '{0}'"
     for k in "abc":
