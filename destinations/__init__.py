@@ -1,6 +1,7 @@
 """Where the deltas of continuous queries go: tables of the warehouse and Python callbacks, with cursors of their own.
 
-`Destination` states the contract; `read_deltas` reads a query's delta log without one.
+`Destination` states the contract; `read_deltas` reads a query's delta log without one. Other packages bring types of their
+own as subclasses of `Sink`, for which `Option`, `count`, `one_of`, `seconds`, `DeltaBatch` and `Delta` are public, too.
 """
 
 from cq_engine.destinations.base import Delivered, Destination, cursor_name
@@ -11,8 +12,9 @@ from cq_engine.destinations.fit import check, columns_for
 from cq_engine.destinations.kinds import check_declared, class_of, reach
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import needed_from
-from cq_engine.destinations.options import Policy, policy_of
+from cq_engine.destinations.options import Option, Policy, count, one_of, policy_of, seconds
 from cq_engine.destinations.registry import kind_of, resolve
+from cq_engine.destinations.sink import Sink
 from cq_engine.destinations.table import TableDestination
 from cq_engine.destinations.target import TargetDestination
 from cq_engine.destinations.trigger import TriggerDestination
@@ -26,8 +28,10 @@ __all__ = [
     "Delta",
     "DeltaBatch",
     "Destination",
+    "Option",
     "Policy",
     "Retry",
+    "Sink",
     "TableDestination",
     "TargetDestination",
     "TriggerDestination",
@@ -37,10 +41,12 @@ __all__ = [
     "check_script",
     "class_of",
     "columns_for",
+    "count",
     "cursor_name",
     "give_up",
     "kind_of",
     "needed_from",
+    "one_of",
     "output_frame",
     "output_rows",
     "policy_of",
@@ -48,5 +54,6 @@ __all__ = [
     "read_deltas",
     "resolve",
     "result_columns",
+    "seconds",
     "with_dead_letters",
 ]

@@ -1,13 +1,13 @@
 """The kinds of destinations: of each its options, its class, and how one is made.
 
-A new kind is an entry of `KINDS`. What is special about serving it is said by its class (`Destination.exactly_once`,
-`background`, `registered`).
+A new kind is an entry of `KINDS`, or a `Sink` of an installed package. What is special about serving it is said by its class
+(`Destination.exactly_once`, `background`, `registered`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import DeclaredDestination
@@ -17,16 +17,30 @@ from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import CallbackDestination
 from cq_engine.destinations.database import TABLE, URL, DatabaseDestination, check_database, reach_database
 from cq_engine.destinations.delta import PATH, DeltaDestination, reach_delta
+from cq_engine.destinations.installed import installed_names, installed_sink
 from cq_engine.destinations.kind_parts import Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, count, one_of
+from cq_engine.destinations.sink import Sink, failure, make_sink, sink_class
 from cq_engine.destinations.table import TableDestination
-from cq_engine.destinations.target import check_mode
+from cq_engine.destinations.target import VARIABLE, check_mode
 from cq_engine.destinations.trigger import TriggerDestination
 from cq_engine.destinations.webhook import OPTIONS as WEBHOOK
 from cq_engine.destinations.webhook import WebhookDestination, check_webhook, make_webhook, reach_webhook
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["KINDS", "LATER", "Kind", "Place", "Wanted", "check_declared", "class_of", "no_trigger", "reach"]
+__all__ = [
+    "KINDS",
+    "LATER",
+    "Kind",
+    "Place",
+    "Wanted",
+    "check_declared",
+    "class_of",
+    "kind_named",
+    "no_trigger",
+    "reach",
+    "sink_kind",
+]
 
 LATER = ("QUEUE", "KAFKA", "NATS", "RABBITMQ", "REDIS")
 """Types that the language knows and this version has not."""
@@ -132,14 +146,64 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+_OWN = frozenset((*KINDS, *LATER))
+
+
 def class_of(reference: DestinationRef) -> type[Destination]:
-    """The class of a destination whose kind is settled."""
-    return KINDS[reference.kind or "TABLE"].of
+    """The class of a destination whose kind is settled. Imports no package that brings a type."""
+    kind = reference.kind or "TABLE"
+    return KINDS[kind].of if kind in KINDS else sink_class(kind)
+
+
+def kind_named(name: str) -> Kind | None:
+    """The kind, the engine's own or one of an installed package; None where there is none.
+
+    Raises DestinationError where the package cannot be used.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    of = installed_sink(name, _OWN)
+    return None if of is None else sink_kind(name, of)
+
+
+def sink_kind(name: str, of: type[Sink]) -> Kind:
+    """The kind that a package's class is."""
+    of_kind = sink_class(name)
+
+    def ask(declared: DeclaredDestination, _: Services) -> None:
+        sink = make_sink(of, declared)
+        try:
+            sink.check()
+        except Exception as error:
+            raise failure(declared, error) from error
+
+    return Kind(
+        of_kind,
+        {**{each: _as_written(option) for each, option in of.OPTIONS.items()}, **COMMON},
+        lambda wanted: of_kind(wanted, make_sink(of, wanted.declared)),
+        reach=ask,
+    )
+
+
+def _as_written(option: Option) -> Option:
+    """The option of a sink, whose check sees values as they are where variables are known."""
+
+    def check(value: str) -> None:
+        if option.secret and value and not VARIABLE.fullmatch(value):
+            raise ValueError
+        if not VARIABLE.search(value):
+            try:
+                option.check(value)
+            except Exception as error:
+                raise ValueError from error
+
+    return replace(option, check=check)
 
 
 def check_declared(destination: DeclaredDestination, place: Place = lambda _: None) -> None:
-    """Raises AnalysisError for a type that is not there, and for options that the type does not have or take."""
-    kind = KINDS.get(destination.type)
+    """Raises AnalysisError for a type that is not there, and for options that the type does not have or take,
+    DestinationError for the type of a package that cannot be used."""
+    kind = kind_named(destination.type)
     shown = destination.type.lower()
     if kind is None:
         raise _no_type(destination.type, place(shown))
@@ -176,7 +240,8 @@ def check_declared(destination: DeclaredDestination, place: Place = lambda _: No
 def reach(destination: DeclaredDestination, services: Services, place: Place = lambda _: None) -> None:
     """Raises DestinationError where what lies outside of the warehouse answers and refuses, AnalysisError where nothing
     outside of it may be touched."""
-    ask = KINDS[destination.type].reach
+    kind = kind_named(destination.type)
+    ask = None if kind is None else kind.reach
     if ask is not None:
         shown = destination.type.lower()
         services.rights.check_outside(f"a destination of type {shown}", place(shown))
@@ -184,7 +249,7 @@ def reach(destination: DeclaredDestination, services: Services, place: Place = l
 
 
 def _no_type(name: str, location: Location | None) -> AnalysisError:
-    shown, names = name.lower(), [each.lower() for each in KINDS]
+    shown, names = name.lower(), [*(each.lower() for each in KINDS), *installed_names(_OWN)]
     if name in LATER:
         return AnalysisError(
             f"destinations of type {shown} are not available yet",
@@ -194,6 +259,7 @@ def _no_type(name: str, location: Location | None) -> AnalysisError:
         )
     return AnalysisError(
         f"there is no type {shown} of destinations",
+        detail="neither the engine nor a package that is installed has it",
         hint=did_you_mean(shown, names, f"the types are {', '.join(names)}"),
         location=location,
     )

@@ -18,11 +18,16 @@ _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 @dataclass(frozen=True)
 class Option:
-    """`check` raises ValueError for a value that is not possible; one without a default has to be said."""
+    """One of a type's options in WITH (...): `Option("5", count, "write how often at most, as in max_attempts = 5")`.
+
+    `check` raises ValueError for a value that is not possible, of which the error gives the `hint`. One whose default is
+    None has to be said. Of a `Sink`, one that is `secret` has to be written as `${NAME}`, a variable of the environment.
+    """
 
     default: str | None
     check: Callable[[str], object]
     hint: str
+    secret: bool = False
 
 
 def one_of(*values: str) -> Option:

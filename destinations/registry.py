@@ -10,7 +10,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callbacks, Retry
-from cq_engine.destinations.kinds import KINDS, LATER, Wanted, no_trigger
+from cq_engine.destinations.kinds import KINDS, LATER, Wanted, kind_named, no_trigger
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["kind_of", "resolve"]
@@ -73,10 +73,17 @@ def resolve(
         stopped: whether a callback gets no further batch in this delivery.
 
     Raises:
-        DestinationError: there is no such table or callback, or its kind is not available yet.
+        DestinationError: there is no such table or callback, or its kind is not available here.
     """
     typed, state = kind_of(reference, callbacks, declared), state or services.catalog.state
     known = (declared or state.destinations).get(typed.name.lower())
     kind = typed.kind or "TABLE"
     known = DeclaredDestination(typed.name, kind) if known is None else known
-    return KINDS[kind].make(Wanted(services, query, reference, known, callbacks, state, retry, stopped))
+    found = kind_named(kind)
+    if found is None:
+        raise DestinationError(
+            f"no package in this process has destinations of type {kind.lower()}",
+            detail=f"the deltas for {typed.name} wait in the delta log",
+            hint="install it where queries are refreshed",
+        )
+    return found.make(Wanted(services, query, reference, known, callbacks, state, retry, stopped))

@@ -41,6 +41,7 @@ from cq_engine.storage.rows import conform, identity_keys
 
 __all__ = [
     "GONE",
+    "VARIABLE",
     "Mark",
     "Target",
     "TargetDestination",
@@ -54,7 +55,7 @@ __all__ = [
 
 GONE = "_cq_gone"
 """The column of `net_changes` that is true where a key has no row any more."""
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class Unreachable(DestinationError):
@@ -73,7 +74,7 @@ def expand(value: str) -> str:
             )
         return os.environ[match[1]]
 
-    return _VARIABLE.sub(found, value)
+    return VARIABLE.sub(found, value)
 
 
 def local(path: str) -> Path | None:

@@ -360,6 +360,7 @@ HEAVY = (
     "cq_engine.algebra",
     "cq_engine.definition",
     "cq_engine.delta",
+    "cq_engine.destinations.contract",
     "cq_engine.launch.session",
     "cq_engine.lifecycle.queries",
     "cq_engine.maintenance.retention",

@@ -1,82 +1,29 @@
-"""A real catalog with one continuous query, whose delta log the tests write themselves."""
+"""What tests of destinations share: the world of the contract suite, and the engine's own kinds under it."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cq_engine.catalog.model import (
-    ROW_ID,
-    CatalogState,
-    ContinuousQuery,
-    Cursor,
-    DeclaredDestination,
-    OutputColumn,
-    QueryStatus,
-    Table,
-    VersionedTable,
-)
-from cq_engine.catalog.store import Catalog
-from cq_engine.context.services import Services
+from cq_engine.catalog.model import ROW_ID, Cursor, DeclaredDestination, Table, VersionedTable
 from cq_engine.core import faults
-from cq_engine.core.clock import ManualClock
 from cq_engine.core.columns import Column
-from cq_engine.core.types import arrow_schema
-from cq_engine.destinations import CallbackDestination, Delivered, Destination, Retry, TableDestination
+from cq_engine.destinations import CallbackDestination, DeltaBatch, Destination, Retry, TableDestination
+from cq_engine.destinations.contract import Crash, Subject, World, crash_point
+from cq_engine.destinations.contract.world import OUTPUTS, QUERY, row
 from cq_engine.destinations.database import DatabaseDestination
 from cq_engine.destinations.delta import DeltaDestination
-from cq_engine.storage.reader import Reader
-from cq_engine.storage.rows import change_columns
 from tests.limits import limit
-
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-LOG_COLUMNS = (
-    Column("id", "int"),
-    Column("name", "string"),
-    Column("amount", "decimal(10,2)"),
-    Column("_e0", "bigint"),
-)
-OUTPUTS = (
-    OutputColumn("id", "int", "result", 0),
-    OutputColumn("name", "string", "result", 1),
-    OutputColumn("amount", "decimal(10,2)", "result", 2),
-    OutputColumn("was", "decimal(10,2)", "old", 2),
-    OutputColumn("doubled", "bigint", "old", 3),
-    OutputColumn("m", "string", "marker"),
-    OutputColumn("refreshed", "timestamp", "time"),
-    OutputColumn("committed", "timestamp", "commit_time"),
-    OutputColumn("v", "bigint", "commit_version"),
-)
-QUERY = ContinuousQuery(
-    name="Totals",
-    id=10,
-    statement="",
-    query="",
-    result=VersionedTable(1, "delta", "Totals", LOG_COLUMNS, ("id",)),
-    key=("ID",),
-    mode="TRANSACTIONAL",
-    markers=("I", "D", "U"),
-    outputs=OUTPUTS,
-    width=3,
-)
-_KINDS = {"I": ("insert",), "D": ("delete",), "U": ("update_preimage", "update_postimage")}
-
-
-def row(number: int, name: str | None = None, amount: str = "1.50") -> tuple[Any, ...]:
-    """A row of the log: the result columns and the hidden one."""
-    return (number, name if name is not None else f"n{number}", Decimal(amount), number * 2)
 
 
 def destination_table(number: int = 2, name: str = "sink", **changed: Any) -> Table:
@@ -85,80 +32,14 @@ def destination_table(number: int = 2, name: str = "sink", **changed: Any) -> Ta
     return Table(name, VersionedTable(number, "base", name, columns, key or (ROW_ID,)), **changed)
 
 
-class Crash(BaseException):
-    """A process that dies: nothing may catch it."""
+class OwnSubject(Subject):
+    """One of the engine's own kinds under the contract suite."""
 
-
-class World:
-    """The catalog, the engine's parts around it, and ways to write and read."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self.clock = ManualClock(START)
-        self.catalog = Catalog.open(str(warehouse), clock=self.clock)
-        self.spark: Callable[[], Any] = self._no_spark
-        reader = Reader(self.catalog, self.any_spark)
-        self.services = Services(self.catalog, reader, self.any_spark, self.clock)
-        self.query = QUERY
-        self.define()
-
-    def any_spark(self) -> Any:
-        return self.spark()
-
-    @staticmethod
-    def _no_spark() -> Any:
-        raise AssertionError("no Spark is needed here")
-
-    def define(self, *tables: Table, query: ContinuousQuery = QUERY) -> None:
-        self.query = query
-        state = CatalogState({t.name.lower(): t for t in tables}, {query.name.lower(): query}, 100)
-        with self.catalog.write() as unit:
-            unit.set_state(state)
-            unit.set_status(query.name, QueryStatus(0))
-
-    def refresh(self, *deltas: Sequence[Any], first: int = 1) -> int:
-        """A commit and its deltas: (marker, row) or ("U", old, new), numbered from `first`."""
-        self.clock.set(self.clock.now() + timedelta(minutes=1))
-        version = self.catalog.newest_version + 1
-        with self.catalog.lock, self.catalog.write() as unit:
-            unit.add_commit(version, self.clock.now())
-            rows = self.change_rows(version, deltas, first)
-            unit.add_changes(self.query.result, version, version, rows)
-        return version
-
-    def change_rows(self, version: int, deltas: Sequence[Sequence[Any]], first: int = 1) -> pa.Table:
-        columns = change_columns(self.query.result)
-        width = len(self.query.result.columns)
-        lines = [
-            (*values[:width], kind, version, number, self.clock.now() + timedelta(seconds=1))
-            for number, (marker, *images) in enumerate(deltas, first)
-            for kind, values in zip(_KINDS[marker], images)
-        ]
-        schema = arrow_schema(columns)
-        arrays = [pa.array([line[n] for line in lines], f.type) for n, f in enumerate(schema)]
-        return pa.Table.from_arrays(arrays, schema=schema)
-
-    def table(self, name: str = "sink") -> Table:
-        return self.catalog.state.tables[name]
-
-    def image(self, name: str = "sink") -> pa.Table:
-        found = self.services.reader.small_image(self.table(name).storage, self.catalog.newest_version)
-        assert found is not None
-        return found
-
-    def start_at(self, destination: Destination, version: int, sequence: int = 0) -> None:
-        with self.catalog.write() as unit:
-            unit.set_cursor(replace(destination.cursor, version=version, sequence=sequence))
-
-
-@dataclass
-class Subject:
-    """One kind of destination under the contract suite, with what it has received, as output rows in order."""
-
-    world: World
-    kind: str
-    calls: list[list[dict[str, Any]]] = field(default_factory=list)
-    keys: list[tuple[str, int, int]] = field(default_factory=list)
-    broken: bool = False
+    def __init__(self, world: World, kind: str) -> None:
+        super().__init__(world)
+        self.kind = kind
+        self.lines: list[dict[str, Any]] = []
+        self.broken = False
 
     @property
     def place(self) -> Path:
@@ -174,34 +55,28 @@ class Subject:
         if self.kind == "delta":
             return DeltaDestination(*made, declared("delta", path=str(self.place)))
         if self.kind == "table":
-            return TableDestination(self.world.services, self.world.query, self.world.table())
-        return CallbackDestination(
-            self.world.services,
-            self.world.query,
-            "sink",
-            self._called,
-            retry=Retry(attempts=1),
-        )
+            return TableDestination(*made, self.world.table())
+        return CallbackDestination(*made, "sink", self._called, retry=Retry(attempts=1))
 
-    def _called(self, batch: Any) -> None:
+    def _called(self, batch: DeltaBatch) -> None:
         if self.broken:
             raise RuntimeError("out of order")
-        self.calls.append(batch.to_arrow().to_pylist())
-        self.keys.append(batch.idempotency_key)
+        self.lines += batch.to_arrow().to_pylist()
+        self.note(batch)
 
-    def deliver(self, upto: int | None = None) -> Delivered | None:
-        return self.destination.deliver(self.world.catalog.newest_version if upto is None else upto)
+    def received(self) -> list[tuple[int, str, int]]:
+        return [(line["v"], line["m"], line["id"]) for line in self.rows()]
 
-    def received(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
+        """What was received, in the layout of the SELECT list."""
         if self.kind == "callback":
-            return [line for call in self.calls for line in call]
+            return self.lines
         if self.kind in ("database", "delta"):
             return rows_of(self.place)
         lines: list[dict[str, Any]] = self.world.image().sort_by(ROW_ID).drop_columns([ROW_ID]).to_pylist()
         return lines
 
     def break_down(self) -> None:
-        """Makes deliveries fail until `repair`."""
         self.broken = True
         if self.kind == "table":
             wrong = destination_table(columns=(Column("other", "int"),))
@@ -250,29 +125,16 @@ def world(warehouse: Path) -> Iterator[World]:
 
 
 @pytest.fixture(params=["table", "callback", "database", "delta"])
-def subject(request: pytest.FixtureRequest, world: World) -> Subject:
+def subject(request: pytest.FixtureRequest, world: World) -> OwnSubject:
     limit(world, batch_deltas=2)
     world.define(destination_table())
-    return Subject(world, request.param)
+    return OwnSubject(world, request.param)
 
 
 @pytest.fixture
 def crash_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """crash_at(name, hit=1): the fault point raises Crash, once."""
-
-    def arm(name: str, hit: int = 1) -> None:
-        assert name in faults.POINTS
-        hits = [0]
-
-        def point(reached: str, *_: object) -> None:
-            if reached == name:
-                hits[0] += 1
-                if hits[0] == hit:
-                    raise Crash(name)
-
-        monkeypatch.setattr(faults, "point", point)
-
-    return arm
+    return lambda name, hit=1: monkeypatch.setattr(faults, "point", crash_point(name, hit))
 
 
 @pytest.fixture
