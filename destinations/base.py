@@ -92,9 +92,11 @@ class Destination(ABC):
     def placed(cls, cursor: Cursor, version: int) -> Cursor:
         """The cursor where a statement says that the destination stands behind `version`, whatever it has received.
 
-        One that remembers otherwise gets the number of this order, as a `sequence` below 0 until it is carried out.
+        One that remembers otherwise gets the number of this order, as a `sequence` below 0 until it is carried out: an
+        even one goes forward, so that what the destination has received beyond `version` is not given to it again.
         """
-        sequence = -1 - secrets.randbits(61) if cls.remembers else 0
+        forward = version > cursor.version and cursor.sequence >= 0
+        sequence = -1 - (2 * secrets.randbits(60) + forward) if cls.remembers else 0
         return replace(cursor, version=version, sequence=sequence, failures=0, error="")
 
     def check(self) -> None:

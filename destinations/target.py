@@ -212,6 +212,8 @@ class TargetDestination(Destination):
             elif self.merges:
                 cursor, count = self._transaction(cursor, partial(self._build, target, order))
                 at, total, follows = cursor.version, count, True
+            elif known is not None and cursor.sequence < 0 and order % 2 == 0:  # what it had before a crash
+                at = max(at, known.version if known.version <= self.services.catalog.newest_version else 0)
             for end in self._ends(at, upto, always=not follows):
                 if follows and end <= at:  # the whole result has been written instead
                     continue

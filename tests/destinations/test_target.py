@@ -349,6 +349,36 @@ def test_no_older_mark_follows_the_whole_result(
     same(place.read(), list(story.at[newest].values()))
 
 
+def test_skip_gives_nothing_again_after_a_crash(
+    place: Place, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target had more than the catalog knew when it was said."""
+    from cq_engine.core import faults
+
+    world, destination = story.world, place.destination(story.world, "history")
+    versions = [story.commit() for _ in range(3)]
+    destination.deliver(versions[0])
+    with monkeypatch.context() as patched:
+
+        def point(name: str, *_: object) -> None:
+            if name == "deliver.before_cursor":
+                raise KeyboardInterrupt
+
+        patched.setattr(faults, "point", point)
+        with pytest.raises(KeyboardInterrupt):
+            destination.deliver(versions[-1])
+    there = place.read()
+    assert {row[-1] for row in there} == set(versions)
+    with world.catalog.write() as unit:
+        unit.set_cursor(destination.placed(destination.cursor, versions[1]))
+    destination.deliver(versions[-1])
+    same(place.read(), there)
+    newest = story.commit()
+    destination.deliver(newest)
+    same([row for row in place.read() if row[-1] != newest], there)
+    assert newest in {row[-1] for row in place.read()}
+
+
 @pytest.mark.parametrize("mode", ["history", "merge"])
 def test_a_mark_of_a_later_time(place: Place, story: Story, mode: str) -> None:
     """A warehouse that was restored passes over nothing in silence."""
