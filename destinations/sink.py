@@ -21,7 +21,7 @@ from cq_engine.destinations.kind_parts import Wanted
 from cq_engine.destinations.options import Option
 from cq_engine.destinations.target import expand
 
-__all__ = ["Sink", "SinkDestination", "make_sink", "sink_class"]
+__all__ = ["Sink", "SinkDestination", "failure", "make_sink", "sink_class"]
 
 _log = logging.getLogger(__name__)
 
