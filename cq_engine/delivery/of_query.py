@@ -67,7 +67,7 @@ class DestinationsOfQueries:
 
     def check(self, query: ContinuousQuery, ref: DestinationRef, state: CatalogState) -> None:
         """Raises DestinationError where the query cannot deliver to a destination that is no table of the warehouse."""
-        if not class_of(ref).registered:
+        if ref.kind != MERGE and not class_of(ref).registered:
             others = [
                 each.name for each in deliverers(state, ref.name) if each.name.lower() != query.name.lower()
             ]

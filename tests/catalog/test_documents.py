@@ -89,6 +89,7 @@ DESTINATION = DeclaredDestination(
     (("mode", "merge"), ("url", "${URL}")),
     True,
     Script("DELETE FROM t;", "a > 1", True, 3, 4),
+    "0f1e2d3c4b5a6978",
 )
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
