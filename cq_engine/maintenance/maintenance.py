@@ -25,6 +25,9 @@ __all__ = ["Maintenance"]
 
 _log = logging.getLogger(__name__)
 
+_PREPARING_SECONDS = 20.0
+"""To prepare the plans of one query takes some seconds at most; where Spark hangs, nobody is to wait for it."""
+
 
 class Maintenance:
     """Keeps the uncompacted logs of all versioned tables short. Where there are such, `publish` is called after refreshes,
@@ -74,13 +77,14 @@ class Maintenance:
         self._woken.set()
 
     def stop(self) -> None:
-        """Ends the thread after what it is doing; plans that it prepares are not waited for."""
+        """Ends the thread after what it is doing: a process that ends while plans are prepared would end with a fatal error
+        of the interpreter. For those it waits a while, and not for ever."""
         with self._starting:
             self._stopping = True
         self._stopped.set()
         self._woken.set()
-        if self._thread is not None and not self._preparing:
-            self._thread.join()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_PREPARING_SECONDS if self._preparing else None)
 
     def rest(self) -> None:
         """Ends the thread after what it is doing; `start` starts it again."""
