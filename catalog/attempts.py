@@ -27,7 +27,7 @@ from cq_engine.catalog.view import Storage
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
-__all__ = ["TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
+__all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
 
 _ROOTS: dict[tuple[str, str], str] = {
     ("base", "snapshot"): "tables",
@@ -39,6 +39,8 @@ _ROOTS: dict[tuple[str, str], str] = {
     ("result", "log"): "data",
     ("result", "snapshot"): "data",
 }
+ROLES = frozenset(role for _, role in _ROOTS)
+"""The directories in that of an attempt, where it has such."""
 TOPS = tuple(sorted(set(_ROOTS.values())))
 """What a warehouse consists of, beside the catalog."""
 

@@ -35,7 +35,7 @@ from cq_engine.core.disk import RESTORE, disk_error
 from cq_engine.core.errors import AnalysisError, StorageError
 from cq_engine.core.types import arrow_schema
 
-__all__ = ["add_action", "copy_inserts", "delta_schema", "relative", "remove_action"]
+__all__ = ["add_action", "complete", "copy_inserts", "delta_schema", "relative", "remove_action"]
 
 _SKIPPING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 """Types whose statistics mean the same in a Delta log. Timestamps would have to be rounded to milliseconds."""
@@ -66,8 +66,10 @@ def relative(file: DataFile, root: str) -> str:
     return file.path.removeprefix(f"{root}/")
 
 
-def add_action(warehouse: str, root: str, file: DataFile, columns: Iterable[Column]) -> AddAction:
-    """Adds `file`. Raises StorageError where it is missing or has another size than the catalog says."""
+def add_action(
+    warehouse: str, root: str, file: DataFile, columns: Iterable[Column], *, news: bool = True
+) -> AddAction:
+    """Adds `file`, whose rows are `news` or were there before. Raises StorageError where it is missing or has another size than the catalog says."""
     try:
         found = Path(warehouse, file.path).stat()
     except OSError as error:
@@ -78,12 +80,12 @@ def add_action(warehouse: str, root: str, file: DataFile, columns: Iterable[Colu
             detail=f"it has {found.st_size} bytes, the catalog says {file.bytes}",
         )
     stats = json.dumps(_stats(file, {c.name: c.type for c in columns}))
-    return AddAction(relative(file, root), file.bytes, {}, int(found.st_mtime * 1000), True, stats)
+    return AddAction(relative(file, root), file.bytes, {}, int(found.st_mtime * 1000), news, stats)
 
 
-def remove_action(path: str) -> RemoveAction:
-    """Removes the file at `path`, relative to the Delta table."""
-    return RemoveAction(path, True, int(time.time() * 1000))
+def remove_action(path: str, *, news: bool = True) -> RemoveAction:
+    """Removes the file at `path`, relative to the Delta table; without `news` its rows stay in another one."""
+    return RemoveAction(path, news, int(time.time() * 1000))
 
 
 def _stats(file: DataFile, types: Mapping[str, str]) -> dict[str, object]:
@@ -130,11 +132,12 @@ def _copy(
     opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     with opened as reader, pq.ParquetWriter(staged, schema, compression=CODEC) as writer:
         for batch in reader.iter_batches(batch_size=batch_rows):
-            writer.write_batch(_complete(batch, schema, extra))
+            writer.write_batch(complete(batch, schema, extra))
     staged.replace(target)
 
 
-def _complete(batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, object]) -> pa.RecordBatch:
+def complete(batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, object]) -> pa.RecordBatch:
+    """The rows in the columns of `schema`: those of `extra` are constant, those that the rows do not have NULL."""
     rows = batch.num_rows
     columns = []
     for field in schema:

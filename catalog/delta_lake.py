@@ -26,6 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from cq_engine.catalog.attempts import root_of
+from cq_engine.catalog.delta_compaction import discard, small_files, write_merged
 from cq_engine.catalog.delta_durable import flush_log, mend_log
 from cq_engine.catalog.delta_files import add_action, copy_inserts, delta_schema, relative, remove_action
 from cq_engine.catalog.flush import flush, log_columns
@@ -123,7 +124,27 @@ class Publisher:
         done = max(high, handle.transaction_version(APPLICATION) or 0)
         if done > storage.published_log:
             catalog.write_set(WriteSet(published=[Published(table.id, "log", done)]))
-        return 1 if actions else 0
+        return (1 if actions else 0) + self._compact_log(handle, table, root)
+
+    def _compact_log(self, handle: DeltaTable, table: VersionedTable, root: str) -> int:
+        """Makes one of many small files of a published log. Where another writer comes first, the next publication does."""
+        warehouse, columns = self.catalog.warehouse, log_columns(table)
+        files = small_files(handle, self.catalog.limits)
+        if not files:
+            return 0
+        merged = write_merged(self.catalog, table, root, files)
+        faults.point("publish.file")
+        actions: list[AddAction | RemoveAction] = [remove_action(file.path, news=False) for file in files]
+        actions.append(add_action(warehouse, root, merged, columns, news=False))
+        try:
+            self.catalog.check_lease()
+            self._commit(handle, root, actions, handle.transaction_version(APPLICATION) or 0)
+        except CommitFailedError:
+            discard(Path(warehouse, merged.path))
+            handle.update_incremental()
+            return 0
+        faults.point("publish.committed")
+        return 1
 
     def _flushed_change_sets(self, table_id: int, after: int) -> list[ChangeSet]:
         """The change sets above the version `after` whose versions have no inline rows any more."""
@@ -214,7 +235,10 @@ class Publisher:
             is_new = not DeltaTable.is_deltatable(uri)
             handle = DeltaTable.create(uri, schema, name=name) if is_new else DeltaTable(uri)
             self._handles[key] = handle
-        _add_columns(handle, schema)
+        before = handle.version()
+        _add_columns(handle, schema, self.catalog.limits.publish_tries)
+        if handle.version() > before:
+            flush_log(Path(uri), before + 1, Path(self.catalog.warehouse))
         return handle, is_new
 
     def _commit(
@@ -240,9 +264,15 @@ class Publisher:
         flush_log(top / root, seen and seen + 1, top)  # with the first one, what made the table
 
 
-def _add_columns(handle: DeltaTable, schema: Schema) -> None:
-    there = {field.name for field in handle.schema().fields}
-    missing = [field for field in schema.fields if field.name not in there]
-    if missing:
-        handle.alter.add_columns(missing)
+def _add_columns(handle: DeltaTable, schema: Schema, tries: int) -> None:
+    for last in (False,) * (tries - 1) + (True,):
+        there = {field.name for field in handle.schema().fields}
+        missing = [field for field in schema.fields if field.name not in there]
+        if not missing:
+            return
+        try:
+            handle.alter.add_columns(missing)
+        except CommitFailedError:  # somebody else, such as VACUUM, has changed the table's properties
+            if last:
+                raise
         handle.update_incremental()

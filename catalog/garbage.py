@@ -7,13 +7,14 @@ it can be removed at any time, also by a process that has lost the warehouse mea
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
-from cq_engine.catalog.attempts import remove_tree
+from cq_engine.catalog.attempts import ROLES, remove_tree
 from cq_engine.core import faults
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
@@ -37,13 +38,22 @@ def remove(warehouse: str, paths: Iterable[str]) -> tuple[list[str], list[str]]:
             if path.endswith("/"):
                 remove_tree(Path(warehouse, path))
             else:
-                Path(warehouse, path).unlink(missing_ok=True)
+                _remove_file(Path(warehouse, path))
             gone.append(path)
         except OSError as error:
             problems.append(disk_error(f"remove {path}", error, warehouse).message)
         except StorageError as error:
             problems.append(error.message)
     return gone, problems
+
+
+def _remove_file(path: Path) -> None:
+    """With the directory of the attempt that wrote it, where that is empty then: no other one has its name."""
+    path.unlink(missing_ok=True)
+    directories = [path.parent, path.parent.parent] if path.parent.name in ROLES else [path.parent]
+    with suppress(OSError):
+        for directory in directories:
+            directory.rmdir()
 
 
 def forget(connection: Connection, paths: Sequence[str]) -> None:

@@ -43,6 +43,10 @@ class Limits:
     """Published Delta Lake versions between two checkpoints: readers list no more than so many log files."""
     publish_tries: int = 3
     """How often a publication is tried that another writer of the same Delta Lake table comes before."""
+    published_files: int = 64
+    """Small files of a published log that become one: a reader opens few, and a file is written again seldom."""
+    published_file_bytes: int = 16 * 1024**2
+    """Files of a published log that are as large stay as they are."""
     publish_batch_rows: int = 65_536
     """Rows in memory at a time while a file is copied for publication."""
 
@@ -191,6 +195,19 @@ class Limits:
     """Change rows of a delta log that are taken from Spark at a time."""
     batch_deltas: int = 10_000
     """Deltas of a callback's batch at most: what is delivered again after a crash."""
+    queue_rows: int = 10_000
+    """Change rows that a consumer of a queue reads of a log at a time, so far as it ends with a commit, and messages that
+    DEQUEUE gives at most."""
+    queue_given: int = 20_000
+    """Messages that a group of consumers has been given and has not finished; beyond, none that it has not seen are given."""
+    queue_written: int = 100
+    """Messages that `cq dequeue` writes before it acknowledges them."""
+    queue_windows: int = 16
+    """Parts of logs that an engine keeps for its consumers of queues."""
+    queue_look_seconds: float = 1.0
+    """A consumer that waits is told of refreshes; after so many seconds it looks for what other processes have given back."""
+    callback_seconds: float = 5.0
+    """For so long the end of an engine waits for `async` callbacks before it cancels them; they come again."""
     table_inline_bytes: int = 1 * _MIB
     """Rows for a destination table up to this size are stored in the catalog; larger ones in files."""
     deliveries: int = 64

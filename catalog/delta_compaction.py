@@ -1,0 +1,136 @@
+"""Published logs of few files, though every publication adds one to each table with news.
+
+Small files that follow each other are written again as one, in a Delta commit that changes no data: who streams the
+table does not see it. The small ones stay as long as others may read them as of an older version of the Delta table, or
+the engine reads its own history from them (`superseded`). One whose Delta commit did not come, because the process was
+killed, stays as long; it is told by its name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cq_engine.catalog.delta_durable import flush_log
+from cq_engine.catalog.delta_files import complete
+from cq_engine.catalog.flush import log_columns
+from cq_engine.catalog.model import COMMIT_VERSION, DataFile, VersionedTable
+from cq_engine.catalog.store import Catalog
+from cq_engine.catalog.tables import CODEC, data_file, writing
+from cq_engine.core import faults
+from cq_engine.core.limits import Limits
+from cq_engine.core.types import arrow_schema
+
+__all__ = ["SmallFile", "cut_log", "discard", "small_files", "superseded", "write_merged"]
+
+_MERGED = "merged-"
+_RETENTION = "delta.logRetentionDuration"
+
+
+@dataclass(frozen=True)
+class SmallFile:
+    """A data file of a Delta table: its path below the table, its size, and the first commit version in it."""
+
+    path: str
+    size: int
+    low: int
+
+
+def small_files(handle: DeltaTable, limits: Limits) -> list[SmallFile]:
+    """The oldest files, one after the other by their versions, that are to become one; none where they are few, or where
+    somebody has marked rows of the table as deleted, which only Delta Lake's own writers take along."""
+    if "deletionVectors" in (handle.protocol().reader_features or ()):
+        return []
+    there = pa.table(handle.get_add_actions(flatten=True))
+    first = f"min.{COMMIT_VERSION}"
+    if len(there) < limits.published_files or first not in there.column_names:
+        return []
+    lows = there.column(first).to_pylist()
+    paths, sizes = there.column("path").to_pylist(), there.column("size_bytes").to_pylist()
+    files = [SmallFile(path, size, low) for path, size, low in zip(paths, sizes, lows) if low is not None]
+    run: list[SmallFile] = []
+    for file in sorted(files, key=lambda each: (each.low, each.path)):
+        run = [*run, file] if file.size < limits.published_file_bytes else []
+        if len(run) == limits.published_files:
+            break
+    else:
+        return []
+    whole = next(
+        n
+        for n in range(2, len(run) + 1)
+        if sum(each.size for each in run[:n]) >= limits.published_file_bytes or n == len(run)
+    )
+    return run[:whole]
+
+
+def write_merged(catalog: Catalog, table: VersionedTable, root: str, files: Sequence[SmallFile]) -> DataFile:
+    """One durable file with the rows of `files`, in their order and in bounded memory; it has a name that is given once."""
+    warehouse, schema = catalog.warehouse, arrow_schema(log_columns(table))
+    size = catalog.limits.publish_batch_rows
+    target = Path(warehouse, root, f"{_MERGED}{secrets.token_hex(8)}", "part-00000.parquet")
+    try:
+        with writing(target, warehouse):
+            faults.point("file.begin", target)
+            target.parent.mkdir(parents=True)
+            with pq.ParquetWriter(target, schema, compression=CODEC) as writer:
+                for rows in _blocks([Path(warehouse, root, file.path) for file in files], schema, size):
+                    writer.write_table(rows, row_group_size=size)
+        return data_file(target, warehouse, {*table.identity, *table.cluster_by, COMMIT_VERSION})
+    except BaseException:
+        discard(target)
+        raise
+
+
+def discard(target: Path) -> None:
+    """Takes away a file of `write_merged` that no Delta commit names."""
+    with suppress(OSError):
+        target.unlink(missing_ok=True)
+        target.parent.rmdir()
+
+
+def _blocks(paths: Sequence[Path], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    for path in paths:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as reader:
+            for batch in reader.iter_batches(batch_size=size):
+                held.append(complete(batch, schema, {}))
+                if sum(each.num_rows for each in held) >= size:
+                    yield pa.Table.from_batches(held, schema)
+                    held = []
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+# ---------------------------------------------------------------- what may go
+
+
+def superseded(table: Path, hours: int) -> list[str]:
+    """Files below the Delta table that it has not named for so many hours, relative to it; with them those of `write_merged`
+    that it has never named. What others have put there stays."""
+    try:
+        handle = DeltaTable(table)
+        gone = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+        unnamed = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+    except DeltaError:  # there is none, or none that can be read, which the next publication says
+        return []
+    found = {*gone, *(path for path in unnamed if path.startswith(_MERGED))}
+    return sorted(path for path in found if (table / path).exists())
+
+
+def cut_log(table: Path, hours: int, top: Path) -> None:
+    """Takes away what of the Delta table's own log is older than so many hours and below its newest checkpoint."""
+    with suppress(DeltaError):
+        handle = DeltaTable(table)
+        wanted = f"interval {hours} hours"
+        if handle.metadata().configuration.get(_RETENTION) != wanted:
+            handle.alter.set_table_properties({_RETENTION: wanted})
+            flush_log(table, handle.version(), top)
+        handle.cleanup_metadata()
