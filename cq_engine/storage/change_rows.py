@@ -151,11 +151,11 @@ class ChangeReader:
     def _one_version(self, table: VersionedTable, change_set: ChangeSet) -> DataFrame:
         """The rows of files that belong to one version, which is a constant of the files."""
         columns = change_columns(table)
+        fixed = {COMMIT_VERSION, CHANGE_TYPE} if change_set.insert_only else {COMMIT_VERSION}
+        rows = self.files(change_set.files, [c for c in columns if c.name not in fixed])
         constants: dict[str, SparkColumn] = {COMMIT_VERSION: f.lit(change_set.low).cast("bigint")}
         if change_set.insert_only:
             constants[CHANGE_TYPE] = f.lit(INSERT)
-        stored = [c for c in columns if c.name not in constants]
-        rows = self.files(change_set.files, stored)
         return rows.select(
             *(
                 constants[c.name].alias(c.name) if c.name in constants else f.col(quote(c.name))

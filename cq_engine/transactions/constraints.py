@@ -108,8 +108,9 @@ def _check_nulls(services: Services, table: Table, change: Change) -> None:
     required = _required_columns(table)
     if not required:
         return
+    rows = change.added_rows(services.reader)
     missing = reduce(lambda a, b: a | b, (f.col(quote(name)).isNull() for name in required))
-    found = to_arrow(change.added_rows(services.reader).where(missing).limit(1).drop(SIGN))
+    found = to_arrow(rows.where(missing).limit(1).drop(SIGN))
     if found.num_rows:
         check_not_null(table, found)
 
