@@ -201,8 +201,10 @@ class CachedPlan:
         if not self.prepare:
             return None
         known = next((each for each in (self.few, self.many) if name in each), self.few)
-        many = many or known.count_rows(name, binder) > binder.reader.limits.compiled_rows
-        return (self.many if many else known).run(spark, name, text, binder, limit)
+        rows = None if many else known.source_rows(name, binder)
+        if rows is not None and rows.row_count > binder.reader.limits.compiled_rows:
+            known = self.many
+        return (self.many if many else known).run(spark, name, text, binder, limit, rows)
 
     def clear(self) -> None:
         """Forgets the statements; of a plan that runs, when it has run."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +75,17 @@ class PreparedStatement:
         _remove(self.inputs)
 
 
+class StatementRows(NamedTuple):
+    """A statement, and the rows that its inputs are to have."""
+
+    statement: PreparedStatement
+    rows: list[pa.Table]
+
+    @property
+    def row_count(self) -> int:
+        return sum(map(len, self.rows))
+
+
 @contextmanager
 def _planning(session: SparkSession, many: bool) -> Iterator[None]:
     """The settings that statements over plan inputs are planned under; those over few rows have a session with them."""
@@ -106,23 +118,29 @@ class PreparedStatements:
         """Is there none that cannot be run again?"""
         return None not in self._by_name.values()
 
-    def count_rows(self, name: str, binder: IntervalBinder) -> int:
-        """How many rows the statement would run over, 0 where that is not known."""
+    def source_rows(self, name: str, binder: IntervalBinder) -> StatementRows | None:
+        """What the statement would run over; None where it is not prepared, or the driver cannot have the rows."""
         statement = self._by_name.get(name)
         rows = None if statement is None else statement.source_rows(binder)
-        return 0 if rows is None else sum(map(len, rows))
+        return None if statement is None or rows is None else StatementRows(statement, rows)
 
     def run(
-        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+        self,
+        spark: SparkSession,
+        name: str,
+        text: Text,
+        binder: IntervalBinder,
+        limit: int,
+        known: StatementRows | None = None,
     ) -> pa.Table | None:
         """The first `limit` rows of the statement `name`, which is prepared where it is not yet; None where it cannot be.
 
-        PySpark's exceptions pass through.
+        `known` are its `source_rows`, where they have been asked for. PySpark's exceptions pass through.
         """
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            return self._run(spark, name, text, binder, limit)
+            return self._run(spark, name, text, binder, limit, known)
         finally:
             if self._forgotten:
                 self._clear()
@@ -142,19 +160,26 @@ class PreparedStatements:
         self._by_name = {}
 
     def _run(
-        self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
+        self,
+        spark: SparkSession,
+        name: str,
+        text: Text,
+        binder: IntervalBinder,
+        limit: int,
+        known: StatementRows | None,
     ) -> pa.Table | None:
         if self._spark is not spark:
             self._clear()
             self._spark = spark
         if name not in self._by_name:
             return self._prepare_and_run(spark, name, text, binder, limit)
-        statement = self._by_name[name]
-        rows = None if statement is None else statement.source_rows(binder)
-        if statement is None or rows is None:
+        if known is None or known.statement is not self._by_name[name]:
+            known = self.source_rows(name, binder)
+        if known is None:
             return None
+        statement = known.statement
         try:
-            statement.put(rows)
+            statement.put(known.rows)
         except (PlanInputFullError, OSError):
             del self._by_name[name]
             statement.remove()
