@@ -23,6 +23,7 @@ __all__ = [
     "is_merge",
     "merged_by",
     "merged_names",
+    "merges",
     "put_destination",
     "reference",
 ]
@@ -30,9 +31,14 @@ __all__ = [
 MERGE = "MERGE"
 
 
+def merges(destination: DeclaredDestination) -> bool:
+    """Whether it has the current result of its query, and not the history of its deltas."""
+    return dict(destination.options).get("mode", "").lower() == "merge"
+
+
 def is_merge(destination: DeclaredDestination) -> bool:
-    """Whether it is the current result of its query, and not the history of its deltas."""
-    return destination.type == "TABLE" and dict(destination.options).get("mode", "").lower() == "merge"
+    """Whether it is itself the current result of its query, inside the warehouse."""
+    return destination.type == "TABLE" and merges(destination)
 
 
 def find_destination(state: CatalogState, name: str) -> DeclaredDestination:

@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 8
+VERSION = 9
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -86,6 +86,12 @@ def _cascades(connection: Connection) -> None:
     schema.cascades.create(connection, checkfirst=True)
 
 
+def _queues(connection: Connection) -> None:
+    """Where the consumers of queues stand, of which there were none."""
+    schema.queue_positions.create(connection, checkfirst=True)
+    schema.queue_messages.create(connection, checkfirst=True)
+
+
 def _columns(connection: Connection, table: str) -> set[str]:
     return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
@@ -102,6 +108,7 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     5: _destinations,
     6: _processes,
     7: _cascades,
+    8: _queues,
 }
 """From version n to n + 1, by n."""
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
-from cq_engine.catalog import journal, schema
+from cq_engine.catalog import journal, queues, schema
 from cq_engine.catalog.attempts import roots
 from cq_engine.catalog.commits import from_micros, to_micros
 from cq_engine.catalog.documents import from_text, to_text
@@ -112,7 +112,7 @@ def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
         for name in names:
             _delete(connection, schema.definitions, kind=kind, name=name.lower())
     for query_name in diff.forgotten_queries:
-        for owned in (schema.statuses, schema.cursors, schema.refreshes):
+        for owned in (schema.statuses, schema.cursors, schema.refreshes, *queues.TABLES):
             _delete(connection, owned, query=query_name.lower())
     for table_id in sorted(diff.gone):
         for owned in (schema.snapshots, schema.files, schema.change_sets):
@@ -212,7 +212,8 @@ def _write_cursor(
 ) -> None:
     key = {"query": place[0], "destination": place[1]}
     if cursor is None:
-        _delete(connection, schema.cursors, **key)
+        for owned in (schema.cursors, *queues.TABLES):
+            _delete(connection, owned, **key)
     elif known is None:
         _insert(connection, schema.cursors, [{**vars(cursor), **key}])
     else:

@@ -195,6 +195,10 @@ class Reading:
         with self._reading() as connection:
             yield connection
 
+    def database_time(self, connection: sa.Connection) -> int:
+        """Microseconds since 1970 by the clock that all processes share."""
+        return self._database.now(connection)
+
     # ------------------------------------------------------------ inside
 
     @contextmanager

@@ -80,6 +80,31 @@ cursors = _table(
     sa.Column("dead", _Big, nullable=False, server_default="0"),
 )
 
+queue_positions = _table(
+    "queue_positions",  # up to where a group of consumers has been given the messages of a query
+    sa.Column("destination", sa.Text, primary_key=True),
+    sa.Column("consumers", sa.Text, primary_key=True),  # the group's name
+    sa.Column("query", sa.Text, primary_key=True),
+    sa.Column("version", _Big, nullable=False),
+    sa.Column("sequence", _Big, nullable=False),
+    sa.Column("finished", _Big, nullable=False),
+    sa.Column("dead", _Big, nullable=False),
+)
+
+queue_messages = _table(
+    "queue_messages",  # those up to there that are not finished: in flight, to be given again, or passed over
+    sa.Column("destination", sa.Text, primary_key=True),
+    sa.Column("consumers", sa.Text, primary_key=True),
+    sa.Column("query", sa.Text, primary_key=True),
+    sa.Column("version", _Big, primary_key=True, autoincrement=False),
+    sa.Column("sequence", _Big, primary_key=True, autoincrement=False),
+    sa.Column("key", _Big, nullable=False),  # a hash of the result key
+    sa.Column("due", _Big, nullable=False),  # when it may be given (again)
+    sa.Column("attempt", _Big, nullable=False),
+    sa.Column("consumer", sa.Text, nullable=False),  # who has it; empty where nobody has
+    sa.Column("receipt", _Big, nullable=False),  # of the time that it was given; 0 where it was taken back
+)
+
 refreshes = _table(
     "refreshes",
     sa.Column("id", _Big().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),

@@ -7,7 +7,7 @@ number of processes write. What belongs to the warehouse's duties is written by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from cq_engine.catalog import garbage, migrations, processes, schema
+from cq_engine.catalog import garbage, migrations, persist, processes, schema
 from cq_engine.catalog.attempts import TOPS, roots
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.member import Member
@@ -150,6 +150,20 @@ class Catalog(Member):
                 writes.forgotten = forgettable(self.view, writes.read_from, writes.retired)
             self.write_set(writes)
         return sum(len(entry.files) for entry in writes.retired)
+
+    def disown(self, paths: Iterable[str]) -> int:
+        """Lists files that the warehouse's Delta tables do not name any more, for `sweep` to remove those that the catalog
+        does not name either. Their number."""
+        with self.exclusive() as connection:
+            now = self._database.now(connection)
+            known = {*garbage.doomed_paths(connection, now)}
+            with self.view.lock:
+                for layout in self.view.layouts.values():
+                    known |= {*layout.files, *(f.path for c in layout.changes for f in c.files)}
+            gone = [path for path in paths if path not in known]
+            if gone:
+                self.write_set(WriteSet(), also=lambda connection: persist.doom(connection, gone, now))
+        return len(gone)
 
     def sweep(self, seconds: float = 0.0, *, left: Sequence[Storage] = ()) -> int:
         """Removes the files that were forgotten at least `seconds` ago, and before anything that other processes do now

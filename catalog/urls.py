@@ -63,6 +63,11 @@ def parse(text: str, what: str = "a catalog") -> Address:
             f"{without_secrets(text)} is not the URL of a database",
             hint=f"{_FORMS}; in user names and passwords, write : / @ as %3A %2F %40",
         ) from None
+    if url.get_backend_name() != "sqlite" and ("@" in str(url.host) or {*":@"} & {*str(url.database)}):
+        raise CatalogError(  # these may be parts of a password
+            f"a URL of {url.get_backend_name()} has : or @ where none can be",
+            hint="in user names and passwords, write : / @ as %3A %2F %40",
+        )
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     secret = {name: value for name, value in url.query.items() if re.fullmatch(_HUSH, name, re.IGNORECASE)}

@@ -185,7 +185,7 @@ class Writing(Reading):
     def attempt(self, kind: str, *, by_any: bool = False) -> Attempt:
         """Registers an attempt to write files; `kind` is a word that says what for. It belongs to the duties unless it is
         said that any process may make it."""
-        with self._aside(by_any=by_any) as connection:
+        with self.aside(by_any=by_any) as connection:
             self._enlist(connection)  # the attempts of who is not on the list are given up
             named, epoch = new_attempt_id(kind, self.number), 0 if by_any else self.epoch
             made = Attempt(named, self.warehouse, self.storage_of, self._abandon, epoch)
@@ -263,9 +263,9 @@ class Writing(Reading):
                 self._opened = None
 
     @contextmanager
-    def _aside(self, *, by_any: bool = True) -> Iterator[sa.Connection]:
+    def aside(self, *, by_any: bool = True) -> Iterator[sa.Connection]:
         """A write transaction that changes nothing of what is kept in memory; inside of another
-        one, a part of that."""
+        one, a part of that. Memory is up to date in it, and no other process writes."""
         with self.lock:
             joins = self._opened is not None
             with (
@@ -281,7 +281,7 @@ class Writing(Reading):
         """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where the
         catalog cannot be written, `sweep` does it later."""
         self._live_attempts.pop(attempt.id, None)
-        with self._aside() as connection:
+        with self.aside() as connection:
             left = self._give_up(connection, attempt.id)
         self._remove(left)
 
@@ -318,7 +318,7 @@ class Writing(Reading):
             return
         gone, problems = garbage.remove(self.warehouse, paths)
         faults.point("vacuum.files")
-        with self._aside() as connection:
+        with self.aside() as connection:
             garbage.forget(connection, gone)
         if problems:
             raise StorageError(

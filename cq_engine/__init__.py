@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cq_engine.api.consuming import Messages
     from cq_engine.api.engine import Engine, connect
     from cq_engine.api.following import Follow
     from cq_engine.api.handles import QueryDescription, TransactionHandle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from cq_engine.destinations import Delta, DeltaBatch
     from cq_engine.destinations.follow import Progress
+    from cq_engine.destinations.queues.message import Message
     from cq_engine.launch.session import spark_session
     from cq_engine.query.result import Result
     from cq_engine.refresh.refresh import Refresh
@@ -49,6 +51,8 @@ __all__ = [
     "LeaseError",
     "Location",
     "ManualClock",
+    "Message",
+    "Messages",
     "Progress",
     "QueryDescription",
     "Refresh",
@@ -71,6 +75,8 @@ _HOME = {
     "DeltaBatch": "cq_engine.destinations",
     "Engine": "cq_engine.api.engine",
     "Follow": "cq_engine.api.following",
+    "Message": "cq_engine.destinations.queues.message",
+    "Messages": "cq_engine.api.consuming",
     "Progress": "cq_engine.destinations.follow",
     "QueryDescription": "cq_engine.api.handles",
     "TransactionHandle": "cq_engine.api.handles",

@@ -6,6 +6,7 @@
     cq example [NAME]     lists or runs the examples of a checkout
     cq serve WAREHOUSE    keeps the queries of a warehouse running
     cq follow QUERY       writes what changes in a query's result as it comes, until Ctrl-C; a warehouse may follow
+    cq dequeue QUEUE      writes the messages of a queue and acknowledges them; a warehouse may follow
     cq prepare            stores Spark's classes, so that Spark starts quickly
 
 Exit codes: 0, 1 where something failed, 2 for a wrong command line, 130 after Ctrl-C.
@@ -157,6 +158,23 @@ def _follow(options: Namespace) -> int:
     return _run_unattended(shell, options, lambda: shell.run_text(statement, "<command>"))
 
 
+def _dequeue(options: Namespace) -> int:
+    if not options.catalog and not Path(options.warehouse.removeprefix("file://")).exists():
+        raise CQError(f"there is no warehouse at {options.warehouse}")
+    shell = _shell(options, start_spark=False)
+    wait = None if options.follow else options.wait
+    return _run_unattended(
+        shell,
+        options,
+        lambda: shell.stream(
+            lambda engine: engine.consume_rows(
+                options.queue, options.group, options.count, wait=wait, keep=options.no_ack
+            )
+        ),
+        drain=False,
+    )
+
+
 def _prepare(_options: Namespace) -> int:
     from cq_engine.launch.prepare import make
 
@@ -203,14 +221,14 @@ def _shell(
     return Shell(opening, options.warehouse, settings)
 
 
-def _run_unattended(shell: Shell, options: Namespace, run: Callable[[], bool]) -> int:
+def _run_unattended(shell: Shell, options: Namespace, run: Callable[[], bool], *, drain: bool = True) -> int:
     """Runs statements without a person, waits for the queries that they moved, and gives the exit code."""
     from cq_engine.repl.app import finish_script
     from cq_engine.repl.shell import Leave
 
     try:
         run()
-        return finish_script(shell, drain=not options.read_only)
+        return finish_script(shell, drain=drain and not options.read_only)
     except Leave:
         return _INTERRUPTED
 
@@ -252,5 +270,5 @@ def _complain(error: CQError) -> None:
 
 _RUN: dict[str, Callable[[Namespace], int]] = {
     "prompt": _prompt, "run": _run, "exec": _execute, "example": _example, "serve": _serve, "follow": _follow,
-    "prepare": _prepare,
+    "dequeue": _dequeue, "prepare": _prepare,
 }  # fmt: skip

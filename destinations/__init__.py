@@ -13,12 +13,13 @@ from cq_engine.destinations.kinds import check_declared, class_of, reach
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.options import Option, Policy, count, one_of, policy_of, seconds
+from cq_engine.destinations.queues.queue import needed_by
 from cq_engine.destinations.registry import kind_of, resolve
 from cq_engine.destinations.sink import Sink
 from cq_engine.destinations.table import TableDestination
-from cq_engine.destinations.target import TargetDestination
-from cq_engine.destinations.trigger import TriggerDestination
-from cq_engine.destinations.trigger_script import check_columns, check_script
+from cq_engine.destinations.targets.target import TargetDestination
+from cq_engine.destinations.triggers.script import check_columns, check_script
+from cq_engine.destinations.triggers.trigger import TriggerDestination
 
 __all__ = [
     "Callback",
@@ -45,6 +46,7 @@ __all__ = [
     "cursor_name",
     "give_up",
     "kind_of",
+    "needed_by",
     "needed_from",
     "one_of",
     "output_frame",

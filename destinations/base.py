@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
+from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
+from cq_engine.destinations.batches import in_batches
+from cq_engine.destinations.log import read_pairs
 from cq_engine.spark.sql import translate_spark_error
 
-__all__ = ["Delivered", "Destination", "cursor_name"]
+__all__ = ["Delivered", "Destination", "Unreachable", "cursor_name"]
+
+
+class Unreachable(DestinationError):
+    """The target does not answer; what is wrong with it, if anything, is not known."""
 
 
 def cursor_name(kind: str, name: str) -> str:
@@ -78,10 +86,12 @@ class Destination(ABC):
     """Served by threads of its own, so that no refresh waits for it."""
     registered: ClassVar[bool] = False
     """Served by the process in which something is registered under its name, and not by the one with the duties."""
+    pulled: ClassVar[bool] = False
+    """Nothing is delivered: whoever wants the deltas takes them."""
     jitter: ClassVar[float] = 0.0
     """By which part pauses after a failure may be longer, so that many senders do not come back at once."""
     remembers: ClassVar[bool] = False
-    """The target has the cursor, too, in the transaction of its rows (`destinations/target.py`)."""
+    """The target has the cursor, too, in the transaction of its rows (`destinations/targets/target.py`)."""
 
     def __init__(self, services: Services, query: ContinuousQuery, name: str) -> None:
         self.services = services
@@ -107,6 +117,12 @@ class Destination(ABC):
     def batch_deltas(self) -> int:
         """How many deltas of a commit are given away, or refused, together at most."""
         return self.services.limits.batch_deltas
+
+    def batches(self, cursor: Cursor, upto: int) -> Iterator[tuple[pa.Table, bool]]:
+        """The deltas after `cursor` up to version `upto`, in the parts that are given away, or refused, together; with each
+        whether a cursor behind it stands at the end of its last version."""
+        blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
+        return in_batches(blocks, self.batch_deltas)
 
     @property
     def cursor(self) -> Cursor:
@@ -144,6 +160,13 @@ class Destination(ABC):
         """The cursor after a success, which gave `rows` deltas away."""
         received = cursor.rows + rows
         return replace(cursor, version=version, sequence=sequence, failures=0, error="", rows=received)
+
+    def _store(self, cursor: Cursor, moved: Cursor) -> Cursor:
+        """Makes `moved` durable in the place of `cursor`, and returns it. Raises ConflictError where that is elsewhere."""
+        with self.services.catalog.write(by_any=self.registered) as unit:
+            unit.set_cursor(moved, after=cursor)
+            faults.point("deliver.before_cursor")
+        return moved
 
     def _count_failure(self, message: str) -> None:
         """Writes a failure into the cursor, which stays where it is."""

@@ -1,16 +1,17 @@
-"""A Python function as a destination: called once per commit, in order, at least once."""
+"""A Python function as a destination: called once per commit, row or refresh, in order, at least once."""
 
 from __future__ import annotations
 
+import inspect
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
@@ -19,14 +20,19 @@ from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DestinationError
 from cq_engine.core.interrupts import is_interrupt
 from cq_engine.destinations.base import Delivered, Destination
+from cq_engine.destinations.batches import in_batches
+from cq_engine.destinations.calls import Call, Cancelled, EventLoop, Several, keys_of
 from cq_engine.destinations.envelope import DeltaBatch
-from cq_engine.destinations.log import read_pairs
+from cq_engine.destinations.log import commit_times, needed_from, read_pairs
 
 __all__ = ["Callback", "CallbackDestination", "Callbacks", "Retry"]
 
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[DeltaBatch], object]
+"""One that is `async` gives an awaitable."""
+_REFRESHES = 100
+"""So many of the last refreshes are read first, to see where they ended."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,17 @@ class Callbacks:
     """The functions that DESTINATION CALLBACK can name, by name regardless of case. Thread-safe."""
 
     def __init__(self) -> None:
-        self._functions: dict[str, tuple[str, Callback]] = {}
+        self._functions: dict[str, tuple[str, Callback, Mapping[str, str]]] = {}
         self._lock = threading.Lock()
+        self.loop = EventLoop()
+        self.ahead: dict[tuple[int, str], Ahead] = {}
+        """By query and name, what was accepted out of turn before a failure."""
 
-    def register(self, name: str, function: Callback) -> None:
-        """Makes `function` the callback `name`; it takes the place of an earlier one."""
+    def register(self, name: str, function: Callback, options: Mapping[str, str] | None = None) -> None:
+        """Makes `function` the callback `name`; it takes the place of an earlier one. `options` are those that a
+        declaration could have."""
         with self._lock:
-            self._functions[name.lower()] = (name, function)
+            self._functions[name.lower()] = (name, function, options or {})
 
     def get(self, name: str) -> Callback | None:
         """The callback `name`, or None."""
@@ -70,19 +80,48 @@ class Callbacks:
             found = self._functions.get(name.lower())
         return None if found is None else found[1]
 
+    def options(self, name: str) -> Mapping[str, str]:
+        """What was said when the callback `name` was registered."""
+        with self._lock:
+            return self._functions[name.lower()][2] if name.lower() in self._functions else {}
+
     def names(self) -> tuple[str, ...]:
         """All names, as they were registered."""
         with self._lock:
-            return tuple(name for name, _ in self._functions.values())
+            return tuple(name for name, _, _ in self._functions.values())
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a destination with several calls at once accepted, after the cursor, in batches that end at `ends`."""
+
+    cursor: Cursor
+    batch: str
+    ends: frozenset[tuple[int, int]]
+
+    def at(self, cursor: Cursor, batch: str) -> frozenset[tuple[int, int]]:
+        """What of it counts at a cursor: nothing where that was placed anew, or batches are other ones."""
+        known, now = _place(self.cursor), _place(cursor)
+        counts = batch == self.batch and (now > known or (now == known and cursor.failures > 0))
+        return self.ends if counts else frozenset()
+
+
+def _place(cursor: Cursor) -> tuple[int, float]:
+    return cursor.version, cursor.sequence or math.inf
 
 
 class CallbackDestination(Destination):
-    """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of `Limits.batch_deltas`.
+    """Calls `function` with one DeltaBatch per commit version, a very large one in chunks of `Limits.batch_deltas`; with
+    `batch` row for each delta, with refresh for all commits of a refresh.
 
     The cursor is durable after each batch. A function that raises, be it SystemExit, is called again with the same
     batch, after a pause; when `retry` is exhausted the delivery fails, and the next one starts with that batch. Only
-    Ctrl-C passes through. The function runs in the thread of the delivery, and no lock of the engine is held meanwhile.
-    Once `stopped` says so, no further batch begins.
+    Ctrl-C passes through. The function runs in the thread of the delivery, and no lock of the engine is held meanwhile;
+    one that is `async` runs on the event loop of `callbacks`, and the thread waits. Once `stopped` says so, no further batch
+    begins, and what is on the event loop is cancelled after `Limits.callback_seconds`.
+
+    With a `concurrency` above 1 so many batches are given away at once, each in a thread: those that have no key in common.
+    The cursor stands before the first that is not accepted; what was accepted behind it is not given again by this process.
     """
 
     kind: ClassVar[str] = "CALLBACK"
@@ -100,30 +139,99 @@ class CallbackDestination(Destination):
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
         stopped: Callable[[], bool] = lambda: False,
+        batch: str = "transaction",
+        concurrency: int = 1,
+        callbacks: Callbacks | None = None,
     ) -> None:
         super().__init__(services, query, name)
         self.function = function
         self.retry = retry or Retry()
+        self.batch = batch
+        self.concurrency = concurrency
+        self.callbacks = callbacks or Callbacks()
         self._sleep = sleep
         self._stopped = stopped
+        self._left = False
+        """Whether the delivery has ended before its end."""
+        self._interrupted = threading.Event()
+
+    @property
+    def batch_deltas(self) -> int:
+        return 1 if self.batch == "row" else super().batch_deltas
+
+    def batches(self, cursor: Cursor, upto: int) -> Iterator[tuple[pa.Table, bool]]:
+        if self.batch != "refresh":
+            return super().batches(cursor, upto)
+        blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
+        return in_batches(blocks, self.batch_deltas, self._refreshes(needed_from(cursor)))
+
+    def _refreshes(self, after: int) -> list[int]:
+        """The versions at which refreshes have ended since, of which what a batch holds does not depend on when it is given."""
+        count = _REFRESHES
+        while True:
+            found = self.services.catalog.refreshes(self.query.name, count)
+            if len(found) < count or found[-1].to_version <= after:
+                break
+            count *= 10
+        return sorted({self.query.created_version, *(each.to_version for each in found)})
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
-        blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
+        self._left = False
+        self._interrupted.clear()
+        calls = self._calls(cursor, upto)
+        several = self.concurrency > 1
         count = 0
-        for wide, last in in_batches(blocks, self.batch_deltas):
-            if self._stopped():
-                return Delivered(cursor, count)
-            version = wide.column("version")[0].as_py()
-            batch = DeltaBatch.of(self.query, wide, self.services.catalog.timestamp(version), last)
-            self._check_turn()
-            faults.point("deliver.begin")
-            self._call(batch)
-            count += len(batch)
-            cursor = self._store_cursor(cursor, version, 0 if last else batch.sequence, len(batch))
-            faults.point("deliver.after_cursor")
-        if (cursor.version, cursor.sequence) != (upto, 0):
-            cursor = self._store_cursor(cursor, upto)
+        with closing(self._several(cursor, calls) if several else self._one_by_one(calls)) as steps:
+            for accepted in steps:
+                deltas = sum(len(call.batch) for call in accepted)
+                count += deltas
+                cursor = self._store(cursor, self._move(cursor, *accepted[-1].end, deltas))
+                faults.point("deliver.after_cursor")
+        if not self._left and (cursor.version, cursor.sequence) != (upto, 0):
+            cursor = self._store(cursor, self._move(cursor, upto))
         return Delivered(cursor, count)
+
+    def _calls(self, cursor: Cursor, upto: int) -> Iterator[Call[DeltaBatch]]:
+        for wide, last in self.batches(cursor, upto):
+            low, high = (wide.column("version")[n].as_py() for n in (0, -1))
+            times = commit_times(self.services, low, high)
+            batch = DeltaBatch.of(self.query, wide, times[high], last, times)
+            keys = keys_of(self.query, wide) if self.concurrency > 1 else frozenset()
+            yield Call(batch, (high, 0 if last else batch.sequence), keys)
+
+    def _one_by_one(self, calls: Iterator[Call[DeltaBatch]]) -> Generator[list[Call[DeltaBatch]], None, None]:
+        for call in calls:
+            with suppress(Cancelled):
+                if not self._stopped():
+                    self._give(call.batch)
+                    yield [call]
+                    continue
+            self._left = True
+            return
+
+    def _several(
+        self, cursor: Cursor, calls: Iterator[Call[DeltaBatch]]
+    ) -> Generator[list[Call[DeltaBatch]], None, None]:
+        job = (self.query.id, self.name.lower())
+        known = self.callbacks.ahead.pop(job, None)
+        ends = known.at(cursor, self.batch) if known is not None else frozenset()
+        chosen = (replace(call, done=call.end in ends) for call in calls)
+        several = Several(self.concurrency, self._give, chosen)
+        try:
+            yield from several.run(lambda: not self._stopped())
+            self._left = self._stopped()
+        except BaseException:
+            self._interrupted.set()
+            raise
+        finally:
+            several.close()
+            if left := several.ahead():
+                self.callbacks.ahead[job] = Ahead(self.cursor, self.batch, left)
+
+    def _give(self, batch: DeltaBatch) -> None:
+        self._check_turn()
+        faults.point("deliver.begin")
+        self._call(batch)
 
     def _check_turn(self) -> None:
         """Raises LeaseError where a successor may have given the batch, and what follows."""
@@ -132,20 +240,15 @@ class CallbackDestination(Destination):
         else:
             self.services.catalog.check_lease()
 
-    def _store_cursor(self, cursor: Cursor, version: int, sequence: int = 0, rows: int = 0) -> Cursor:
-        moved = self._move(cursor, version, sequence, rows)
-        with self.services.catalog.write(by_any=self.registered) as unit:
-            unit.set_cursor(moved, after=cursor)
-            faults.point("deliver.before_cursor")
-        return moved
-
     def _call(self, batch: DeltaBatch) -> None:
         for attempt in range(1, self.retry.attempts + 1):
             try:
-                self.function(batch)
+                result = self.function(batch)
+                if inspect.isawaitable(result):
+                    self.callbacks.loop.run(result, self._ending())
                 return
             except BaseException as error:
-                if is_interrupt(error):
+                if is_interrupt(error) or isinstance(error, Cancelled):
                     raise
                 failure = self._refusal(batch, error)
                 if attempt == self.retry.attempts:
@@ -153,6 +256,19 @@ class CallbackDestination(Destination):
                 _log.warning("%s; trying again", failure.message)
                 self._count_failure(failure.message)
                 self._sleep(self.retry.pause(attempt))
+
+    def _ending(self) -> Callable[[], bool]:
+        """Whether a call on the event loop, which begins now, is to be cancelled."""
+        since: float | None = None
+
+        def ending() -> bool:
+            nonlocal since
+            if since is None and self._stopped():
+                since = time.monotonic()
+            late = since is not None and time.monotonic() - since >= self.services.limits.callback_seconds
+            return late or self._interrupted.is_set()
+
+        return ending
 
     def _refusal(self, batch: DeltaBatch, error: BaseException) -> DestinationError:
         kind = self.kind.lower()
@@ -164,36 +280,3 @@ class CallbackDestination(Destination):
         )
         refusal.wait_seconds = error.wait_seconds if isinstance(error, DestinationError) else 0.0
         return refusal
-
-
-def in_batches(blocks: Iterable[pa.Table], chunk: int) -> Iterator[tuple[pa.Table, bool]]:
-    """Deltas in order, in any blocks, as batches of one version and at most `chunk` deltas.
-
-    With each batch comes whether it is the last one of its version: it is held back until that is known. A batch that
-    is not the last one ends at a sequence above 0, because a cursor there could not be told from a finished version.
-    """
-    held: pa.Table | None = None
-    for block in blocks:
-        for part in _by_version(block):
-            if held is not None and held.column("version")[0] != part.column("version")[0]:
-                yield held, True
-                held = None
-            held = part if held is None else pa.concat_tables([held, part])
-            while held.num_rows > chunk:
-                size = chunk
-                while size < held.num_rows and held.column("sequence")[size - 1].as_py() <= 0:
-                    size += 1
-                if size == held.num_rows:
-                    break
-                yield held.slice(0, size), False
-                held = held.slice(size)
-    if held is not None:
-        yield held, True
-
-
-def _by_version(block: pa.Table) -> Iterator[pa.Table]:
-    versions = block.column("version").to_numpy()
-    edges = [0, *(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), block.num_rows]
-    for start, end in pairwise(edges):
-        if end > start:
-            yield block.slice(start, end - start)

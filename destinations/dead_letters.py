@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, INSERT, ROW_ID, CatalogState, Cursor, Table
+from cq_engine.catalog.model import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    INSERT,
+    ROW_ID,
+    CatalogState,
+    ContinuousQuery,
+    Cursor,
+    Table,
+)
+from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError, DestinationError
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations.base import Delivered, Destination
-from cq_engine.destinations.callback import in_batches
 from cq_engine.destinations.envelope import deltas_of, result_columns
-from cq_engine.destinations.log import commit_times, read_pairs
+from cq_engine.destinations.log import commit_times
 from cq_engine.destinations.options import dead_letters_of
 from cq_engine.grammar.statements import ColumnSpec, CreateTable
 
-__all__ = ["give_up", "with_dead_letters"]
+__all__ = ["bury", "give_up", "with_dead_letters"]
 
 _COLUMNS = (
     ("query", "STRING"), ("marker", "STRING"), ("key", "STRING"), ("new", "STRING"), ("old", "STRING"),
@@ -65,10 +75,54 @@ def give_up(destination: Destination, upto: int) -> Iterator[Delivered]:
 
 
 def _next_batch(destination: Destination, cursor: Cursor, upto: int) -> tuple[pa.Table, bool] | None:
-    """What comes after the cursor, in the wide layout: deltas of one version, and whether they are the last of it."""
-    query = destination.query
-    blocks = read_pairs(destination.services, query, cursor, upto, query.markers)
-    return next(in_batches(blocks, destination.batch_deltas), None)
+    """What comes after the cursor, in the wide layout, and whether it ends with its last version."""
+    return next(destination.batches(cursor, upto), None)
+
+
+def bury(
+    services: Services,
+    name: str,
+    messages: Sequence[tuple[ContinuousQuery, pa.Table, int, str]],
+    forget: Callable[[sa.Connection], bool],
+) -> tuple[int, str] | None:
+    """Gives messages of the queue `name` to its dead letters, each a query, a delta in the wide layout, its attempts and the
+    reason, in one transaction with `forget`, which says whether they are still there. The commit and the table."""
+    catalog = services.catalog
+    if dead_letters_of(name).lower() not in catalog.state.tables:
+        with catalog.write(by_any=True) as unit:
+            unit.set_state(with_dead_letters(catalog.state, name, catalog.newest_version))
+    with catalog.exclusive(by_any=True) as connection:
+        if not forget(connection):
+            return None
+        table = _table(name, catalog.state)
+        committed = catalog.newest_version + 1
+        several = [
+            _rows(services, query, wide, table, (attempts, reason))
+            for query, wide, attempts, reason in messages
+        ]
+        _commit(services, table, committed, several, None, by_any=True)
+    return committed, table.name
+
+
+def _commit(
+    services: Services,
+    table: Table,
+    version: int,
+    several: Sequence[pa.Table],
+    moved: tuple[Cursor, Cursor] | None,
+    *,
+    by_any: bool,
+) -> None:
+    """The commit of dead letters, `several` tables of them, with the cursor that is `moved`: from where and to where."""
+    catalog = services.catalog
+    rows = pa.concat_tables(several)
+    rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows))
+    with catalog.write(by_any=by_any) as unit:
+        now, newest = services.now(), catalog.newest_timestamp
+        unit.add_commit(version, now if newest is None else max(now, newest))
+        unit.add_changes(table.storage, version, version, rows)
+        if moved is not None:
+            unit.set_cursor(moved[1], after=moved[0])
 
 
 def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) -> Delivered:
@@ -84,26 +138,21 @@ def _bury(destination: Destination, batch: pa.Table, last: bool, attempts: int) 
     moved = moved if last else replace(moved, sequence=sequence)
     by_any = destination.registered
     with catalog.exclusive(by_any=by_any):
-        table = _table(destination, catalog.state)
-        rows = _rows(destination, batch, table, attempts)
+        table = _table(destination.name, catalog.state)
+        rows = _rows(services, destination.query, batch, table, (attempts, cursor.error))
         committed = catalog.newest_version + 1
-        rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(committed, pa.int64()), rows.num_rows))
-        with catalog.write(by_any=by_any) as unit:
-            now, newest = services.now(), catalog.newest_timestamp
-            unit.add_commit(committed, now if newest is None else max(now, newest))
-            unit.add_changes(table.storage, committed, committed, rows)
-            unit.set_cursor(moved, after=cursor)
+        _commit(services, table, committed, [rows], (cursor, moved), by_any=by_any)
     return Delivered(moved, 0, committed, {table.name: frozenset({"INSERT"})})
 
 
-def _table(destination: Destination, state: CatalogState) -> Table:
-    name = dead_letters_of(destination.name)
+def _table(destination: str, state: CatalogState) -> Table:
+    name = dead_letters_of(destination)
     table = state.tables.get(name.lower())
     if table is not None and _fits(table):
         return table
     raise DestinationError(
-        f"there is no table {name} for the dead letters of {destination.name}",
-        hint=f"ALTER DESTINATION {destination.name} SET WITH (on_failure = 'dead_letter') makes it again",
+        f"there is no table {name} for the dead letters of {destination}",
+        hint=f"ALTER DESTINATION {destination} SET WITH (on_failure = 'dead_letter') makes it again",
     )
 
 
@@ -111,18 +160,19 @@ def _fits(table: Table) -> bool:
     return tuple((c.name, c.type.upper()) for c in table.columns) == _COLUMNS and table.storage.has_row_id
 
 
-def _rows(destination: Destination, batch: pa.Table, table: Table, attempts: int) -> pa.Table:
-    services, query = destination.services, destination.query
-    error = destination.cursor.error
-    version = batch.column("version")[0].as_py()
+def _rows(
+    services: Services, query: ContinuousQuery, batch: pa.Table, table: Table, why: tuple[int, str]
+) -> pa.Table:
+    """The dead letters of a batch; `why` are how often it was tried, and the last error."""
+    low, high = (batch.column("version")[n].as_py() for n in (0, -1))
     columns = result_columns(query)
     lines = [
         (
             query.name, each.marker, _json(query.key or (), each.key), _json(columns, each.new),
             _json(columns, each.old), each.commit_version, each.sequence, each.commit_time, services.now(),
-            attempts, error,
+            *why,
         )
-        for each in deltas_of(query, batch, commit_times(services, version, version))
+        for each in deltas_of(query, batch, commit_times(services, low, high))
     ]  # fmt: skip
     first = services.catalog.reserve_row_ids(table.storage.id, len(lines))
     schema = arrow_schema(table.columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,24 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
-from cq_engine.core.values import python_values
+from cq_engine.core.types import arrow_schema
+from cq_engine.core.values import json_value, python_values
 from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
 
-__all__ = ["Delta", "DeltaBatch", "deltas_of", "key_places", "read_deltas", "result_columns"]
+__all__ = [
+    "Delta",
+    "DeltaBatch",
+    "deltas_of",
+    "json_parts",
+    "json_row",
+    "key_columns",
+    "key_places",
+    "read_deltas",
+    "result_columns",
+    "result_schema",
+]
 
 Row = tuple[Any, ...]
 
@@ -47,7 +59,8 @@ class DeltaBatch:
     """The deltas of one commit version, or a chunk of them; iterate it for `Delta`, or take the rows by `to_arrow`.
 
     `columns` names the values of `Delta.new` and `Delta.old`. `last` is False on every chunk of a large commit but
-    the last one.
+    the last one. With `batch = 'refresh'` they are those of all commits of a refresh; `commit_version` and `commit_time`
+    are the last one's then.
     """
 
     query: str
@@ -57,12 +70,22 @@ class DeltaBatch:
     last: bool
     _definition: ContinuousQuery = field(repr=False)
     _wide: pa.Table = field(repr=False)
+    _times: Mapping[int, datetime] = field(repr=False)
 
     @classmethod
-    def of(cls, query: ContinuousQuery, wide: pa.Table, commit_time: datetime, last: bool) -> DeltaBatch:
-        """A batch of deltas in the wide layout (destinations/pairs.py): at least one, all of one version."""
-        version = wide.column("version")[0].as_py()
-        return cls(query.name, version, commit_time, result_columns(query), last, query, wide)
+    def of(
+        cls,
+        query: ContinuousQuery,
+        wide: pa.Table,
+        commit_time: datetime,
+        last: bool,
+        times: Mapping[int, datetime] | None = None,
+    ) -> DeltaBatch:
+        """A batch of deltas in the wide layout (destinations/pairs.py): at least one, all of one version, or with the
+        `times` of all of theirs."""
+        version = wide.column("version")[-1].as_py()
+        known = {version: commit_time} if times is None else times
+        return cls(query.name, version, commit_time, result_columns(query), last, query, wide, known)
 
     @property
     def sequence(self) -> int:
@@ -74,15 +97,30 @@ class DeltaBatch:
         """(query, commit version, sequence of the last delta): a batch that comes again has the same one."""
         return (self.query, self.commit_version, self.sequence)
 
+    @property
+    def query_id(self) -> int:
+        """The number of the query, which no other one of the warehouse had or gets."""
+        return self._definition.id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and the Arrow types of the values of `Delta.new` and `Delta.old`."""
+        return result_schema(self._definition)
+
+    @property
+    def key_columns(self) -> Sequence[tuple[str, pa.DataType]] | None:
+        """The names and types of the values of `Delta.key`; None for a multiset."""
+        return key_columns(self._definition)
+
     def __iter__(self) -> Iterator[Delta]:
-        return deltas_of(self._definition, self._wide, {self.commit_version: self.commit_time})
+        return deltas_of(self._definition, self._wide, self._times)
 
     def __len__(self) -> int:
         return int(self._wide.num_rows)
 
     def to_arrow(self) -> pa.Table:
         """One row per delta in the layout of the SELECT list, delta functions included; a D shows its old row."""
-        return output_rows(self._definition, self._wide, {self.commit_version: self.commit_time})
+        return output_rows(self._definition, self._wide, self._times)
 
 
 def read_deltas(
@@ -137,6 +175,37 @@ def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, dateti
 def result_columns(query: ContinuousQuery) -> tuple[str, ...]:
     """The names of the result columns, without hidden expressions and delta functions."""
     return tuple(c.name for c in query.result.columns[: query.width])
+
+
+def result_schema(query: ContinuousQuery) -> pa.Schema:
+    """The result columns as an Arrow schema."""
+    return arrow_schema(query.result.columns[: query.width])
+
+
+Named = Sequence[tuple[str, pa.DataType]]
+Parts = tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, Any] | None]
+
+
+def key_columns(query: ContinuousQuery) -> Named | None:
+    """The names and types of the result key's columns; None for a multiset."""
+    places, types = key_places(query), result_schema(query).types
+    return None if places is None else list(zip(query.key or (), (types[n] for n in places)))
+
+
+def json_row(columns: Named, row: Row | None) -> dict[str, Any] | None:
+    """A row by column, as values that JSON has."""
+    return None if row is None else {name: json_value(v, kind) for (name, kind), v in zip(columns, row)}
+
+
+def json_parts(query: ContinuousQuery) -> Callable[[Delta], Parts]:
+    """What gives of a delta its key, its new row and its old row, by column, as values that JSON has."""
+    schema, keys = result_schema(query), key_columns(query) or ()
+    columns = list(zip(schema.names, schema.types))
+    return lambda delta: (
+        json_row(keys, delta.key),
+        json_row(columns, delta.new),
+        json_row(columns, delta.old),
+    )
 
 
 def _rows(part: pa.Table, query: ContinuousQuery, name: Any) -> Iterator[Row]:

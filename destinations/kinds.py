@@ -8,29 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError, Location, did_you_mean
 from cq_engine.destinations.base import Destination
+from cq_engine.destinations.brokers.kafka import KafkaSink
+from cq_engine.destinations.brokers.nats_jetstream import NatsSink
+from cq_engine.destinations.brokers.rabbitmq import RabbitSink
+from cq_engine.destinations.brokers.redis_streams import RedisSink
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.database import TABLE, URL, DatabaseDestination, check_database, reach_database
-from cq_engine.destinations.delta import PATH, DeltaDestination, reach_delta
 from cq_engine.destinations.installed import installed_names, installed_sink
 from cq_engine.destinations.kind_parts import Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, count, one_of
+from cq_engine.destinations.queues.queue import OPTIONS as QUEUE
+from cq_engine.destinations.queues.queue import QueueDestination, make_queue
 from cq_engine.destinations.sink import Sink, failure, make_sink, sink_class
 from cq_engine.destinations.table import TableDestination
-from cq_engine.destinations.target import VARIABLE, check_mode
-from cq_engine.destinations.trigger import TriggerDestination
+from cq_engine.destinations.targets.database import (
+    TABLE,
+    URL,
+    DatabaseDestination,
+    check_database,
+    reach_database,
+)
+from cq_engine.destinations.targets.delta import PATH, DeltaDestination, reach_delta
+from cq_engine.destinations.targets.target import check_mode
+from cq_engine.destinations.triggers.trigger import TriggerDestination
+from cq_engine.destinations.urls import check_url
+from cq_engine.destinations.variables import VARIABLE
 from cq_engine.destinations.webhook import OPTIONS as WEBHOOK
 from cq_engine.destinations.webhook import WebhookDestination, check_webhook, make_webhook, reach_webhook
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = [
     "KINDS",
-    "LATER",
     "Kind",
     "Place",
     "Wanted",
@@ -41,9 +55,6 @@ __all__ = [
     "reach",
     "sink_kind",
 ]
-
-LATER = ("QUEUE", "KAFKA", "NATS", "RABBITMQ", "REDIS")
-"""Types that the language knows and this version has not."""
 
 
 def _no_check(_: DeclaredDestination, __: Place) -> None:
@@ -98,9 +109,28 @@ def _callback(wanted: Wanted) -> Destination:
             detail="its deltas wait in the delta log",
             hint=did_you_mean(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
         )
+    options = {**callbacks.options(name), **dict(wanted.declared.options)}
     return CallbackDestination(
-        wanted.services, wanted.query, name, function, retry=wanted.retry, stopped=wanted.stopped
-    )
+        wanted.services, wanted.query, name, function,
+        retry=wanted.retry, stopped=wanted.stopped, batch=options.get("batch", "transaction").lower(),
+        concurrency=_concurrency(options.get("concurrency", "1")), callbacks=callbacks,
+    )  # fmt: skip
+
+
+def _concurrency(value: str) -> int:
+    if count(value) > _MOST_CALLS:
+        raise ValueError
+    return count(value)
+
+
+_MOST_CALLS = 256
+"""Each has a thread while it runs."""
+_CALLS = {
+    "batch": one_of("transaction", "row", "refresh"),
+    "concurrency": Option(
+        "1", _concurrency, f"write how many calls at once, 1 to {_MOST_CALLS}, as in concurrency = 4"
+    ),
+}
 
 
 _MAX_DEPTH = Option("16", count, "write how many triggers may lead to one another, as in max_depth = 4")
@@ -124,50 +154,8 @@ def no_trigger(name: str) -> DestinationError:
     )
 
 
-KINDS: Mapping[str, Kind] = {
-    "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
-    "CALLBACK": Kind(CallbackDestination, COMMON, _callback),
-    "TRIGGER": Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _trigger),
-    "WEBHOOK": Kind(WebhookDestination, {**WEBHOOK, **COMMON}, make_webhook, check_webhook, reach_webhook),
-    "DELTA": Kind(
-        DeltaDestination,
-        {"path": PATH, "mode": one_of("history", "merge"), **COMMON},
-        lambda wanted: DeltaDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
-        check_mode,
-        reach_delta,
-    ),
-    "DATABASE": Kind(
-        DatabaseDestination,
-        {"url": URL, "table": TABLE, "mode": one_of("history", "merge"), **COMMON},
-        lambda wanted: DatabaseDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
-        check_database,
-        reach_database,
-    ),
-}
-
-
-_OWN = frozenset((*KINDS, *LATER))
-
-
-def class_of(reference: DestinationRef) -> type[Destination]:
-    """The class of a destination whose kind is settled. Imports no package that brings a type."""
-    kind = reference.kind or "TABLE"
-    return KINDS[kind].of if kind in KINDS else sink_class(kind)
-
-
-def kind_named(name: str) -> Kind | None:
-    """The kind, the engine's own or one of an installed package; None where there is none.
-
-    Raises DestinationError where the package cannot be used.
-    """
-    if name in KINDS:
-        return KINDS[name]
-    of = installed_sink(name, _OWN)
-    return None if of is None else sink_kind(name, of)
-
-
 def sink_kind(name: str, of: type[Sink]) -> Kind:
-    """The kind that a package's class is."""
+    """The kind that such a class is."""
     of_kind = sink_class(name)
 
     def ask(declared: DeclaredDestination, _: Services) -> None:
@@ -198,6 +186,53 @@ def _as_written(option: Option) -> Option:
                 raise ValueError from error
 
     return replace(option, check=check)
+
+
+KINDS: Mapping[str, Kind] = {
+    "TABLE": Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _table, _check_table),
+    "CALLBACK": Kind(CallbackDestination, {**_CALLS, **COMMON}, _callback),
+    "TRIGGER": Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _trigger),
+    "QUEUE": Kind(QueueDestination, QUEUE, make_queue),
+    "WEBHOOK": Kind(WebhookDestination, {**WEBHOOK, **COMMON}, make_webhook, check_webhook, reach_webhook),
+    "DELTA": Kind(
+        DeltaDestination,
+        {"path": PATH, "mode": one_of("history", "merge"), **COMMON},
+        lambda wanted: DeltaDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+        check_mode,
+        reach_delta,
+    ),
+    "DATABASE": Kind(
+        DatabaseDestination,
+        {"url": URL, "table": TABLE, "mode": one_of("history", "merge"), **COMMON},
+        lambda wanted: DatabaseDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+        check_database,
+        reach_database,
+    ),
+    "KAFKA": replace(sink_kind("KAFKA", KafkaSink), check=check_url),
+    "NATS": replace(sink_kind("NATS", NatsSink), check=partial(check_url, user=True)),
+    "RABBITMQ": replace(sink_kind("RABBITMQ", RabbitSink), check=check_url),
+    "REDIS": replace(sink_kind("REDIS", RedisSink), check=check_url),
+}
+
+
+_OWN = frozenset(KINDS)
+
+
+def class_of(reference: DestinationRef) -> type[Destination]:
+    """The class of a destination whose kind is settled. Imports no package that brings a type."""
+    kind = reference.kind or "TABLE"
+    return KINDS[kind].of if kind in KINDS else sink_class(kind)
+
+
+def kind_named(name: str) -> Kind | None:
+    """The kind, the engine's own or one of an installed package; None where there is none.
+
+    Raises DestinationError where the package cannot be used.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    of = installed_sink(name, _OWN)
+    return None if of is None else sink_kind(name, of)
 
 
 def check_declared(destination: DeclaredDestination, place: Place = lambda _: None) -> None:
@@ -250,13 +285,6 @@ def reach(destination: DeclaredDestination, services: Services, place: Place = l
 
 def _no_type(name: str, location: Location | None) -> AnalysisError:
     shown, names = name.lower(), [*(each.lower() for each in KINDS), *installed_names(_OWN)]
-    if name in LATER:
-        return AnalysisError(
-            f"destinations of type {shown} are not available yet",
-            detail=f"this version has {', '.join(names)}",
-            hint="deliver to a CALLBACK, a Python function that passes the batches on",
-            location=location,
-        )
     return AnalysisError(
         f"there is no type {shown} of destinations",
         detail="neither the engine nor a package that is installed has it",

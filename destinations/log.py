@@ -104,11 +104,9 @@ def _large_blocks(
     """
     size = services.limits.log_block_rows
     count = max(1, math.ceil(count_rows(services, query, cursor, upto) / size))
-    keys = [f.col(_VERSION), f.col(SEQUENCE)]
-    rows = (
-        read_frame(services, query, cursor, upto).repartitionByRange(count, *keys).sortWithinPartitions(*keys)
-    )
-    rows = rows.persist()
+    rows = read_frame(services, query, cursor, upto)
+    keys = [f.col(_VERSION), f.col(SEQUENCE)]  # after that: there may have been no Spark yet
+    rows = rows.repartitionByRange(count, *keys).sortWithinPartitions(*keys).persist()
     try:
         for condition in _slices(rows, size):
             found = conform(to_arrow(rows.where(condition)), change_columns(query.result))

@@ -10,7 +10,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callback import Callbacks, Retry
-from cq_engine.destinations.kinds import KINDS, LATER, Wanted, kind_named, no_trigger
+from cq_engine.destinations.kinds import Wanted, kind_named, no_trigger
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["kind_of", "resolve"]
@@ -24,7 +24,7 @@ def kind_of(
     """`reference` with its kind: that of the declared destination of its name; for a bare name without one CALLBACK where
     one is registered, else TABLE. MERGE is a table that was declared with `mode = 'merge'`.
 
-    Raises DestinationError for a kind that is not available yet, or that is not the declared one.
+    Raises DestinationError for a kind that is not the declared one.
     """
     found = (declared or {}).get(reference.name.lower())
     if found is not None and reference.kind in (None, found.type, MERGE):
@@ -40,12 +40,6 @@ def kind_of(
         reference = DestinationRef(reference.name, kind)
     if reference.kind == "TRIGGER" and declared is not None:
         raise no_trigger(reference.name)
-    if reference.kind in LATER:
-        raise DestinationError(
-            f"destination {reference.kind} {reference.name} is not available yet",
-            detail=f"this version has {', '.join(each.lower() for each in KINDS)}",
-            hint="deliver to a CALLBACK, a Python function that passes the batches on",
-        )
     return reference
 
 

@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import ClassVar
 
+import pyarrow as pa
+
 from cq_engine.catalog.model import Cursor, DeclaredDestination
 from cq_engine.core.errors import CQError, DestinationError
 from cq_engine.destinations.base import Delivered
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.envelope import DeltaBatch
+from cq_engine.destinations.envelope import DeltaBatch, result_schema
 from cq_engine.destinations.kind_parts import Wanted
 from cq_engine.destinations.options import Option
-from cq_engine.destinations.target import expand
+from cq_engine.destinations.variables import expand
 
 __all__ = ["Sink", "SinkDestination", "failure", "make_sink", "sink_class"]
 
@@ -48,6 +50,10 @@ class Sink(ABC):
     exactly_once: ClassVar[bool] = False
     """`write` passes over a batch whose key the target has, and stores rows and key in one transaction of the target."""
 
+    token: str = ""
+    """What tells the destination from another one that has, or had, its name; with `DeltaBatch.query_id`, version and sequence
+    it is a key that no other delta has."""
+
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         """Must not touch the target.
 
@@ -65,6 +71,14 @@ class Sink(ABC):
         Raises:
             DestinationError: the target answers and refuses, or the options do not fit together. A target that is down is
                 no reason: the destination then lags, and shows why.
+        """
+        return
+
+    def check_columns(self, columns: pa.Schema) -> None:  # noqa: ARG002 - for subclasses
+        """Called where a query with these result columns is to deliver here, before that is durable.
+
+        Raises:
+            DestinationError: they do not fit.
         """
         return
 
@@ -95,6 +109,9 @@ class SinkDestination(CallbackDestination):
         )  # fmt: skip
         self.sink = sink
         self._opened = False
+
+    def check(self) -> None:
+        self.sink.check_columns(result_schema(self.query))
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         try:
@@ -130,12 +147,20 @@ def make_sink(of: type[Sink], declared: DeclaredDestination) -> Sink:
     given = dict(declared.options)
     options: dict[str, str] = {}
     for name, option in of.OPTIONS.items():
+        if option.default is None and name not in given:
+            kind = declared.type.lower()
+            raise DestinationError(
+                f"there is no {kind} {declared.name}",
+                hint=f"declare it first: CREATE DESTINATION {declared.name} TYPE {kind} WITH ({name} = …)",
+            )
         said = given.get(name, option.default or "")
         options[name] = expand(said)
         if options[name] != said:
             _check(declared, name, said, option, options[name])
     try:
-        return of(declared.name, options)
+        sink = of(declared.name, options)
+        sink.token = declared.token
+        return sink
     except Exception as error:
         raise failure(declared, error) from error
 

@@ -29,11 +29,11 @@ from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import arrow_schema, spark_type
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
-from cq_engine.destinations.depth import depth_of
 from cq_engine.destinations.fit import check
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
 from cq_engine.destinations.pairs import select_markers
+from cq_engine.destinations.triggers.depth import depth_of
 
 __all__ = ["TableDestination"]
 

@@ -15,25 +15,23 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import ClassVar
+from urllib.parse import SplitResult, unquote, urlsplit
 
-import pyarrow as pa
-
-from cq_engine.catalog.model import ContinuousQuery, DeclaredDestination
+from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError
-from cq_engine.core.types import arrow_type
-from cq_engine.core.values import json_value
+from cq_engine.destinations.brokers.messages import json_delta
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.envelope import DeltaBatch, key_places
+from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.kind_parts import Place, Wanted
 from cq_engine.destinations.options import Option, one_of, seconds
-from cq_engine.destinations.target import expand
+from cq_engine.destinations.urls import HUSH, check_url
+from cq_engine.destinations.variables import VARIABLE, expand
 
 __all__ = [
     "OPTIONS",
@@ -45,7 +43,6 @@ __all__ = [
     "signature",
 ]
 
-_OPS = {"I": "c", "U": "u", "D": "d"}
 _MOST = 65_536
 """So many bytes of an answer are read."""
 _LONGEST = 3600.0
@@ -60,13 +57,11 @@ _OWN = (
     "cq-timestamp",
     "cq-signature",
 )
-_HUSH = re.compile(r"authorization|cookie|token|secret|password|key", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 def _url(value: str) -> None:
     if not value.startswith("${"):
-        _parts(_VARIABLE.sub("1", value))
+        _parts(VARIABLE.sub("1", value))
 
 
 def _parts(url: str) -> SplitResult:
@@ -79,7 +74,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _secret(value: str) -> None:
-    if value and not _VARIABLE.fullmatch(value):
+    if value and not VARIABLE.fullmatch(value):
         raise ValueError
 
 
@@ -115,18 +110,12 @@ OPTIONS: Mapping[str, Option] = {
 
 def check_webhook(destination: DeclaredDestination, place: Place) -> None:
     """Raises AnalysisError where a declaration has a secret in it, or headers that are the engine's."""
+    check_url(destination, place)
     given = dict(destination.options)
-    url = urlsplit(_VARIABLE.sub("", given["url"]))
-    named = [name for name, value in parse_qsl(url.query) if value and _HUSH.search(name)]
-    if url.password or named:
-        raise AnalysisError(
-            f"the url has {'a password' if url.password else named[0]} in it", detail="a declaration is stored, and shown to whoever asks",
-            hint="write ${NAME} in its place, and set the environment variable NAME", location=place("url"),
-        )  # fmt: skip
     for name, value in _headers(given.get("headers", "")).items():
         if name.lower() in _OWN:
             raise AnalysisError(f"header {name} is the engine's own", location=place("headers"))
-        if _HUSH.search(name) and not _VARIABLE.search(value):
+        if HUSH.search(name) and not VARIABLE.search(value):
             raise AnalysisError(
                 f"header {name} looks like a secret", detail="a declaration is stored, and shown to whoever asks",
                 hint="write ${NAME} in its place, and set the environment variable NAME", location=place("headers"),
@@ -182,7 +171,7 @@ class WebhookDestination(CallbackDestination):
                 f"the url of webhook {self.name} is none of http or https, or has not its form",
                 hint="in user names and passwords, write : / @ as %3A %2F %40",
             ) from None
-        content = body(self.query, self.name, batch)
+        content = body(self.name, batch)
         headers = {
             **{name: expand(value) for name, value in _headers(self.options["headers"]).items()},
             "Content-Type": "application/json",
@@ -277,23 +266,12 @@ def _retry_after(value: str | None) -> float:
 # ---------------------------------------------------------------- what is sent
 
 
-def body(query: ContinuousQuery, name: str, batch: DeltaBatch) -> bytes:
+def body(name: str, batch: DeltaBatch) -> bytes:
     """The batch as JSON: the commit, and a list of deltas with `op` (c, u or d), `key`, `before`, `after`, `sequence`."""
-    columns = [(c.name, arrow_type(c.type)) for c in query.result.columns[: query.width]]
-    keys = [(name, columns[n][1]) for name, n in zip(query.key or (), key_places(query) or ())]
-    deltas = [
-        {
-            "op": _OPS[each.marker], "key": _shown(keys, each.key), "before": _shown(columns, each.old),
-            "after": _shown(columns, each.new), "sequence": each.sequence,
-        }
-        for each in batch
-    ]  # fmt: skip
+    columns = list(zip(batch.schema.names, batch.schema.types))
+    deltas = [json_delta(columns, batch.key_columns or (), each) for each in batch]
     content = {
-        "query": query.name, "destination": name, "commit_version": batch.commit_version,
+        "query": batch.query, "destination": name, "commit_version": batch.commit_version,
         "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
     }  # fmt: skip
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _shown(columns: Sequence[tuple[str, pa.DataType]], row: Sequence[Any] | None) -> dict[str, Any] | None:
-    return None if row is None else {name: json_value(v, kind) for (name, kind), v in zip(columns, row)}

@@ -4,6 +4,7 @@ from cq_engine.grammar.build import parse, parse_script
 from cq_engine.grammar.format import format_statement
 from cq_engine.grammar.script import ScriptItem, is_complete, split
 from cq_engine.grammar.statements import (
+    Ack,
     AlterContinuousQuery,
     AlterDestination,
     AlterTable,
@@ -18,6 +19,7 @@ from cq_engine.grammar.statements import (
     CreateFunction,
     CreateTable,
     Cron,
+    Dequeue,
     Describe,
     DestinationRef,
     Dml,
@@ -36,6 +38,7 @@ from cq_engine.grammar.statements import (
     PrimaryKeySpec,
     Query,
     RefreshContinuousQuery,
+    Reject,
     Rollback,
     Script,
     SetOption,
@@ -48,6 +51,7 @@ from cq_engine.grammar.statements import (
 )
 
 __all__ = [
+    "Ack",
     "AlterContinuousQuery",
     "AlterDestination",
     "AlterTable",
@@ -62,6 +66,7 @@ __all__ = [
     "CreateFunction",
     "CreateTable",
     "Cron",
+    "Dequeue",
     "Describe",
     "DestinationRef",
     "Dml",
@@ -80,6 +85,7 @@ __all__ = [
     "PrimaryKeySpec",
     "Query",
     "RefreshContinuousQuery",
+    "Reject",
     "Rollback",
     "Script",
     "ScriptItem",

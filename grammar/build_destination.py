@@ -1,4 +1,4 @@
-"""The rules of cq.lark about destinations that are declared by themselves."""
+"""The rules of cq.lark about destinations that are declared by themselves, and about the messages of queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cq_engine.grammar.scan import scan
 
 @v_args(inline=True)
 class DestinationRules(Rules):
-    """CREATE, ALTER and DROP DESTINATION; `pause` is that of queries."""
+    """CREATE, ALTER and DROP DESTINATION, DEQUEUE, ACK and REJECT; `pause` and `period` are those of queries."""
 
     def create_destination(
         self, if_not_exists: bool | None, name: Token, kind: Token, clauses: tuple[Clause, ...]
@@ -73,3 +73,25 @@ class DestinationRules(Rules):
         self, if_exists: bool | None, name: Token, cascade: bool | None
     ) -> statements.DropDestination:
         return statements.DropDestination(str(name), bool(if_exists), bool(cascade))
+
+    # ------------------------------------------------------------ messages of queues
+
+    def consumers(self, name: Token) -> str:
+        if not name:
+            self.fail("group_name", name.start_pos)
+        return str(name)
+
+    def dequeue(
+        self, count: Token | None, queue: Token, group: str | None, wait: tuple[int, str] | None
+    ) -> statements.Dequeue:
+        if count is not None and int(count) == 0:
+            self.fail("dequeue_none", count.start_pos)
+        return statements.Dequeue(str(queue), 1 if count is None else int(count), group, wait)
+
+    def ack(self, queue: Token, group: str | None, message: Token) -> statements.Ack:
+        return statements.Ack(str(queue), str(message), group)
+
+    def reject(
+        self, queue: Token, group: str | None, message: Token, requeue: bool | None
+    ) -> statements.Reject:
+        return statements.Reject(str(queue), str(message), group, bool(requeue))

@@ -16,6 +16,7 @@ _PLAIN_OPTION = re.compile(r"[a-z_][a-z0-9_]*")
 _WRITTEN = ("TABLE", "CALLBACK", "QUEUE", "TRIGGER", "WEBHOOK")
 """Kinds that DESTINATION clauses say; that of a destination that was declared need not be."""
 _PLAIN_VALUE = re.compile(r"[\w.+-]+")
+_PLAIN_MESSAGE = re.compile(r"[a-z][0-9][a-z0-9]*")
 
 
 @singledispatch
@@ -115,6 +116,26 @@ def _alter_destination(statement: statements.AlterDestination) -> str:
 @format_statement.register
 def _drop_destination(statement: statements.DropDestination) -> str:
     return f"DROP DESTINATION {_format_drop(statement)}"
+
+
+@format_statement.register
+def _dequeue(statement: statements.Dequeue) -> str:
+    count = "" if statement.count == 1 else f" {statement.count}"
+    wait = "" if statement.wait is None else f" WAIT {statement.wait[0]} {statement.wait[1]}"
+    return f"DEQUEUE{count} FROM {quote_name(statement.queue)}{_group(statement.group)}{wait}"
+
+
+@format_statement.register
+def _ack(statement: statements.Ack) -> str:
+    return f"ACK {quote_name(statement.queue)}{_group(statement.group)} UP TO {_message(statement.message)}"
+
+
+@format_statement.register
+def _reject(statement: statements.Reject) -> str:
+    text = (
+        f"REJECT {quote_name(statement.queue)}{_group(statement.group)} MESSAGE {_message(statement.message)}"
+    )
+    return f"{text} REQUEUE" if statement.requeue else text
 
 
 @format_when.register
@@ -309,6 +330,14 @@ def _options(options: statements.Options) -> str:
         plain = all(_PLAIN_OPTION.fullmatch(part) for part in name.split("."))
         parts.append(f"{name if plain else string_literal(name)} = {string_literal(value)}")
     return f"({', '.join(parts)})"
+
+
+def _message(name: str) -> str:
+    return name if _PLAIN_MESSAGE.fullmatch(name) else string_literal(name)
+
+
+def _group(name: str | None) -> str:
+    return "" if name is None else f" GROUP {string_literal(name)}"
 
 
 def _format_drop(

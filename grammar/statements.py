@@ -212,6 +212,35 @@ class DropDestination(Statement):
 
 
 @dataclass(frozen=True)
+class Dequeue(Statement):
+    """DEQUEUE [n] FROM queue [GROUP 'group'] [WAIT n unit]; `wait` is a number and a unit such as SECOND."""
+
+    queue: str
+    count: int = 1
+    group: str | None = None
+    wait: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Ack(Statement):
+    """ACK queue [GROUP 'group'] UP TO message."""
+
+    queue: str
+    message: str
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Reject(Statement):
+    """REJECT queue [GROUP 'group'] MESSAGE message [REQUEUE]."""
+
+    queue: str
+    message: str
+    group: str | None = None
+    requeue: bool = False
+
+
+@dataclass(frozen=True)
 class CreateTable(Statement):
     name: str
     columns: tuple[ColumnSpec, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
+from tests import postgres
 
 # Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
 # than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.
@@ -68,3 +69,28 @@ def unprepared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def warehouse(tmp_path: Path) -> Path:
     """The path of a warehouse that does not exist yet."""
     return tmp_path / "warehouse"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL, without a database, of a server that this test run starts."""
+    problem = postgres.missing()
+    if problem:
+        pytest.skip(problem)
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture
+def fresh_postgres(postgres_server: str) -> Callable[[], str]:
+    """Makes an empty database and gives its URL."""
+    return lambda: postgres.fresh(postgres_server)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """None (SQLite in the warehouse), then the URL of an empty PostgreSQL database."""
+    if request.param == "sqlite":
+        return None
+    fresh: Callable[[], str] = request.getfixturevalue("fresh_postgres")
+    return fresh()

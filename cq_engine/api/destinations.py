@@ -10,8 +10,10 @@ from functools import partial
 import pyarrow as pa
 
 from cq_engine.api.warehouse import Warehouse
+from cq_engine.catalog import queues
 from cq_engine.catalog.destinations import MERGE, deliverers, find_destination, reference
 from cq_engine.catalog.model import ContinuousQuery, Cursor, DeclaredDestination
+from cq_engine.catalog.queues import Place, Standing
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CQError, Location, location_at
 from cq_engine.destinations import cursor_name, needed_from, policy_of
@@ -75,6 +77,8 @@ def _row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tupl
     if ref.kind == MERGE:
         standing = (status.state, status.position, 0, 0.0, None, 0, 0, status.error)
         return (query.name, ref.name, "table", *standing)
+    if ref.kind == "QUEUE":
+        return _queue_row(engine, query, ref)
     name = cursor_name(ref.kind or "TABLE", ref.name)
     cursor = engine.queries.delivery.told(catalog.cursor(query.name, name) or Cursor(query.name, name, 0))
     shown = "RETRYING" if cursor.failures else "ACTIVE"
@@ -84,6 +88,47 @@ def _row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tupl
         query.name, ref.name, (ref.kind or "TABLE").lower(), shown, cursor.version, versions, seconds, cursor.rows,
         cursor.failures, cursor.dead, cursor.error,
     )  # fmt: skip
+
+
+def _queue_row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tuple[object, ...]:
+    """Of a queue: the lag is that of the group that is furthest behind, the numbers of messages are those of all groups."""
+    catalog, key = engine.catalog, query.name.lower()
+    with catalog.reading() as connection:
+        groups = queues.standings(connection, cursor_name("QUEUE", ref.name))
+    at = min(_finished(engine, query, ref, each) for each in (groups or {"": queues.Standing()}).values())
+    versions, seconds = _lag(engine, query, Cursor(query.name, "", *at), catalog.status(query.name).position)
+    known = [each.positions[key] for each in groups.values() if key in each.positions]
+    shown = "PAUSED" if policy_of(catalog.state, ref).paused else "ACTIVE"
+    finished, dead = sum(each.finished for each in known), sum(each.dead for each in known)
+    return (
+        query.name,
+        ref.name,
+        "queue",
+        shown,
+        needed_from(Cursor("", "", *at)),
+        versions,
+        seconds,
+        finished,
+        0,
+        dead,
+        "",
+    )
+
+
+def _finished(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef, standing: Standing) -> Place:
+    """Up to where a group has finished the messages of a query, as a cursor has it."""
+    catalog, key = engine.catalog, query.name.lower()
+    cursor = catalog.cursor(query.name, cursor_name("QUEUE", ref.name))
+    known = standing.positions.get(key)
+    version, sequence = (
+        (0 if cursor is None else cursor.version, queues.END) if known is None else known.place
+    )
+    version, sequence = max((version, sequence), (catalog.floor(query.result.id), queues.END))
+    first = min((each.place for each in standing.given if each.query == key), default=None)
+    if first is not None and first <= (version, sequence):
+        version, sequence = first[0], first[1] - 1
+        return (version, sequence) if sequence > 0 else (version - 1, 0)
+    return version, 0 if sequence == queues.END else sequence
 
 
 def _lag(engine: Warehouse, query: ContinuousQuery, cursor: Cursor, position: int) -> tuple[int, float]:
@@ -113,9 +158,25 @@ def describe(engine: Warehouse, name: str) -> Result:
         *_script(found),
         *(("option", f"{option} = {value}") for option, value in found.options),
         *(("query", text) for text in _standings(engine, found.name)),
+        *_groups(engine, found),
     ]
     names, values = zip(*facts)
     return Result(arrow=pa.table({"property": names, "value": values}), whole=True)
+
+
+def _groups(engine: Warehouse, found: DeclaredDestination) -> Iterator[tuple[str, str]]:
+    """Of a queue its groups of consumers, each with what it has and has done."""
+    if found.type != "QUEUE":
+        return
+    with engine.catalog.reading() as connection:
+        groups = queues.standings(connection, cursor_name("QUEUE", found.name))
+        now = engine.catalog.database_time(connection)
+    for name, standing in groups.items():
+        flying = sum(each.due > now for each in standing.given)
+        finished = sum(each.finished for each in standing.positions.values())
+        dead = sum(each.dead for each in standing.positions.values())
+        said = f"{name}, acknowledged {finished}, in flight {flying}, to be given again {len(standing.given) - flying}"
+        yield "group", said + (f", dead {dead}" if dead else "")
 
 
 def _script(found: DeclaredDestination) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.api import statements
+from cq_engine.api.consuming import Consuming
 from cq_engine.api.entry import entry
 from cq_engine.api.following import PATIENCE, Following
 from cq_engine.api.handles import QueryDescription, TransactionHandle, can_run_again, run_again
@@ -51,7 +52,7 @@ __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Engine(Registering, Following):
+class Engine(Registering, Following, Consuming):
     """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
@@ -90,6 +91,7 @@ class Engine(Registering, Following):
         retry = Retry(base=limits.retry_seconds, cap=limits.retry_most_seconds)
         self.scheduler = Scheduler(clock, self._run_query, on_error=self._refresh_failed, retry=retry)
         self._followers = WeakSet()
+        self._begin_consuming()
         self._closed = False
         if self._scheduled:
             self.delivery.start()
@@ -296,6 +298,7 @@ class Engine(Registering, Following):
             return
         self._closed = True
         self._end_following()
+        self._end_consuming()
         with ExitStack() as steps:  # the last one first, and each of them whatever the others raise
             steps.callback(self.catalog.close)
             if self._spark_session.started is not None:

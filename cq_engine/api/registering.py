@@ -7,8 +7,9 @@ from typing import Any, TypeVar, overload
 
 from cq_engine.api.upkeep import Upkeep
 from cq_engine.catalog.destinations import deliverers
+from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.functions import PythonFunction
-from cq_engine.destinations import Callback, Callbacks
+from cq_engine.destinations import Callback, Callbacks, check_declared
 from cq_engine.lifecycle.draining import has_news
 
 __all__ = ["Registering"]
@@ -24,13 +25,27 @@ class Registering(Upkeep):
     def _check_open(self) -> None:
         raise NotImplementedError
 
-    def callback(self, name: str) -> Callable[[Callback], Callback]:
-        """Registers the decorated function as callback `name`: it gets a DeltaBatch per commit."""
+    def callback(
+        self, name: str, *, batch: str | None = None, concurrency: int | None = None
+    ) -> Callable[[Callback], Callback]:
+        """Registers the decorated function, which may be `async`, as callback `name`: it gets a DeltaBatch per commit.
+
+        Args:
+            name: as in DESTINATION CALLBACK.
+            batch: `transaction` (a batch for each commit), `row` (for each delta) or `refresh` (for all commits of a refresh).
+            concurrency: how many batches it gets at once, in order for each key. What CREATE DESTINATION says counts more.
+
+        Raises:
+            AnalysisError: one of these is not possible.
+        """
+        said = {"batch": batch, "concurrency": concurrency}
+        options = {key: str(value) for key, value in said.items() if value is not None}
+        check_declared(DeclaredDestination(name, "CALLBACK", tuple(options.items())))
 
         def register(function: Callback) -> Callback:
             if not self.catalog.read_only:
                 self.catalog.register_callback(name)
-            self.callbacks.register(name, function)
+            self.callbacks.register(name, function, options)
             for query in deliverers(self.catalog.state, name):
                 self.delivery.wake(query)
             return function

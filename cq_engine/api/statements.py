@@ -13,6 +13,7 @@ from cq_engine.core.errors import AnalysisError, TransactionError, location_at
 from cq_engine.core.options import RETENTION, check_set, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
+    Ack,
     AlterContinuousQuery,
     AlterDestination,
     AlterTable,
@@ -26,6 +27,7 @@ from cq_engine.grammar import (
     CreateDestination,
     CreateFunction,
     CreateTable,
+    Dequeue,
     Describe,
     Dml,
     DropContinuousQuery,
@@ -35,6 +37,7 @@ from cq_engine.grammar import (
     Follow,
     Query,
     RefreshContinuousQuery,
+    Reject,
     Rollback,
     SetOption,
     Show,
@@ -241,6 +244,19 @@ def _follow(statement: Follow, engine: Warehouse, sql: str) -> Result:
     if engine.session is not None:
         raise TransactionError("FOLLOW cannot run inside a transaction", hint="COMMIT or ROLLBACK first")
     return engine.follow_rows(statement.name, statement.start.version, statement.start.point == "SNAPSHOT")
+
+
+@execute.register(Dequeue)
+def _dequeue(statement: Dequeue, engine: Warehouse, sql: str) -> Result:
+    no_transaction(engine, "DEQUEUE")
+    return engine.dequeue(statement, sql)
+
+
+@execute.register(Ack)
+@execute.register(Reject)
+def _settle(statement: Ack | Reject, engine: Warehouse, sql: str) -> Result:
+    no_transaction(engine, type(statement).__name__.upper())
+    return engine.settle(statement, sql)
 
 
 @execute.register(Show)

@@ -11,6 +11,7 @@ from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.errors import TransactionError
+from cq_engine.grammar import Ack, Dequeue, Reject
 from cq_engine.query.result import Result
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.transactions.transaction import Transaction
@@ -59,6 +60,10 @@ class Warehouse(Protocol):
     def vacuum(self, name: str | None = None, retain: str | None = None) -> Vacuumed: ...
 
     def follow_rows(self, query: str, from_version: int | None, snapshot: bool) -> Result: ...
+
+    def dequeue(self, statement: Dequeue, sql: str) -> Result: ...
+
+    def settle(self, statement: Ack | Reject, sql: str) -> Result: ...
 
     def overview(self) -> Overview: ...
 

@@ -16,7 +16,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
 from cq_engine.delivery.delivery import Delivery
-from cq_engine.destinations import check, check_columns, columns_for
+from cq_engine.destinations import check, check_columns, columns_for, with_dead_letters
 from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier, waiting_for
@@ -120,6 +120,8 @@ def with_destinations(
             )
         if kind == "TRIGGER":
             _check_trigger(delivery.services, query, state, ref.name)
+        if kind == "QUEUE":
+            state = with_dead_letters(state, ref.name, query.created_version)
         if kind != "TABLE":
             continue
         table = state.tables.get(ref.name.lower())

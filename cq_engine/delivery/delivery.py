@@ -27,6 +27,7 @@ from cq_engine.destinations import (
     needed_from,
     resolve,
 )
+from cq_engine.destinations.calls import caller
 from cq_engine.grammar import DestinationRef, OnDemand
 from cq_engine.schedule.scheduler import Scheduler
 
@@ -99,6 +100,7 @@ class Delivery(DestinationsOfQueries):
         for timer in timers:
             timer.cancel()
         self._runs.shutdown(wait=True)
+        self.callbacks.loop.close()
 
     # ------------------------------------------------------------ delivering
 
@@ -107,7 +109,7 @@ class Delivery(DestinationsOfQueries):
 
         A destination's failure is recorded with its cursor and logged, and does not raise.
         """
-        for ref in self.refs(query):
+        for ref in self.served(query):
             if self.at_rest(query, ref) or not self.serves(ref):
                 continue
             if not (self._background and class_of(ref).background):
@@ -176,7 +178,7 @@ class Delivery(DestinationsOfQueries):
         catalog = self.services.catalog
         upto = catalog.status(query.name).position
         found = []
-        for ref in self.refs(query):
+        for ref in self.served(query):
             if self.serves(ref) == elsewhere:
                 continue
             cursor = catalog.cursor(query.name, cursor_of(ref))
@@ -253,7 +255,7 @@ class Delivery(DestinationsOfQueries):
     @contextmanager
     def _alone(self, job: str) -> Iterator[bool]:
         """Holds the destination; False inside a callback that has caused a delivery to itself, which comes after."""
-        me = threading.get_ident()
+        me = caller()
         with self._guard:
             lock = self._busy.setdefault(job, threading.Lock())
             inside = self._owners.get(job) == me
@@ -297,7 +299,7 @@ class Delivery(DestinationsOfQueries):
     def _run(self, job: str) -> None:
         name, ref = self._jobs[job]
         query = self.services.catalog.state.queries.get(name.lower())
-        if query is not None and ref in self.refs(query):
+        if query is not None and ref in self.served(query):
             self._try(query, ref)
 
     def _note_failure(self, job: str, error: BaseException) -> None:

@@ -49,7 +49,7 @@ class DestinationsOfQueries:
 
     def given_up_after(self, query: ContinuousQuery) -> int:
         """After how many failures what fails is put aside, and the rest goes on."""
-        policies = map(self.policy, self.refs(query))
+        policies = map(self.policy, self.served(query))
         return max((each.max_attempts for each in policies if each.on_failure != "retry"), default=0)
 
     def kind_of(self, ref: DestinationRef) -> str:
@@ -97,9 +97,13 @@ class DestinationsOfQueries:
             unit.drop_cursor(after.name, name)
 
     def refs(self, query: ContinuousQuery) -> list[DestinationRef]:
-        """The query's destinations that are delivered to, each with its kind."""
+        """The query's destinations that have cursors, each with its kind."""
         refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
         return [ref for ref in refs if ref.kind != MERGE]
+
+    def served(self, query: ContinuousQuery) -> list[DestinationRef]:
+        """Those that are delivered to."""
+        return [ref for ref in self.refs(query) if not class_of(ref).pulled]
 
     def is_missing(self, ref: DestinationRef) -> bool:
         return class_of(ref).registered and self.callbacks.get(ref.name) is None

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from cq_engine.catalog import apply
+from cq_engine.catalog import apply, queues
 from cq_engine.catalog.destinations import (
     MERGE,
     deliverers,
     drop_destination,
     find_destination,
     is_merge,
+    merges,
     put_destination,
     reference,
 )
@@ -28,6 +29,7 @@ from cq_engine.destinations import (
     reach,
     with_dead_letters,
 )
+from cq_engine.destinations.options import dead_letters_of
 from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
 from cq_engine.lifecycle.queries import Queries
 
@@ -105,7 +107,8 @@ def drop(queries: Queries, statement: DropDestination) -> str:
 
 def _put(state: CatalogState, declared: DeclaredDestination, version: int) -> CatalogState:
     state = put_destination(state, declared)
-    if policy_of(state, DestinationRef(declared.name)).on_failure == "dead_letter":
+    puts_aside = policy_of(state, DestinationRef(declared.name)).on_failure == "dead_letter"
+    if puts_aside or declared.type == "QUEUE":
         return with_dead_letters(state, declared.name, version)
     return state
 
@@ -114,6 +117,8 @@ def _note(queries: Queries, declared: DeclaredDestination) -> str:
     known = queries.services.catalog.view.callbacks
     if declared.type == "CALLBACK" and declared.name.lower() not in known:
         return "; until its function is registered, deltas wait in the delta log"
+    if declared.type == "QUEUE":
+        return f"; its dead letters are the table {dead_letters_of(declared.name)}"
     if declared.name.lower() in queries.services.catalog.state.tables:
         return f"; it appends to table {declared.name}"
     return ""
@@ -146,7 +151,8 @@ def _change(queries: Queries, found: DeclaredDestination, statement: AlterDestin
                 unit.set_cursor(of.placed(cursor, cursor.version), after=cursor)
             elif statement.action == "RESUME" and cursor.failures:
                 unit.set_cursor(replace(cursor, failures=0, error=""), after=cursor)
-    said = {"PAUSE": "is paused; deltas wait in the delta log", "RESUME": "goes on"}
+    waits = "consumers are given nothing" if found.type == "QUEUE" else "deltas wait in the delta log"
+    said = {"PAUSE": f"is paused; {waits}", "RESUME": "goes on"}
     return f"destination {found.name} {said.get(statement.action, 'altered')}"
 
 
@@ -154,8 +160,7 @@ def _is_elsewhere(before: DeclaredDestination, after: DeclaredDestination) -> bo
     """Whether a target is to be written to although it has nothing new to receive: another one, or the whole result."""
     if not class_of(DestinationRef(after.name, after.type)).remembers:
         return False
-    old, new = dict(before.options), dict(after.options)
-    moved = new.get("mode", "").lower() == "merge" and old.get("url") != new.get("url")
+    moved = merges(after) and dict(before.options).get("url") != dict(after.options).get("url")
     return moved or before.token != after.token
 
 
@@ -166,6 +171,8 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
     """REPLAY and SKIP: from now on it is as if everything up to the version had been received, and nothing more."""
     catalog, version = queries.services.catalog, statement.version or 0
     query = _query(catalog.state, found, statement.query)
+    if found.type == "QUEUE":
+        return _move_consumers(queries, found, query, statement.action, version)
     name = _cursor_name(query, found.name)
     cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
     position, kept = catalog.status(query.name).position, catalog.floor(query.result.id)
@@ -174,8 +181,8 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         raise AnalysisError(
             f"{stands}: nothing after {version} to replay", hint="SKIP TO VERSION goes forward"
         )
-    merges = dict(found.options).get("mode", "").lower() == "merge"
-    if statement.action == "REPLAY" and version < kept and not merges:
+    whole = merges(found)
+    if statement.action == "REPLAY" and version < kept and not whole:
         raise AnalysisError(
             f"the deltas of {query.name} after version {version} are not kept any more",
             hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
@@ -186,7 +193,7 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         raise AnalysisError(
             f"{query.name} has processed version {position}; what comes after it cannot be skipped yet"
         )
-    if merges and statement.action == "SKIP":
+    if whole and statement.action == "SKIP":
         raise CatalogError(
             f"SKIP is not for {found.name}",
             detail=f"with mode = 'merge' it would not be the result of {query.name} any more",
@@ -199,9 +206,35 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         return (
             f"{found.name} goes on after version {version} of {query.name}; what was before is not delivered"
         )
-    if merges:
+    if whole:
         return f"{found.name} receives the whole result of {query.name} again"
     return f"{found.name} receives the deltas of {query.name} after version {version} again"
+
+
+def _move_consumers(
+    queries: Queries, found: DeclaredDestination, query: ContinuousQuery, action: str, version: int
+) -> str:
+    """REPLAY and SKIP of a queue: for all groups of consumers, and for those that are new later."""
+    catalog, back = queries.services.catalog, action == "REPLAY"
+    name = _cursor_name(query, found.name)
+    position, kept = catalog.status(query.name).position, catalog.floor(query.result.id)
+    if version > position:
+        raise AnalysisError(f"{query.name} has processed version {position}: there are no later messages")
+    if back and version < kept:
+        raise AnalysisError(
+            f"the deltas of {query.name} after version {version} are not kept any more",
+            hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
+        )
+    with catalog.exclusive() as connection, catalog.write() as unit:
+        cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
+        place = min(cursor.version, version) if back else max(cursor.version, version)
+        unit.set_cursor(replace(cursor, version=place), after=cursor)
+        queues.move(connection, name, query.name.lower(), version, back=back)
+    if back:
+        return (
+            f"all groups of {found.name} are given the messages of {query.name} after version {version} again"
+        )
+    return f"all groups of {found.name} go on after version {version} of {query.name}"
 
 
 def _query(state: CatalogState, found: DeclaredDestination, name: str | None) -> ContinuousQuery:

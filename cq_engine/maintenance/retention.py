@@ -3,8 +3,8 @@
 A version stays where somebody may still ask for it:
 
 - the position of every query that reads the table, whatever its state, since its next refresh begins there;
-- the cursors of a query's destinations, for its delta log; those of all members of a query group for the log that they
-  share;
+- the cursors of a query's destinations, for its delta log, and of a queue what its own retention says; those of all
+  members of a query group for the log that they share;
 - the versions that open transactions read, and queries that are being created;
 - everything that was committed within the declared retention, and the image at its beginning;
 - of what is published as Delta Lake, what is not published yet.
@@ -12,10 +12,13 @@ A version stays where somebody may still ask for it:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
+from cq_engine.catalog.attempts import root_of
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.graph import readers, table_readers
 from cq_engine.catalog.groups import members
@@ -25,7 +28,7 @@ from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError, StorageError
 from cq_engine.core.options import RETENTION, option_value, parse_retention
 from cq_engine.core.troubles import Troubles
-from cq_engine.destinations.log import needed_from
+from cq_engine.destinations.queues.queue import needed_by
 
 __all__ = ["Vacuumed", "outlived", "vacuum"]
 
@@ -64,10 +67,39 @@ def vacuum(
         raise CatalogError(f"there is no table or continuous query {name}")
     troubles = Troubles()
     forgotten = catalog.forget(lambda: _holds(services, conf, name, retain, troubles), logs=True)
+    forgotten += catalog.disown(list(_superseded(services, conf, name and name.lower(), retain)))
     faults.point("vacuum.after_catalog")
     removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
     troubles.check("VACUUM")
     return Vacuumed(forgotten, removed)
+
+
+def _superseded(
+    services: Services, conf: Mapping[str, str], name: str | None, retain: timedelta | None
+) -> Iterator[str]:
+    """The files of published logs that became parts of larger ones before the retention; what Delta Lake keeps of its own
+    log is cut to as much."""
+    from cq_engine.catalog.delta_compaction import cut_log, superseded  # which commits do without
+
+    state, warehouse = services.catalog.state, Path(services.catalog.warehouse)
+    logs = [(key, table.storage, table.options) for key, table in state.tables.items()]
+    logs += [(key, each.result, each.options) for key, each in state.queries.items() if each.group is None]
+    logs += [(group.name.lower(), group.query.result, group.query.options) for group in state.groups.values()]
+    view = services.catalog.view
+    for key, table, options in logs:
+        storage = view.storage.get(table.id)
+        if name not in (None, key) or storage is None or not storage.published_log:
+            continue
+        root = root_of(storage, "log")
+        declared, length = (_retention(conf, options, each) for each in (None, retain))
+        if declared is not None:
+            cut_log(warehouse / root, _hours(declared), warehouse)
+        if length is not None:
+            yield from (f"{root}/{path}" for path in superseded(warehouse / root, _hours(length)))
+
+
+def _hours(length: timedelta) -> int:
+    return math.ceil(length / timedelta(hours=1))
 
 
 def outlived(services: Services, conf: Mapping[str, str]) -> set[int]:
@@ -132,7 +164,7 @@ def _query_holds(
     catalog = services.catalog
     declared = _retention_start(services, conf, query.options, retain)
     position = catalog.status(query.name).position
-    cursors = [needed_from(cursor) for cursor in catalog.cursors(query.name)]
+    cursors = [needed_by(services, cursor) for cursor in catalog.cursors(query.name)]
     yield (
         query.result.id,
         min([held, declared, position, *cursors, *_publishing_from(services, query.result)]),
@@ -156,7 +188,7 @@ def _group_holds(
     declared = _retention_start(services, conf, group.query.options, retain)
     position = catalog.status(group.name).position
     found = members(catalog.state, group)
-    cursors = [needed_from(cursor) for query in found for cursor in catalog.cursors(query.name)]
+    cursors = [needed_by(services, cursor) for query in found for cursor in catalog.cursors(query.name)]
     yield log.id, max(0, min([held, declared, position - 1, *cursors, *_publishing_from(services, log)]))
     for _, table in group.query.states:
         yield table.id, position
@@ -170,16 +202,23 @@ def _retention_start(
     services: Services, conf: Mapping[str, str], options: Sequence[tuple[str, str]], retain: timedelta | None
 ) -> int:
     """The version at the beginning of the retention: the newest commit that is at least as old."""
-    length = retain
-    if length is None:
-        own = {name.lower(): value for name, value in options}.get(RETENTION)
-        length = parse_retention(own or option_value(RETENTION, conf))
+    length = _retention(conf, options, retain)
     if length is None:
         return 0
     try:
         return services.catalog.version_at(services.now() - length)
     except (StorageError, OverflowError):  # before the first commit
         return 0
+
+
+def _retention(
+    conf: Mapping[str, str], options: Sequence[tuple[str, str]], retain: timedelta | None
+) -> timedelta | None:
+    """None where versions are kept for ever."""
+    if retain is not None:
+        return retain
+    own = {name.lower(): value for name, value in options}.get(RETENTION)
+    return parse_retention(own or option_value(RETENTION, conf))
 
 
 def _publishing_from(services: Services, table: VersionedTable) -> list[int]:

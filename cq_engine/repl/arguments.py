@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "DEFAULT_WAREHOUSE", "Namespace", "build_parser", "parse_arguments", "version"]
 
-COMMANDS = ("prompt", "run", "exec", "example", "serve", "follow", "prepare")
+COMMANDS = ("prompt", "run", "exec", "example", "serve", "follow", "dequeue", "prepare")
 DEFAULT_WAREHOUSE = "warehouse"
 
 Namespace = argparse.Namespace
@@ -99,9 +99,38 @@ def build_parser() -> argparse.ArgumentParser:
     _add_connection(follow)
     follow.set_defaults(command="follow", read_only=True, duties=None, timing=False, limit=0)
 
+    _add_dequeue(commands)
     prepare = commands.add_parser("prepare", help="store Spark's classes now, so that Spark starts quickly")
     prepare.set_defaults(command="prepare")
     return parser
+
+
+def _add_dequeue(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dequeue = commands.add_parser(
+        "dequeue", help="write the messages of a queue, and acknowledge what was written"
+    )
+    dequeue.add_argument("queue", metavar="QUEUE", help="a destination of type queue")
+    _add_warehouse(dequeue, option=True)
+    dequeue.add_argument(
+        "--group",
+        default="default",
+        help="the group of consumers (default: %(default)s); each is given every message",
+    )
+    dequeue.add_argument("-n", dest="count", metavar="N", type=_count, help="so many messages at most")
+    dequeue.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    dequeue.add_argument(
+        "--wait", metavar="SECONDS", type=float, default=0.0, help="wait so long for messages"
+    )
+    dequeue.add_argument(
+        "--no-ack",
+        action="store_true",
+        help="acknowledge nothing: messages come again after the visibility time-out",
+    )
+    dequeue.add_argument(
+        "--format", choices=("table", "csv", "jsonl"), default="table", help="how messages are written"
+    )
+    _add_connection(dequeue)
+    dequeue.set_defaults(command="dequeue", read_only=False, duties=False, timing=False, limit=0)
 
 
 def _add_warehouse(parser: argparse.ArgumentParser, *, positional: bool = True, option: bool = False) -> None:

@@ -34,6 +34,11 @@ class EngineLike(Protocol):
     def execute(self, sql: str, *, source: str = ..., line: int = ..., column: int = ...) -> Result:
         """Runs one statement whose first character stands at `line`, `column` of `source`."""
 
+    def consume_rows(
+        self, queue: str, group: str, count: int | None, *, wait: float | None, keep: bool
+    ) -> Result:
+        """Messages of a queue as rows that come."""
+
     def drain(self, timeout: float | None = None) -> None:
         """Returns when every ON COMMIT query and every destination has the newest commit."""
 

@@ -140,6 +140,10 @@ class Shell:
 
         return self._guard(lambda: _Shown(work(self.opening.engine())))
 
+    def stream(self, rows: Callable[[EngineLike], Result]) -> bool:
+        """Writes rows as they come, until Ctrl-C or their end."""
+        return self._guard(lambda: self._stream(rows(self.opening.engine())))
+
     def drain(self) -> bool:
         """Waits until every ON COMMIT query and every destination has the newest commit."""
 

@@ -25,7 +25,9 @@ def write_stream(result: StreamingResult, form: str, write: Callable[[str], None
     with closing(result):
         for table in result.batches():
             if form == "table":
-                text = "\n".join(shown.lines(table.filter(pc.field("_change_type") != "progress")))
+                follows = "_change_type" in table.column_names
+                rows = table.filter(pc.field("_change_type") != "progress") if follows else table
+                text = "\n".join(shown.lines(rows))
             elif form == "csv":
                 text = render_csv(table, header=header)
                 header = False

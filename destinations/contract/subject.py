@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+import pyarrow as pa
+
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.callback import Callbacks, Retry
@@ -82,6 +84,7 @@ class SinkSubject(Subject):
         super().__init__(world)
         self.sink = sink
         self.declared = DeclaredDestination("sink", "CONTRACT", tuple(options.items()), token="token")  # noqa: S106
+        self.retry = Retry(attempts=1)
         self.left: list[Sink] = []
         """Those that a crash has left open."""
         self._received, self._break_down, self._repair = received, break_down, repair
@@ -91,7 +94,7 @@ class SinkSubject(Subject):
         reference = DestinationRef("sink", "CONTRACT")
         wanted = Wanted(
             self.world.services, self.world.query, reference, self.declared, Callbacks(), self.world.catalog.state,
-            Retry(attempts=1), lambda: False,
+            self.retry, lambda: False,
         )  # fmt: skip
         return sink_class("CONTRACT")(wanted, _Noted(make_sink(self.sink, self.declared), self))
 
@@ -120,6 +123,9 @@ class _Noted(Sink):
     def __init__(self, inner: Sink, subject: SinkSubject) -> None:
         super().__init__(inner.name, inner.options)
         self._inner, self._subject = inner, subject
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        self._inner.check_columns(columns)
 
     def open(self) -> None:
         self._inner.open()

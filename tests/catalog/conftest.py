@@ -17,7 +17,6 @@ from cq_engine.catalog.model import CatalogState, ContinuousQuery, Table, Versio
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
 from cq_engine.core.columns import Column
-from tests import postgres
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
@@ -106,15 +105,6 @@ def sample() -> Sample:
     return Sample()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str | None:
-    """None (SQLite in the warehouse), then the URL of an empty PostgreSQL database."""
-    if request.param == "sqlite":
-        return None
-    fresh: Callable[[], str] = request.getfixturevalue("fresh_postgres")
-    return fresh()
-
-
 @pytest.fixture
 def open_catalog(warehouse: Path, database_url: str | None) -> Iterator[Callable[..., Catalog]]:
     """Opens the test's warehouse; what is open at the end is closed."""
@@ -167,22 +157,3 @@ def run_python(warehouse: Path, database_url: str | None) -> Iterator[Callable[.
     for process in started:
         process.kill()
         process.communicate()
-
-
-# ---------------------------------------------------------------- PostgreSQL
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL, without a database, of a server that this test run starts."""
-    problem = postgres.missing()
-    if problem:
-        pytest.skip(problem)
-    with postgres.server() as url:
-        yield url
-
-
-@pytest.fixture
-def fresh_postgres(postgres_server: str) -> Callable[[], str]:
-    """Makes an empty database and gives its URL."""
-    return lambda: postgres.fresh(postgres_server)

@@ -507,6 +507,8 @@ class TestSchema:
             schema.doomed.drop(connection)
             schema.directories.drop(connection)
             schema.cascades.drop(connection)
+            schema.queue_positions.drop(connection)
+            schema.queue_messages.drop(connection)
             for name in ("rows", "dead"):
                 connection.execute(sa.text(f"ALTER TABLE {schema.cursors.name} DROP COLUMN {name}"))
             connection.execute(

@@ -47,6 +47,19 @@ def test_no_error_shows_a_secret(url: str, spelled: str, tmp_path: Path) -> None
         assert each not in whole, whole
 
 
+@pytest.mark.parametrize("between", list(":/@?#%&+ ;="))
+@pytest.mark.parametrize("form", ["postgresql://me:{}@127.0.0.1:9/db", "postgres://me/us:{}@127.0.0.1:9/db"])
+def test_nor_a_part_of_one_that_is_not_spelled_as_it_should_be(
+    form: str, between: str, tmp_path: Path
+) -> None:
+    parts = ["hush" + "one", "hush" + "two"]  # the traceback shows this text
+    url = form.replace("{}", between.join(parts))
+    with pytest.raises(CQError) as caught:
+        Catalog.open(str(tmp_path / "w"), url=url, clock=SystemClock())
+    whole = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    assert not [part for part in parts if part in whole], whole
+
+
 @pytest.mark.parametrize(
     "url", [each for each in WITH_SECRETS if each.startswith("postgres") and "9/db" in each]
 )

@@ -21,8 +21,9 @@ from cq_engine.core.columns import Column
 from cq_engine.destinations import CallbackDestination, DeltaBatch, Destination, Retry, TableDestination
 from cq_engine.destinations.contract import Crash, Subject, World, crash_point
 from cq_engine.destinations.contract.world import OUTPUTS, QUERY, row
-from cq_engine.destinations.database import DatabaseDestination
-from cq_engine.destinations.delta import DeltaDestination
+from cq_engine.destinations.targets.database import DatabaseDestination
+from cq_engine.destinations.targets.delta import DeltaDestination
+from tests.destinations.stories import place, story  # noqa: F401 - fixtures
 from tests.limits import limit
 
 
@@ -97,15 +98,15 @@ def declared(kind: str, token: str = "token", **options: str) -> DeclaredDestina
     return DeclaredDestination("sink", kind.upper(), tuple(options.items()), token=token)
 
 
-def rows_of(place: Path) -> list[dict[str, Any]]:
+def rows_of(there: Path) -> list[dict[str, Any]]:
     """The rows of the table sink of a SQLite database, or of a Delta table, in the order in which they came."""
-    if not place.is_dir():
-        with closing(sqlite3.connect(place)) as connection:
+    if not there.is_dir():
+        with closing(sqlite3.connect(there)) as connection:
             lines = connection.execute("SELECT * FROM sink ORDER BY rowid").fetchall()
         return [{o.name: _value(v, o.type) for o, v in zip(OUTPUTS, line)} for line in lines]
     found: list[str] = []
-    for version in range(DeltaTable(place).version() + 1):  # files of later commits are behind
-        found += sorted(set(DeltaTable(place, version=version).file_uris()) - set(found))
+    for version in range(DeltaTable(there).version() + 1):  # files of later commits are behind
+        found += sorted(set(DeltaTable(there, version=version).file_uris()) - set(found))
     return [line for file in found for line in pq.read_table(file).to_pylist()]
 
 

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine.catalog.model import ROW_ID
+from cq_engine.catalog.model import ROW_ID, QueryStatus
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import TableDestination, read_deltas
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
+from cq_engine.destinations.queues.consumer import Consumer
+from cq_engine.destinations.queues.logs import Logs
+from cq_engine.destinations.queues.message import Message
+from cq_engine.grammar.statements import DestinationRef
 from cq_engine.storage.reader import Reader
 from tests.limits import limit
 
@@ -109,3 +113,36 @@ def test_a_null_in_bulk(long: Any, make: Any) -> None:
     destination = TableDestination(long.services, long.query, long.table())
     with pytest.raises(DestinationError, match="NULL for column was"):
         destination.deliver(4)
+
+
+def test_a_consumer_of_a_queue_takes_a_long_log_in_order(long: Any) -> None:
+    wanted = [
+        (d.commit_version, d.sequence, d.marker, d.old, d.new)
+        for d in read_deltas(long.services, long.query, 0, long.catalog.newest_version)
+    ]
+    limit(long, queue_rows=5)
+    query = replace(long.query, destinations=(DestinationRef("q", "QUEUE"),))
+    state = replace(long.catalog.state, queries={query.name.lower(): query})
+    with long.catalog.write() as unit:
+        unit.set_state(state)
+        unit.set_status(query.name, QueryStatus(long.catalog.newest_version))
+    logs = Logs(long.services)
+    consumer = Consumer(long.services, logs, "q", committed=lambda *_: None)
+    found: list[Message] = []
+    while some := consumer.take(4):
+        if not found:
+            assert some[0].reject(requeue=True)
+            (again,) = consumer.take(1)
+            assert (again.id, again.attempt) == (some[0].id, 2)
+            some[0] = again
+        found += some
+        assert some[-1].ack(upto=True)
+    logs.close()
+    names = [c.name for c in query.result.columns[: query.width]]
+
+    def row(values: tuple[Any, ...] | None) -> dict[str, Any] | None:
+        return None if values is None else dict(zip(names, values))
+
+    assert [(m.commit_version, m.given.sequence, m.marker, m.old, m.new) for m in found] == [
+        (version, sequence, marker, row(old), row(new)) for version, sequence, marker, old, new in wanted
+    ]

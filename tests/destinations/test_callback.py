@@ -18,7 +18,7 @@ from cq_engine.destinations import (
     kind_of,
     resolve,
 )
-from cq_engine.destinations.callback import in_batches
+from cq_engine.destinations.batches import in_batches
 from cq_engine.grammar.statements import DestinationRef
 from tests.limits import limit
 
@@ -195,7 +195,7 @@ def test_a_named_kind(world: Any, make: Any) -> None:
 @pytest.mark.parametrize(
     ("reference", "message", "hint"),
     [
-        (DestinationRef("q", "QUEUE"), "QUEUE q is not available yet", "CALLBACK"),
+        (DestinationRef("q", "KAFKA"), "there is no kafka q", "declare it first"),
         (DestinationRef("q", "TRIGGER"), "there is no trigger q", "CREATE DESTINATION q TYPE trigger"),
         (DestinationRef("q", "WEBHOOK"), "there is no webhook q", "declare it first"),
         (DestinationRef("snik"), "snik, which is no table and no registered callback", "did you mean sink?"),

@@ -16,6 +16,7 @@ from cq_engine.grammar import split
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "language.md"
 
+_MESSAGE = re.compile(r"\b[a-s]\d+[a-s]\d+[a-s]\d+\b")
 _SQL = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -36,11 +37,16 @@ def test_every_block_runs(
 ) -> None:
     files = tmp_path / "data"
     monkeypatch.setenv("SHOP_HOOK", "http://127.0.0.1:9/")  # nobody listens
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:9")
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:9")
+    monkeypatch.setenv("AMQP_URL", "amqp://127.0.0.1:9")
+    monkeypatch.setenv("KAFKA_URL", "kafka://127.0.0.1:9")
     monkeypatch.setenv("SHOP_SECRET", "secret")
     monkeypatch.setenv("SHOP_URL", f"sqlite:///{files.as_posix()}/log.db")
     write_files(files)
     clock = cq_engine.ManualClock(datetime(2024, 5, 1, 12, tzinfo=timezone.utc))
     failed = []
+    given: list[str] = []
     zone = spark.conf.get("spark.sql.session.timeZone")
     with cq_engine.connect(warehouse, spark=spark, clock=clock, scheduler=False) as engine:
         page = PAGE.read_text(encoding="utf-8")
@@ -51,9 +57,11 @@ def test_every_block_runs(
                 try:
                     text = item.text.replace("'/data/", f"'{files.as_posix()}/")
                     text = text.replace("sqlite:////data/", f"sqlite:///{files.as_posix()}/")
+                    if given and text.startswith(("ACK", "REJECT")):
+                        text = _MESSAGE.sub(given.pop(), text)  # the last one that the manual was given
                     result = engine.execute(text, **place)
-                    if not result.is_stream:
-                        result.fetchall()
+                    rows = [] if result.is_stream else result.fetchall()
+                    given = [row[0] for row in rows] if text.startswith("DEQUEUE") else given
                 except cq_engine.CQError as error:
                     failed.append(error.render())
         position = engine.describe("big_orders").position

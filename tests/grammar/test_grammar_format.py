@@ -31,6 +31,7 @@ option_name = some.one_of(some.sampled_from(["a", "a.b", "header", "", "x y"]), 
 options = some.dictionaries(option_name, words, max_size=3).map(lambda found: tuple(found.items()))
 unit = some.sampled_from(["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH"])
 count = some.integers(1, 10**9 - 1)
+message_id = some.sampled_from(["d1234a3b17", "a1a1a1"]) | words
 
 
 def subset(all_of: tuple[str, ...]) -> some.SearchStrategy[tuple[str, ...]]:
@@ -182,6 +183,11 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
         ),
     ),
     st.DropDestination: some.builds(st.DropDestination, name, flag, flag),
+    st.Dequeue: some.builds(
+        st.Dequeue, name, count, some.none() | name, some.none() | some.tuples(count, unit)
+    ),
+    st.Ack: some.builds(st.Ack, name, message_id, some.none() | name),
+    st.Reject: some.builds(st.Reject, name, message_id, some.none() | name, flag),
     st.CreateTable: create_table | create_table_as,
     st.AlterTable: alter_table,
     st.DropTable: some.builds(st.DropTable, name, flag, flag),

@@ -43,6 +43,7 @@ SEEDS = [
     "CREATE TABLE t (a INT NOT NULL, b STRUCT<c: DECIMAL(3,2)>, PRIMARY KEY (a) NOT ENFORCED) CLUSTER BY (a) AS SELECT 1",
     "ALTER CONTINUOUS QUERY q SET COMPUTE ON INSERT OR UPDATE TO t, u DESTINATION QUEUE x WITH (a = 'b')",
     "ALTER CONTINUOUS QUERY q AS WITH w AS (SELECT 1) SELECT * FROM w",
+    "DEQUEUE 5 FROM q GROUP 'g' WAIT 5 SECONDS",
     "COPY INTO t (a, b) FROM 'x' FORMAT csv OPTIONS (header = true)",
     *(example.replace("‸", "") for message in MESSAGES for example in message.examples[:1]),
 ]

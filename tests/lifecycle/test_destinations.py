@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import AnalysisError, CatalogError, CQError, DestinationError, Engine, ManualClock
+from cq_engine import AnalysisError, CatalogError, DestinationError, Engine, ManualClock
 from cq_engine.destinations import Retry
+from tests.lifecycle.asking import error_of, shown
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -25,18 +26,6 @@ def engine(warehouse: Path, once: SparkSession) -> Iterator[Engine]:
         opened.execute("CREATE TABLE t (id INT PRIMARY KEY, amt INT)")
         opened.execute("INSERT INTO t VALUES (1, 10)")
         yield opened
-
-
-def shown(engine: Engine, *names: str) -> list[tuple[Any, ...]]:
-    """These columns of SHOW DESTINATIONS."""
-    rows = engine.execute("SHOW DESTINATIONS").to_arrow().to_pylist()
-    return [tuple(row[name] for name in names) for row in rows]
-
-
-def error_of(engine: Engine, sql: str) -> CQError:
-    with pytest.raises(CQError) as caught:
-        engine.execute(sql)
-    return caught.value
 
 
 def test_several_destinations_of_several_queries(engine: Engine, warehouse: Path, once: SparkSession) -> None:
@@ -214,7 +203,7 @@ def test_dropping(engine: Engine) -> None:
     ("sql", "message", "hint", "column"),
     [
         ("CREATE DESTINATION x TYPE tabel", "there is no type tabel of destinations", "did you mean table?", 27),
-        ("CREATE DESTINATION x TYPE queue", "destinations of type queue are not available yet", "CALLBACK", 27),
+        ("CREATE DESTINATION x TYPE kafka", "a destination of type kafka needs the option url", "kafka://host", 27),
         (
             "CREATE DESTINATION x TYPE table WITH (max_attemps = 3)",
             "there is no option max_attemps of a destination of type table", "did you mean max_attempts?", 39,

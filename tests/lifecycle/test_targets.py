@@ -18,9 +18,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import CQError, Engine
+from cq_engine import Engine
 from cq_engine.destinations import Retry
 from tests import postgres
+from tests.lifecycle.asking import error_of, shown
 from tests.limits import limited
 
 SUMS = "SELECT k, count(*) AS n, sum(amt) AS total FROM t GROUP BY k"
@@ -32,15 +33,6 @@ def engine(warehouse: Path, once: SparkSession) -> Iterator[Engine]:
         opened.delivery.retry = Retry(attempts=2, base=0.0)
         opened.execute("CREATE TABLE t (id INT PRIMARY KEY, k STRING, amt DECIMAL(10,2))")
         yield opened
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    problem = postgres.missing()
-    if problem:
-        pytest.skip(problem)
-    with postgres.server() as url:
-        yield url
 
 
 def by_sqlite(file: Path, table: str = "sums") -> list[tuple[Any, ...]]:
@@ -61,17 +53,6 @@ def by_duckdb(path: Path) -> list[tuple[Any, ...]]:
 def numbers(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """For comparison: SQLite has no decimals."""
     return sorted(((k, n, None if x is None else float(x)) for k, n, x in rows), key=repr)
-
-
-def shown(engine: Engine, *names: str) -> list[tuple[Any, ...]]:
-    rows = engine.execute("SHOW DESTINATIONS").to_arrow().to_pylist()
-    return [tuple(row[name] for name in names) for row in rows]
-
-
-def error_of(engine: Engine, sql: str) -> CQError:
-    with pytest.raises(CQError) as caught:
-        engine.execute(sql)
-    return caught.value
 
 
 def change(engine: Engine, dice: random.Random, number: int) -> None:
@@ -265,10 +246,10 @@ def test_a_restricted_engine_writes_nowhere(warehouse: Path, once: SparkSession,
 
 
 @pytest.mark.postgres
-def test_wrong_credentials(engine: Engine, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials(engine: Engine, postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for url, said in {
-        f"{server}/there_is_none": "does not exist",
-        f"{server.replace('cq@', 'nobody:hush42@')}/postgres": "does not exist",
+        f"{postgres_server}/there_is_none": "does not exist",
+        f"{postgres_server.replace('cq@', 'nobody:hush42@')}/postgres": "does not exist",
     }.items():
         monkeypatch.setenv("CQ_TEST_URL", url)
         error = error_of(
@@ -299,10 +280,10 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.postgres
-def test_types(engine: Engine, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types(engine: Engine, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
-    monkeypatch.setenv("CQ_TEST_URL", postgres.fresh(server))
+    monkeypatch.setenv("CQ_TEST_URL", postgres.fresh(postgres_server))
     engine.execute("CREATE DESTINATION pg TYPE database WITH (url = '${CQ_TEST_URL}', table = 'types', mode = 'merge')")  # fmt: skip
     engine.execute("CREATE DESTINATION pg_log TYPE database WITH (url = '${CQ_TEST_URL}', table = 'log')")
     engine.execute(f"CREATE DESTINATION lite TYPE database WITH (url = 'sqlite:///{tmp_path}/x.db', table = 'types', mode = 'merge')")  # fmt: skip

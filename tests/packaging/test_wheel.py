@@ -1,4 +1,4 @@
-"""What a user installs: one top-level package with everything in it, however the symbolic links are packed."""
+"""What a user installs: one top-level package with everything in it, and the module by which PySpark finds it, however the symbolic links are packed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKED = ("cq_engine", "grammar", "catalog", "destinations", "pyproject.toml", "LICENSE", "README.md")
+PACKED = (
+    "cq_engine",
+    "pyspark_cq.py",
+    "grammar",
+    "catalog",
+    "destinations",
+    "pyproject.toml",
+    "LICENSE",
+    "README.md",
+)
 LINKS = ("grammar", "catalog", "destinations")
 
 
@@ -47,9 +56,9 @@ def names(wheel: Path) -> list[str]:
         return archive.namelist()
 
 
-def test_the_only_top_level_is_cq_engine(names: list[str]) -> None:
+def test_the_only_top_levels_are_cq_engine_and_what_pyspark_looks_for(names: list[str]) -> None:
     top_levels = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert top_levels == {"cq_engine"}
+    assert top_levels == {"cq_engine", "pyspark_cq.py"}
 
 
 def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import cq_engine
@@ -22,6 +23,7 @@ from cq_engine import cli
 from cq_engine.catalog.model import RefreshRecord
 from cq_engine.launch import prestart as ahead
 from cq_engine.query.result import text_result
+from cq_engine.query.stream import StreamingResult
 from cq_engine.repl.arguments import COMMANDS
 from cq_engine.repl.serve import serve
 
@@ -273,6 +275,38 @@ def test_follow_asks_for_what_it_was_told(cq: Callable[..., int], fake: ModuleTy
     assert asked == ["FOLLOW `my q`", "FOLLOW q SNAPSHOT", "FOLLOW q FROM VERSION 12"]
     assert all(options["read_only"] for options in opened)
     assert cq("follow", "q", "--snapshot", "--from-version", "1", "there") == 2
+
+
+def test_dequeue_asks_for_what_it_was_told(cq: Callable[..., int], fake: ModuleType, tmp_path: Path) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    class Asked(fake.FakeEngine):  # type: ignore[misc,name-defined]
+        def consume_rows(
+            self, queue: str, group: str, count: int | None, *, wait: float | None, keep: bool
+        ) -> Any:
+            asked.append((queue, group, count, wait, keep, self.options["duties"]))
+            return self.execute("FOLLOW missing") if queue == "missing" else _none()
+
+    cq_engine.connect = Asked  # type: ignore[assignment,misc]
+    there = str(tmp_path)
+    assert cq("dequeue", "none", there) == 0
+    assert (
+        cq("dequeue", "none", "--group", "a b", "-n", "5", "--wait", "2.5", "--no-ack", "--warehouse", there)
+        == 0
+    )
+    assert cq("dequeue", "none", "--follow", "--format", "jsonl", there) == 0
+    assert asked == [
+        ("none", "default", None, 0.0, False, False),
+        ("none", "a b", 5, 2.5, True, False),
+        ("none", "default", None, None, False, False),
+    ]
+    assert cq("dequeue", "missing", there) == 1
+    assert cq("dequeue", "none", str(tmp_path / "nowhere")) == 1
+    assert cq("dequeue") == 2
+
+
+def _none() -> StreamingResult:
+    return StreamingResult(pa.schema({"message_id": pa.string()}), lambda: None, lambda: None)
 
 
 class Terminal:

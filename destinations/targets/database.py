@@ -21,19 +21,19 @@ from sqlalchemy.sql import quoted_name
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.catalog.urls import Address, parse
 from cq_engine.core.errors import CatalogError, DestinationError, Location
-from cq_engine.destinations import database_rows
-from cq_engine.destinations.database_types import check_table, declared_type
+from cq_engine.destinations.base import Unreachable
 from cq_engine.destinations.options import Option
-from cq_engine.destinations.target import (
+from cq_engine.destinations.targets import database_rows
+from cq_engine.destinations.targets.database_types import check_table, declared_type
+from cq_engine.destinations.targets.target import (
     GONE,
     Mark,
     Target,
     TargetDestination,
-    Unreachable,
     check_mode,
-    expand,
     foreign_rows,
 )
+from cq_engine.destinations.variables import expand
 
 __all__ = ["TABLE", "URL", "DatabaseDestination", "check_database", "reach_database"]
 

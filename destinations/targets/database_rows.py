@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +13,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from cq_engine.core.values import json_value, python_values
-from cq_engine.destinations.database_types import EXACT_DIGITS
+from cq_engine.destinations.targets.database_types import EXACT_DIGITS
+from cq_engine.destinations.variables import VARIABLE
 
 __all__ = ["any_null", "load", "without_variables"]
 
 
 def without_variables(url: str) -> str:
     """`url` with nothing in the place of `${NAME}`."""
-    return re.sub(r"\$\{\w+\}", "", url)
+    return VARIABLE.sub("", url)
 
 
 def any_null(rows: pa.Table, places: Sequence[int]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""A Delta Lake table outside of the warehouse as a destination (`destinations/delta_table.py`)."""
+"""A Delta Lake table outside of the warehouse as a destination (`destinations/targets/delta_table.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.options import Option
-from cq_engine.destinations.target import Target, TargetDestination, expand, local
+from cq_engine.destinations.targets.target import Target, TargetDestination, local
+from cq_engine.destinations.variables import expand
 
 __all__ = ["PATH", "DeltaDestination", "reach_delta"]
 
@@ -27,7 +28,7 @@ PATH = Option(None, _path, "write where the Delta table is or is to be, as in pa
 
 def reach_delta(destination: DeclaredDestination, services: Services) -> None:
     """Raises DestinationError where no Delta table can be at the path. What is not a local path is not looked at."""
-    from cq_engine.destinations.delta_table import is_table
+    from cq_engine.destinations.targets.delta_table import is_table
 
     path = local(expand(dict(destination.options)["path"]))
     if path is None:
@@ -55,14 +56,14 @@ class DeltaDestination(TargetDestination):
 
     @contextmanager
     def open(self) -> Iterator[Target]:
-        from cq_engine.destinations.delta_table import DeltaTarget, failing
+        from cq_engine.destinations.targets.delta_table import DeltaTarget, failing
 
         path = expand(self.options["path"])
         with failing(self.name):
             yield DeltaTarget(self, path)
 
     def check(self) -> None:
-        from cq_engine.destinations.delta_table import schema_of
+        from cq_engine.destinations.targets.delta_table import schema_of
 
         schema_of(self)
         super().check()

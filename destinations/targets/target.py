@@ -9,8 +9,6 @@ of another order does not count.
 from __future__ import annotations
 
 import math
-import os
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -25,12 +23,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from cq_engine.catalog.destinations import merges
 from cq_engine.catalog.model import ContinuousQuery, Cursor, DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, DestinationError, Location
-from cq_engine.destinations.base import Delivered, Destination
+from cq_engine.destinations.base import Delivered, Destination, Unreachable
 from cq_engine.destinations.envelope import key_places
 from cq_engine.destinations.fit import columns_for
 from cq_engine.destinations.layout import choose, output_rows
@@ -41,13 +40,10 @@ from cq_engine.storage.rows import conform, identity_keys
 
 __all__ = [
     "GONE",
-    "VARIABLE",
     "Mark",
     "Target",
     "TargetDestination",
-    "Unreachable",
     "check_mode",
-    "expand",
     "foreign_rows",
     "local",
     "net_changes",
@@ -55,26 +51,6 @@ __all__ = [
 
 GONE = "_cq_gone"
 """The column of `net_changes` that is true where a key has no row any more."""
-VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-
-class Unreachable(DestinationError):
-    """The target does not answer; what is wrong with it, if anything, is not known."""
-
-
-def expand(value: str) -> str:
-    """`value` with variables of the environment in the place of `${NAME}`. Raises DestinationError for one that is not set."""
-
-    def found(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise DestinationError(
-                f"the environment variable {match[1]} is not set",
-                detail="it is read by the process that refreshes and delivers, whenever it delivers",
-                hint=f"set {match[1]} where this process is started",
-            )
-        return os.environ[match[1]]
-
-    return VARIABLE.sub(found, value)
 
 
 def local(path: str) -> Path | None:
@@ -95,8 +71,8 @@ def foreign_rows(destination: TargetDestination, shown: str) -> DestinationError
 
 def check_mode(destination: DeclaredDestination, place: Callable[[str], Location | None]) -> None:
     """Raises AnalysisError where deltas of a result that is kept up to date could be left out."""
-    given = dict(destination.options)
-    if given.get("mode", "").lower() == "merge" and given.get("on_failure", "retry").lower() == "dead_letter":
+    on_failure = dict(destination.options).get("on_failure", "retry").lower()
+    if merges(destination) and on_failure == "dead_letter":
         raise AnalysisError(
             "dead letters are not for mode = 'merge'",
             detail="the target would not be the query's result any more",
@@ -160,7 +136,7 @@ class TargetDestination(Destination):
     ) -> None:
         super().__init__(services, query, declared.name)
         self.options = dict(declared.options)
-        self.merges = self.options.get("mode", "history").lower() == "merge"
+        self.merges = merges(declared)
         self.token = declared.token
         """Under which the target keeps the mark, with the query's number."""
         self._stopped = stopped
@@ -208,7 +184,7 @@ class TargetDestination(Destination):
             if known is not None and follows and known.version >= self._floor():
                 at = known.version
                 if at > cursor.version:  # a crash came before the catalog was told
-                    cursor = self._store(cursor, at, self._count(cursor.version, at))
+                    cursor = self._store(cursor, self._move(cursor, at, rows=self._count(cursor.version, at)))
             elif self.merges:
                 cursor, count = self._transaction(cursor, partial(self._build, target, order))
                 at, total, follows = cursor.version, count, True
@@ -223,7 +199,7 @@ class TargetDestination(Destination):
                 at, total, follows = cursor.version, total + count, True
         at = max(at, upto)
         if (cursor.version, cursor.sequence) != (at, 0):
-            cursor = self._store(cursor, at, 0)
+            cursor = self._store(cursor, self._move(cursor, at))
         return Delivered(cursor, total)
 
     def _is_of_here(self, mark: Mark) -> bool:
@@ -269,16 +245,9 @@ class TargetDestination(Destination):
         self.services.catalog.check_lease()
         faults.point("deliver.begin")
         version, count = write()
-        moved = self._store(cursor, version, count)
+        moved = self._store(cursor, self._move(cursor, version, rows=count))
         faults.point("deliver.after_cursor")
         return moved, count
-
-    def _store(self, cursor: Cursor, version: int, count: int) -> Cursor:
-        moved = self._move(cursor, version, rows=count)
-        with self.services.catalog.write() as unit:
-            unit.set_cursor(moved, after=cursor)
-            faults.point("deliver.before_cursor")
-        return moved
 
     def _write(self, target: Target, after: int, mark: Mark) -> tuple[int, int]:
         query, count = self.query, 0

@@ -20,12 +20,19 @@ from cq_engine.core import faults
 from cq_engine.core.errors import ConflictError, CQError, DestinationError, LeaseError
 from cq_engine.core.values import python_rows
 from cq_engine.destinations.base import Delivered, Destination
-from cq_engine.destinations.callback import in_batches
-from cq_engine.destinations.depth import depth_of
+from cq_engine.destinations.batches import in_batches
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.destinations.pairs import new_column, old_column
-from cq_engine.destinations.transitions import DELTAS, Given, deltas, many_deltas, tables, tables_of_many
-from cq_engine.destinations.trigger_script import filtered, run_step, steps
+from cq_engine.destinations.triggers.depth import depth_of
+from cq_engine.destinations.triggers.script import filtered, run_step, steps
+from cq_engine.destinations.triggers.transitions import (
+    DELTAS,
+    Given,
+    deltas,
+    many_deltas,
+    tables,
+    tables_of_many,
+)
 from cq_engine.grammar import Script
 from cq_engine.planner.tokens import scan
 from cq_engine.spark.arrow_io import few_rows, to_arrow
@@ -96,9 +103,7 @@ class TriggerDestination(Destination):
                 raise
             return done  # the next delivery begins with what has failed
         if done.cursor.version < upto:
-            moved = self._move(done.cursor, upto)
-            self._store(done.cursor, moved)
-            done = replace(done, cursor=moved)
+            done = replace(done, cursor=self._store(done.cursor, self._move(done.cursor, upto)))
         return done
 
     # ------------------------------------------------------------ the deltas
@@ -262,11 +267,6 @@ class TriggerDestination(Destination):
             raise
         except CQError as error:
             raise self._refusal(source, "", error) from error
-
-    def _store(self, cursor: Cursor, moved: Cursor) -> None:
-        with self.services.catalog.write() as unit:
-            unit.set_cursor(moved, after=cursor)
-            faults.point("deliver.before_cursor")
 
     # ------------------------------------------------------------ what goes wrong
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import cast
 
 from pyspark.sql import DataFrame
@@ -26,7 +27,15 @@ from cq_engine.core.errors import (
     did_you_mean,
     location_at,
 )
-from cq_engine.destinations.transitions import DELTAS, TRANSITIONS, Given, check_names, deltas, empty, tables
+from cq_engine.destinations.triggers.transitions import (
+    DELTAS,
+    TRANSITIONS,
+    Given,
+    check_names,
+    deltas,
+    empty,
+    tables,
+)
 from cq_engine.grammar import Dml, Script, parse_script
 from cq_engine.grammar.scan import scan
 from cq_engine.grammar.source import SourceText
@@ -61,10 +70,11 @@ class Step:
         return f"statement {self.number} (line {place.line}, column {place.column} of its script)"
 
 
-def steps(script: Script) -> list[Step]:
+@lru_cache(maxsize=256)  # deliveries ask for the same ones
+def steps(script: Script) -> tuple[Step, ...]:
     """The statements. Raises CQSyntaxError."""
     parsed = parse_script(SourceText(script.text))
-    return [Step(number, offset, statement) for number, (offset, statement) in enumerate(parsed, 1)]
+    return tuple(Step(number, offset, statement) for number, (offset, statement) in enumerate(parsed, 1))
 
 
 # ---------------------------------------------------------------- before it runs

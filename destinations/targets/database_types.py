@@ -13,7 +13,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import spark_type
 from cq_engine.destinations.fit import widens
-from cq_engine.destinations.target import TargetDestination
+from cq_engine.destinations.targets.target import TargetDestination
 
 __all__ = ["EXACT_DIGITS", "check_table", "declared_type"]
 

@@ -1,0 +1,1 @@
+"""Messages for brokers: what is sent, and one module for each client library."""

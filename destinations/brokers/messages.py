@@ -1,0 +1,146 @@
+"""What goes to a broker: one message for each delta, with a key, a body in one of three formats, and headers.
+
+The headers are the attributes of CloudEvents with `ce_` before their names, and those of the engine with `cq_`. A message that
+comes again is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from cq_engine.core.errors import DestinationError, did_you_mean
+from cq_engine.destinations.brokers.avro import Row, single_object
+from cq_engine.destinations.envelope import Delta, DeltaBatch, json_row
+
+__all__ = ["FORMATS", "OPS", "Message", "json_delta", "key_names", "messages", "runs"]
+
+OPS = {"I": "c", "U": "u", "D": "d"}
+"""What Debezium calls the markers."""
+FORMATS = ("json", "debezium-json", "avro")
+
+_Columns = Sequence[tuple[str, pa.DataType]]
+
+
+@dataclass(frozen=True)
+class Message:
+    """`key` is None where the result has none; `id` is the same whenever it comes again."""
+
+    id: str
+    key: str | None
+    body: bytes
+    headers: Mapping[str, str]
+    content_type: str
+
+
+def json_delta(columns: _Columns, keys: _Columns, delta: Delta) -> dict[str, Any]:
+    """`op` (c, u or d), `key`, `before`, `after`, `sequence`."""
+    return {
+        "op": OPS[delta.marker], "key": json_row(keys, delta.key), "before": json_row(columns, delta.old),
+        "after": json_row(columns, delta.new), "sequence": delta.sequence,
+    }  # fmt: skip
+
+
+def key_names(option: str, columns: pa.Schema) -> tuple[str, ...]:
+    """The columns that the option `key` names. Raises DestinationError for one that the result has not."""
+    known = {name.lower(): name for name in reversed(columns.names)}
+    wanted = [name.strip() for name in option.split(",") if name.strip()]
+    for name in wanted:
+        if name.lower() not in known:
+            raise DestinationError(
+                f"the result has no column {name}, which the option key names",
+                hint=did_you_mean(name, columns.names, f"the columns are {', '.join(columns.names)}"),
+            )
+    return tuple(known[name.lower()] for name in wanted)
+
+
+def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: str) -> list[Message]:
+    """The messages of a batch, in its order.
+
+    Args:
+        batch: the deltas.
+        destination: its name.
+        token: what tells it from others of this name.
+        form: one of FORMATS.
+        key: the option; empty for the key of the result.
+    """
+    columns = list(zip(batch.schema.names, batch.schema.types))
+    names = key_names(key, batch.schema)
+    places = [batch.schema.names.index(name) for name in names]
+    keys = [columns[n] for n in places] if names else batch.key_columns
+    body, content_type, more = _body(form, batch, destination, columns)
+    when, milliseconds = batch.commit_time.isoformat(), int(batch.commit_time.timestamp() * 1000)
+    common = {
+        "ce_specversion": "1.0", "ce_source": f"/cq/{quote(destination)}/{quote(batch.query, safe='')}",
+        "ce_time": when, "cq_query": quote(batch.query), "cq_commit_version": str(batch.commit_version),
+        "cq_commit_time_ms": str(milliseconds), **more,
+    }  # fmt: skip
+    made = []
+    for delta in batch:
+        row = delta.old if delta.marker == "D" else delta.new
+        values = tuple(row[n] for n in places) if names and row is not None else delta.key
+        text = None if keys is None else json.dumps(json_row(keys, values), separators=(",", ":"))
+        mark = f"{token}/{batch.query_id}/{batch.commit_version}/{delta.sequence}"
+        headers = {"ce_id": mark, "ce_type": f"cq.delta.{OPS[delta.marker]}", **common}
+        if text is not None:
+            headers["ce_partitionkey"] = text
+        made.append(Message(mark, text, body(delta), headers, content_type))
+    return made
+
+
+def runs(made: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Messages in pieces that have no key twice: those of one piece may be on their way together.
+
+    Where one is refused and a later one of its piece is not, the order of no key is broken.
+    """
+    start, seen = 0, set[str]()
+    for n, each in enumerate(made):
+        if each.key is not None and each.key in seen:
+            yield made[start:n]
+            start, seen = n, set[str]()
+        seen.add(each.key or "")
+    if start < len(made):
+        yield made[start:]
+
+
+def _body(
+    form: str, batch: DeltaBatch, destination: str, columns: _Columns
+) -> tuple[Callable[[Delta], bytes], str, dict[str, str]]:
+    """What makes the body, the content type, and headers of the format."""
+    commit = {"query": batch.query, "commit_version": batch.commit_version}
+    when, keys = {"commit_time": batch.commit_time.isoformat()}, batch.key_columns or ()
+    milliseconds = int(batch.commit_time.timestamp() * 1000)
+
+    def as_json(delta: Delta) -> bytes:
+        return _dump({**commit, **when, **json_delta(columns, keys, delta)})
+
+    def as_debezium(delta: Delta) -> bytes:
+        source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
+        source["sequence"] = delta.sequence
+        content = json_delta(columns, (), delta)
+        rows = {"before": content["before"], "after": content["after"]}
+        return _dump({"op": content["op"], **rows, "source": source, "ts_ms": milliseconds})
+
+    if form != "avro":
+        return as_debezium if form == "debezium-json" else as_json, "application/json", {}
+    kept = Row(batch.schema)
+    encode, schema = single_object(kept.record)
+
+    def as_avro(delta: Delta) -> bytes:
+        return encode(
+            {
+                **commit, "op": OPS[delta.marker], "commit_time": batch.commit_time, "sequence": delta.sequence,
+                "before": kept.value(delta.old), "after": kept.value(delta.new),
+            }
+        )  # fmt: skip
+
+    return as_avro, "application/vnd.apache.avro+binary", {"avro_schema": schema}
+
+
+def _dump(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

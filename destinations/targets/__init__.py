@@ -1,0 +1,1 @@
+"""Targets outside of the warehouse that have the cursor themselves: Delta tables and databases."""

@@ -1,0 +1,1 @@
+"""Stored scripts: DML over the deltas of one commit, as one transaction of the engine."""
