@@ -29,6 +29,7 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("catch_up", "transactional over compressed"): "at most 1.5",
     ("many_queries", "growth"): "at most 3",
     ("cold_start", "first delta"): "at most 6 s",
+    ("destinations", "rows per second"): "at least 0.5 of a plain loop",
     ("background", "over"): "commits 2, refreshes 2.5 (over the median)",
     ("cold_start", "prompt"): "at most 0.5 s",
     ("paper_figures", "1 general over fk_pk"): "up to 10 (paper)",
@@ -56,6 +57,8 @@ _WHERE = (
     "share",
     "every",
     "transactions",
+    "processes",
+    "catalog",
 )
 """What tells the lines of one figure apart."""
 _ASIDE = {

@@ -206,6 +206,17 @@ def test_soak(run: Run, tmp_path: Path) -> None:
     assert plot.exists() == (importlib.util.find_spec("matplotlib") is not None)
 
 
+def test_destinations(run: Run) -> None:
+    figures = run("destinations", "--rows", "1200", "--rounds", "1", "--kinds", "sqlite", "callback", "queue")
+    assert [(f["figure"], f["of"]) for f in figures] == [
+        (figure, kind)
+        for figure in ("delivery", "rows per second")
+        for kind in ("sqlite", "callback", "queue")
+    ]
+    assert all(figure["rows_per_second"] > 0 for figure in figures)
+    assert ["over" in figure for figure in figures[:3]] == [True, True, False]
+
+
 def test_writers(run: Run) -> None:
     figures = run("writers", "--processes", "2", "--seconds", "1")
     assert [figure["figure"] for figure in figures] == ["disjoint", "contended"]
