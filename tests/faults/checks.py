@@ -110,7 +110,7 @@ class Checks:
         named = {path for layout in view.layouts.values() for path in layout.files}
         named |= {f.path for layout in view.layouts.values() for c in layout.changes for f in c.files}
         there = {p.relative_to(self.warehouse).as_posix() for p in self.warehouse.rglob("*.parquet*")}
-        there = {p for p in there if "_delta_log" not in p and "/inserts-" not in p}
+        there = {p for p in there if not any(each in p for each in ("_delta_log", "/inserts-", "/merged-"))}
         assert named - there == set(), f"files are missing: {named - there}"
         return there - named - self._published()
 

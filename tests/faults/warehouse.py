@@ -43,7 +43,7 @@ Delta = tuple[int, str, int, Row | None, Row | None]
 """Version, marker, sequence, new row, old row."""
 
 LIMITS = Limits(
-    inline_bytes=1_500, table_inline_bytes=300, batch_deltas=2, checkpoint_commits=3, compact_rows=5, row_ids=7,
+    inline_bytes=1_500, table_inline_bytes=300, batch_deltas=2, checkpoint_commits=3, published_files=4, compact_rows=5, row_ids=7,
     grace_seconds=0.0, heartbeat_seconds=1000.0, column_copy_common=1_000_000,
     change_files=1_000, look_up_files=1_000,
 )  # fmt: skip
