@@ -137,20 +137,48 @@ class PreparedStatements:
 
         `known` are its `source_rows`, where they have been asked for. PySpark's exceptions pass through.
         """
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            return self._run(spark, name, text, binder, limit, known)
-        finally:
-            if self._forgotten:
+        with self._use() as free:
+            if not free:
+                return None
+            if self._spark is not spark:
                 self._clear()
-            self._lock.release()
+                self._spark = spark
+            if name not in self._by_name:
+                return self._prepare_and_run(spark, name, text, binder, limit)
+            if known is None or known.statement is not self._by_name[name]:
+                known = self.source_rows(name, binder)
+            if known is None:
+                return None
+            statement = known.statement
+            try:
+                statement.put(known.rows)
+            except (PlanInputFullError, OSError):
+                del self._by_name[name]
+                statement.remove()
+                return self._prepare_and_run(spark, name, text, binder, limit)
+            found = statement.run_again()
+            if found is None:
+                statement.remove()
+                self._by_name[name] = None
+            return found
 
     def clear(self) -> None:
         """Forgets the statements; of a plan that runs, when it has run."""
         self._forgotten = True
-        if self._lock.acquire(blocking=False):
-            self._clear()
+        with self._use():
+            pass  # who uses them clears them at the end
+
+    @contextmanager
+    def _use(self) -> Iterator[bool]:
+        """Whether the block has the statements; not where another one has them."""
+        if not self._lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            if self._forgotten:
+                self._clear()
             self._lock.release()
 
     def _clear(self) -> None:
@@ -158,37 +186,6 @@ class PreparedStatements:
             if statement is not None:
                 statement.remove()
         self._by_name = {}
-
-    def _run(
-        self,
-        spark: SparkSession,
-        name: str,
-        text: Text,
-        binder: IntervalBinder,
-        limit: int,
-        known: StatementRows | None,
-    ) -> pa.Table | None:
-        if self._spark is not spark:
-            self._clear()
-            self._spark = spark
-        if name not in self._by_name:
-            return self._prepare_and_run(spark, name, text, binder, limit)
-        if known is None or known.statement is not self._by_name[name]:
-            known = self.source_rows(name, binder)
-        if known is None:
-            return None
-        statement = known.statement
-        try:
-            statement.put(known.rows)
-        except (PlanInputFullError, OSError):
-            del self._by_name[name]
-            statement.remove()
-            return self._prepare_and_run(spark, name, text, binder, limit)
-        found = statement.run_again()
-        if found is None:
-            statement.remove()
-            self._by_name[name] = None
-        return found
 
     def _prepare_and_run(
         self, spark: SparkSession, name: str, text: Text, binder: IntervalBinder, limit: int
