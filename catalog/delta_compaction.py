@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cq_engine.catalog.delta_durable import flush_log
 from cq_engine.catalog.delta_files import complete
@@ -26,10 +26,11 @@ from cq_engine.catalog.model import COMMIT_VERSION, DataFile, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import CODEC, data_file, writing
 from cq_engine.core import faults
+from cq_engine.core.disk import disk_error
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 
-__all__ = ["SmallFile", "cut_log", "discard", "small_files", "superseded", "write_merged"]
+__all__ = ["SmallFile", "cut_log", "discard", "open_log", "small_files", "superseded", "write_merged"]
 
 _MERGED = "merged-"
 _RETENTION = "delta.logRetentionDuration"
@@ -112,23 +113,31 @@ def _blocks(paths: Sequence[Path], schema: pa.Schema, size: int) -> Iterator[pa.
 # ---------------------------------------------------------------- what may go
 
 
-def superseded(table: Path, hours: int) -> list[str]:
+def open_log(warehouse: str, root: str) -> DeltaTable | None:
+    """The Delta table at `root` of the warehouse; None where there is none. Raises StorageError where it cannot be read."""
+    try:
+        return DeltaTable(f"{warehouse}/{root}")
+    except TableNotFoundError:  # the next publication makes it anew
+        return None
+    except (DeltaError, OSError) as error:
+        raise disk_error(f"read the Delta table {root}", error, warehouse) from error
+
+
+def superseded(handle: DeltaTable, table: Path, hours: int) -> list[str]:
     """Files below the Delta table that it has not named for so many hours, relative to it; with them those of `write_merged`
     that it has never named. What others have put there stays."""
     try:
-        handle = DeltaTable(table)
         gone = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)
         unnamed = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
-    except DeltaError:  # there is none, or none that can be read, which the next publication says
+    except DeltaError:  # somebody has given it what only Delta Lake's own writers can do
         return []
     found = {*gone, *(path for path in unnamed if path.startswith(_MERGED))}
     return sorted(path for path in found if (table / path).exists())
 
 
-def cut_log(table: Path, hours: int, top: Path) -> None:
+def cut_log(handle: DeltaTable, table: Path, hours: int, top: Path) -> None:
     """Takes away what of the Delta table's own log is older than so many hours and below its newest checkpoint."""
     with suppress(DeltaError):
-        handle = DeltaTable(table)
         wanted = f"interval {hours} hours"
         if handle.metadata().configuration.get(_RETENTION) != wanted:
             handle.alter.set_table_properties({_RETENTION: wanted})

@@ -11,6 +11,7 @@ from cq_engine.catalog import apply
 from cq_engine.catalog.groups import owner
 from cq_engine.core.errors import LeaseError
 from cq_engine.core.options import parse_retention
+from cq_engine.core.troubles import Troubles
 from cq_engine.launch.lazy_session import LazySession
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.spark.sql import quote
@@ -112,6 +113,10 @@ class Upkeep(Performing):
 
         length = None if retain is None else parse_retention(retain)
         self.queries.groups.settle(whole=True)
-        self.publish()
+        troubles = Troubles()
+        with troubles.of("publishing"):  # what is not published stays
+            self.publish()
         grace = 0.0 if length is not None and not length else None
-        return vacuum(self.services, self.conf, name, length, grace=grace)
+        done = vacuum(self.services, self.conf, name, length, grace=grace)
+        troubles.check("VACUUM")
+        return done

@@ -13,16 +13,17 @@ A version stays where somebody may still ask for it:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from cq_engine.catalog.attempts import root_of
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.graph import readers, table_readers
 from cq_engine.catalog.groups import members
-from cq_engine.catalog.model import ContinuousQuery, QueryGroup, VersionedTable
+from cq_engine.catalog.model import ContinuousQuery, QueryGroup, Table, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CatalogError, StorageError
@@ -67,35 +68,78 @@ def vacuum(
         raise CatalogError(f"there is no table or continuous query {name}")
     troubles = Troubles()
     forgotten = catalog.forget(lambda: _holds(services, conf, name, retain, troubles), logs=True)
-    forgotten += catalog.disown(list(_superseded(services, conf, name and name.lower(), retain)))
+    forgotten += catalog.disown(_superseded(services, conf, name, retain, troubles))
     faults.point("vacuum.after_catalog")
     removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
     troubles.check("VACUUM")
     return Vacuumed(forgotten, removed)
 
 
-def _superseded(
-    services: Services, conf: Mapping[str, str], name: str | None, retain: timedelta | None
-) -> Iterator[str]:
-    """The files of published logs that became parts of larger ones before the retention; what Delta Lake keeps of its own
-    log is cut to as much."""
-    from cq_engine.catalog.delta_compaction import cut_log, superseded  # which commits do without
+@dataclass(frozen=True)
+class _Subject:
+    """What has versions: a table, a query that is refreshed by itself, or a query group."""
 
-    state, warehouse = services.catalog.state, Path(services.catalog.warehouse)
-    logs = [(key, table.storage, table.options) for key, table in state.tables.items()]
-    logs += [(key, each.result, each.options) for key, each in state.queries.items() if each.group is None]
-    logs += [(group.name.lower(), group.query.result, group.query.options) for group in state.groups.values()]
-    view = services.catalog.view
-    for key, table, options in logs:
-        storage = view.storage.get(table.id)
-        if name not in (None, key) or storage is None or not storage.published_log:
-            continue
-        root = root_of(storage, "log")
-        declared, length = (_retention(conf, options, each) for each in (None, retain))
-        if declared is not None:
-            cut_log(warehouse / root, _hours(declared), warehouse)
-        if length is not None:
-            yield from (f"{root}/{path}" for path in superseded(warehouse / root, _hours(length)))
+    name: str
+    log: VersionedTable
+    """What is published of it as a log."""
+    options: Sequence[tuple[str, str]]
+    retain: timedelta | None
+    """In the place of the declared retention."""
+    holds: Callable[[Services, int], Iterator[tuple[int, int]]]
+    """From the version that reads and the retention keep: the id of each of its versioned tables, and the lowest version of
+    that which may be asked for."""
+
+
+def _subjects(services: Services, name: str | None, retain: timedelta | None) -> Iterator[_Subject]:
+    """All, or those that a table or continuous query called `name` is a part of; a query group keeps its own retention
+    unless all of its members are meant."""
+    state, wanted = services.catalog.state, name and name.lower()
+    for key, table in state.tables.items():
+        if wanted in (None, key):
+            yield _Subject(table.name, table.storage, table.options, retain, partial(_table_holds, table))
+    for key, query in state.queries.items():
+        if query.group is None and wanted in (None, key):
+            yield _Subject(query.name, query.result, query.options, retain, partial(_query_holds, query))
+    one = None if wanted is None else state.queries.get(wanted)
+    for group in state.groups.values():
+        if wanted is None or (one is not None and one.group == group.name):
+            own, log, options = None if wanted else retain, group.query.result, group.query.options
+            yield _Subject(group.name, log, options, own, partial(_group_holds, group))
+
+
+def _superseded(
+    services: Services,
+    conf: Mapping[str, str],
+    name: str | None,
+    retain: timedelta | None,
+    troubles: Troubles,
+) -> list[str]:
+    """The files of published logs that became parts of larger ones before the retention; what Delta Lake keeps of its own
+    log is cut to as much. Without those that are in trouble."""
+    found: list[str] = []
+    for subject in _subjects(services, name, retain):
+        with troubles.of(subject.name):
+            found += _cut(services, conf, subject)
+    return found
+
+
+def _cut(services: Services, conf: Mapping[str, str], subject: _Subject) -> list[str]:
+    """Of one of them; StorageError where the Delta table cannot be read."""
+    from cq_engine.catalog.delta_compaction import cut_log, open_log, superseded  # which commits do without
+
+    warehouse, storage = services.catalog.warehouse, services.catalog.view.storage.get(subject.log.id)
+    if storage is None or not storage.published_log:
+        return []
+    root = root_of(storage, "log")
+    handle = open_log(warehouse, root)
+    if handle is None:
+        return []
+    declared, length = (_retention(conf, subject.options, each) for each in (None, subject.retain))
+    if declared is not None:
+        cut_log(handle, Path(warehouse, root), _hours(declared), Path(warehouse))
+    if length is None:
+        return []
+    return [f"{root}/{path}" for path in superseded(handle, Path(warehouse, root), _hours(length))]
 
 
 def _hours(length: timedelta) -> int:
@@ -131,65 +175,39 @@ def _holds(
     troubles: Troubles,
 ) -> dict[int, int]:
     """By id of a versioned table, the lowest version of it that may be asked for; without those that are in trouble."""
-    state = services.catalog.state
     held = services.read_holds.lowest(services.catalog.newest_version)
     found: dict[int, int] = {}
-    for key, table in state.tables.items():
-        if name is None or name.lower() == key:
-            with troubles.of(table.name):
-                declared = _retention_start(services, conf, table.options, retain)
-                reading = _positions(services, table_readers(state, key))
-                waiting = _publishing_from(services, table.storage)
-                found[table.storage.id] = min([held, declared, *reading, *waiting])
-    for key, query in state.queries.items():
-        if query.group is None and (name is None or name.lower() == key):
-            with troubles.of(query.name):
-                found.update(dict(_query_holds(services, conf, query, held, retain)))
-    one = None if name is None else state.queries.get(name.lower())
-    for group in state.groups.values():
-        if name is None or (one is not None and one.group == group.name):
-            with troubles.of(group.name):
-                holds = _group_holds(services, conf, group, held, retain if name is None else None)
-                found.update(dict(holds))
+    for subject in _subjects(services, name, retain):
+        with troubles.of(subject.name):
+            declared = _retention_start(services, conf, subject.options, subject.retain)
+            found.update(dict(subject.holds(services, min(held, declared))))
     return found
 
 
-def _query_holds(
-    services: Services,
-    conf: Mapping[str, str],
-    query: ContinuousQuery,
-    held: int,
-    retain: timedelta | None,
-) -> Iterator[tuple[int, int]]:
+def _table_holds(table: Table, services: Services, low: int) -> Iterator[tuple[int, int]]:
+    reading = _positions(services, table_readers(services.catalog.state, table.name.lower()))
+    yield table.storage.id, min([low, *reading, *_publishing_from(services, table.storage)])
+
+
+def _query_holds(query: ContinuousQuery, services: Services, low: int) -> Iterator[tuple[int, int]]:
     catalog = services.catalog
-    declared = _retention_start(services, conf, query.options, retain)
     position = catalog.status(query.name).position
     cursors = [needed_by(services, cursor) for cursor in catalog.cursors(query.name)]
-    yield (
-        query.result.id,
-        min([held, declared, position, *cursors, *_publishing_from(services, query.result)]),
-    )
+    yield query.result.id, min([low, position, *cursors, *_publishing_from(services, query.result)])
     for _, table in query.states:
         yield table.id, position
     if query.relation is not None:
         above = _positions(services, readers(catalog.state, query.name))
-        yield query.relation.storage.id, min([held, declared, position, *above])
+        yield query.relation.storage.id, min([low, position, *above])
 
 
-def _group_holds(
-    services: Services,
-    conf: Mapping[str, str],
-    group: QueryGroup,
-    held: int,
-    retain: timedelta | None,
-) -> Iterator[tuple[int, int]]:
+def _group_holds(group: QueryGroup, services: Services, low: int) -> Iterator[tuple[int, int]]:
     """The shared log stays above the position's predecessor: a new member's first snapshot stands at the position."""
     catalog, log = services.catalog, group.query.result
-    declared = _retention_start(services, conf, group.query.options, retain)
     position = catalog.status(group.name).position
     found = members(catalog.state, group)
     cursors = [needed_by(services, cursor) for query in found for cursor in catalog.cursors(query.name)]
-    yield log.id, max(0, min([held, declared, position - 1, *cursors, *_publishing_from(services, log)]))
+    yield log.id, max(0, min([low, position - 1, *cursors, *_publishing_from(services, log)]))
     for _, table in group.query.states:
         yield table.id, position
 

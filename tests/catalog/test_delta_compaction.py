@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cq_engine.catalog.delta_compaction import cut_log, small_files, superseded
+from cq_engine.catalog.delta_compaction import cut_log, open_log, small_files, superseded
 from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.core import faults
@@ -51,6 +51,18 @@ def on_disk(catalog: Catalog) -> set[str]:
 
 def named(catalog: Catalog) -> set[str]:
     return {path.partition(f"{LOG}/")[2] for path in DeltaTable(str(log(catalog))).file_uris()}
+
+
+def unnamed(catalog: Catalog, hours: int) -> list[str]:
+    handle = open_log(catalog.warehouse, LOG)
+    assert handle is not None
+    return superseded(handle, log(catalog), hours)
+
+
+def cut(catalog: Catalog, hours: int) -> None:
+    handle = open_log(catalog.warehouse, LOG)
+    assert handle is not None
+    cut_log(handle, log(catalog), hours, Path(catalog.warehouse))
 
 
 def news(catalog: Catalog) -> list[str]:
@@ -137,8 +149,8 @@ def test_small_files_go_when_nobody_needs_them(small: Catalog, sample: Any) -> N
     orphan.write_bytes(b"half")
     foreign = log(small) / "somebody.parquet"
     foreign.write_bytes(b"else")
-    assert superseded(log(small), 1) == []
-    gone = superseded(log(small), 0)
+    assert unnamed(small, 1) == []
+    gone = unnamed(small, 0)
     assert set(gone) == on_disk(small) - named(small) - {"somebody.parquet"}
     paths = [f"{LOG}/{path}" for path in gone]
     merged = [path for path in gone if path.startswith("merged-")]
@@ -152,7 +164,7 @@ def test_small_files_go_when_nobody_needs_them(small: Catalog, sample: Any) -> N
     assert on_disk(small) == named(small) | {"somebody.parquet"}
     assert {p for p in log(small).iterdir() if p.is_dir() and not any(p.iterdir())} == set()
     assert keys(small) == list(range(8))
-    assert superseded(log(small), 0) == []
+    assert unnamed(small, 0) == []
 
 
 def test_what_others_mark_as_deleted_is_left_to_them(small: Catalog, sample: Any) -> None:
@@ -169,9 +181,9 @@ def test_the_log_is_cut(small: Catalog, sample: Any) -> None:
         sample.commit(small, [number])
         publisher.publish()
     before = len(list(log(small).glob("_delta_log/*.json")))
-    cut_log(log(small), 1, Path(small.warehouse))
+    cut(small, 1)
     assert len(list(log(small).glob("_delta_log/*.json"))) == before + 1
-    cut_log(log(small), 0, Path(small.warehouse))
+    cut(small, 0)
     assert len(list(log(small).glob("_delta_log/*.json"))) <= small.limits.checkpoint_commits + 2
     sample.commit(small, [12])
     assert publisher.publish() >= 1
@@ -184,7 +196,7 @@ def test_columns_are_added_after_the_log_was_cut(small: Catalog, sample: Any) ->
     publisher = Publisher(small)
     sample.commit(small, [1])
     publisher.publish()
-    cut_log(log(small), 24, Path(small.warehouse))
+    cut(small, 24)
     _add_column(small, sample)
     sample.commit(small, [2])
     assert publisher.publish() == 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine, StorageError
+from cq_engine.catalog.attempts import root_of
 from cq_engine.core.clock import ManualClock
 from cq_engine.groups import attach, detach
 from cq_engine.lifecycle import create as creation
@@ -146,6 +149,26 @@ def test_what_a_member_has_not_delivered_stays(engine: Engine, clock: ManualCloc
     with pytest.raises(StorageError):
         list(engine.deltas("q2", 0))
     assert result(engine, 2) == [(2, next(reversed(list(engine.deltas("q2")))).new[1])]
+
+
+def test_vacuum_of_a_member_reaches_the_published_log(engine: Engine, clock: ManualClock) -> None:
+    """Of the group, which keeps its own retention."""
+    create(engine, 3)
+    engine.catalog.limits = replace(engine.catalog.limits, published_files=2)
+    engine.execute("SET retention = '2 hours'")
+    for _ in range(3):
+        pass_days(engine, clock, 1)
+        engine.publish()
+    log = Path(engine.catalog.warehouse, root_of(engine.catalog.view.storage[group_log(engine)], "log"))
+    small = set(log.rglob("part-*.parquet"))
+    engine.execute("VACUUM q1 RETAIN 0 HOURS")
+    assert DeltaTable(log).metadata().configuration["delta.logRetentionDuration"] == "interval 2 hours"
+    assert small == set(log.rglob("part-*.parquet"))
+    engine.execute("SET retention = '0 hours'")
+    engine.execute("VACUUM q1 RETAIN 0 HOURS")
+    left = set(log.rglob("part-*.parquet"))
+    assert left < small
+    assert {Path(path) for path in DeltaTable(log).file_uris()} <= left
 
 
 def test_members_come_and_go_after_the_log_has_been_shortened(engine: Engine, clock: ManualClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -188,6 +189,43 @@ def test_everything_is_published_before_it_goes(engine: Engine, clock: ManualClo
     engine.publish()
     assert DeltaTable(root).to_pyarrow_table().num_rows == 10
     assert DeltaTable(f"{engine.catalog.warehouse}/tables/t").to_pyarrow_table().num_rows == 10
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_damaged_log_is_reported_and_stops_no_other(
+    spark: SparkSession, engine: Engine, clock: ManualClock, warehouse: Path, restart: bool
+) -> None:
+    """After a restart publishing sees it, too, before anything is forgotten."""
+    engine.catalog.limits = replace(engine.catalog.limits, published_files=2)
+    engine.execute("CREATE TABLE other (k INT PRIMARY KEY, g INT)")
+    small: set[str] = set()
+    for day in range(3):
+        clock.set(clock.now() + timedelta(days=1))
+        for name in ("t", "other"):
+            engine.execute(f"INSERT INTO {name} VALUES ({day}, 0)")
+        engine.publish()
+        small |= {path for path in files(engine) if path.startswith("changes/other/")}
+    first = warehouse / "changes/t/_delta_log" / f"{0:020}.json"
+    whole = first.read_text()
+    if restart:
+        engine.close()
+        engine = cq_engine.connect(warehouse, spark=spark, scheduler=False, clock=clock)
+        engine.execute("INSERT INTO t VALUES (3, 0)")
+    first.write_text("damaged")
+    with engine:
+        for name in ("t", "other"):
+            engine.compactor.merge(engine.catalog.state.tables[name].storage)
+        with pytest.raises(StorageError, match="read the Delta table changes/t") as caught:
+            engine.vacuum(retain="0 hours")
+        assert "Json error" in caught.value.detail
+        left = {path for path in files(engine) if path.startswith("changes/other/")}
+        named = DeltaTable(str(warehouse / "changes/other"))
+        assert left < small
+        assert named.to_pyarrow_table().num_rows == 3
+        assert named.metadata().configuration["delta.logRetentionDuration"] == "interval 168 hours"
+        first.write_text(whole)
+        engine.vacuum(retain="0 hours")
+    assert DeltaTable(str(warehouse / "changes/t")).to_pyarrow_table().num_rows == 3 + restart
 
 
 def test_it_is_forgotten_after_a_restart(
