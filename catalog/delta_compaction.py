@@ -3,7 +3,7 @@
 Small files that follow each other are written again as one, in a Delta commit that changes no data: who streams the
 table does not see it. The small ones stay as long as others may read them as of an older version of the Delta table, or
 the engine reads its own history from them (`superseded`). One whose Delta commit did not come, because the process was
-killed, stays as long; it is told by its name.
+killed, stays as long, and an hour at least; it is told by its name.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from cq_engine.core.types import arrow_schema
 __all__ = ["SmallFile", "cut_log", "discard", "open_log", "small_files", "superseded", "write_merged"]
 
 _MERGED = "merged-"
+_WRITE_HOURS = 1
+"""Longer than `write_merged` and the Delta commit after it take."""
 _RETENTION = "delta.logRetentionDuration"
 
 
@@ -125,10 +127,11 @@ def open_log(warehouse: str, root: str) -> DeltaTable | None:
 
 def superseded(handle: DeltaTable, table: Path, hours: int) -> list[str]:
     """Files below the Delta table that it has not named for so many hours, relative to it; with them those of `write_merged`
-    that it has never named. What others have put there stays."""
+    that it has never named, unless somebody may be about to. What others have put there stays."""
     try:
         gone = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)
-        unnamed = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        old = max(hours, _WRITE_HOURS)
+        unnamed = handle.vacuum(old, dry_run=True, enforce_retention_duration=False, full=True)
     except DeltaError:  # somebody has given it what only Delta Lake's own writers can do
         return []
     found = {*gone, *(path for path in unnamed if path.startswith(_MERGED))}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +149,11 @@ def test_small_files_go_when_nobody_needs_them(small: Catalog, sample: Any) -> N
     orphan = log(small) / "merged-of-a-killed-process" / "part-00000.parquet"
     orphan.parent.mkdir()
     orphan.write_bytes(b"half")
+    assert f"{orphan.parent.name}/{orphan.name}" not in unnamed(small, 0), "its process may be alive"
+    os.utime(orphan, (time.time() - 3700,) * 2)
     foreign = log(small) / "somebody.parquet"
     foreign.write_bytes(b"else")
-    assert unnamed(small, 1) == []
+    assert unnamed(small, 2) == []
     gone = unnamed(small, 0)
     assert set(gone) == on_disk(small) - named(small) - {"somebody.parquet"}
     paths = [f"{LOG}/{path}" for path in gone]
@@ -165,6 +169,26 @@ def test_small_files_go_when_nobody_needs_them(small: Catalog, sample: Any) -> N
     assert {p for p in log(small).iterdir() if p.is_dir() and not any(p.iterdir())} == set()
     assert keys(small) == list(range(8))
     assert unnamed(small, 0) == []
+
+
+def test_a_file_that_is_about_to_be_named_stays(
+    small: Catalog, sample: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VACUUM with RETAIN 0 HOURS may come while another thread publishes."""
+    publisher, listed = Publisher(small), []
+
+    def reached(name: str, *_: object) -> None:
+        if name == "publish.commit" and list(log(small).glob("merged-*")):
+            listed.append(unnamed(small, 0))
+
+    for number in range(3):
+        sample.commit(small, [number])
+        publisher.publish()
+    monkeypatch.setattr(faults, "point", reached)
+    sample.commit(small, [3])
+    publisher.publish()
+    assert listed == [[]]
+    assert len(named(small)) == 1
 
 
 def test_what_others_mark_as_deleted_is_left_to_them(small: Catalog, sample: Any) -> None:
