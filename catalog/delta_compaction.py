@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,12 +67,8 @@ def small_files(handle: DeltaTable, limits: Limits) -> list[SmallFile]:
             break
     else:
         return []
-    whole = next(
-        n
-        for n in range(2, len(run) + 1)
-        if sum(each.size for each in run[:n]) >= limits.published_file_bytes or n == len(run)
-    )
-    return run[:whole]
+    totals = accumulate(file.size for file in run)
+    return run[: 1 + sum(total < limits.published_file_bytes for total in totals)]
 
 
 def write_merged(catalog: Catalog, table: VersionedTable, root: str, files: Sequence[SmallFile]) -> DataFile:
