@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from cq_engine.catalog import schema
 
 __all__ = [
+    "DEFAULT_GROUP",
     "END",
     "TABLES",
     "Given",
@@ -33,6 +34,8 @@ __all__ = [
 
 Place = tuple[int, int]
 """(version, sequence) of a delta."""
+DEFAULT_GROUP = "default"
+"""The group of consumers that name none."""
 END = 2**62
 """As a sequence: the whole version."""
 TABLES = (schema.queue_positions, schema.queue_messages)

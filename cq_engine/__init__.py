@@ -1,7 +1,8 @@
 """Continuous queries for Apache Spark: what changed in the answer, never the whole answer again."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cq_engine.core.lazy import attributes
 
 if TYPE_CHECKING:
     from cq_engine.api.consuming import Messages
@@ -67,46 +68,35 @@ __all__ = [
     "spark_session",
 ]
 
-_HOME = {
-    "Clock": "cq_engine.core.clock",
-    "ManualClock": "cq_engine.core.clock",
-    "SystemClock": "cq_engine.core.clock",
-    "Delta": "cq_engine.destinations",
-    "DeltaBatch": "cq_engine.destinations",
-    "Engine": "cq_engine.api.engine",
-    "Follow": "cq_engine.api.following",
-    "Message": "cq_engine.destinations.queues.message",
-    "Messages": "cq_engine.api.consuming",
-    "Progress": "cq_engine.destinations.follow",
-    "QueryDescription": "cq_engine.api.handles",
-    "TransactionHandle": "cq_engine.api.handles",
-    "connect": "cq_engine.api.engine",
-    "AnalysisError": "cq_engine.core.errors",
-    "CatalogError": "cq_engine.core.errors",
-    "ConflictError": "cq_engine.core.errors",
-    "ConstraintError": "cq_engine.core.errors",
-    "CQError": "cq_engine.core.errors",
-    "CQSyntaxError": "cq_engine.core.errors",
-    "DestinationError": "cq_engine.core.errors",
-    "DiskError": "cq_engine.core.errors",
-    "LeaseError": "cq_engine.core.errors",
-    "Location": "cq_engine.core.errors",
-    "RefreshError": "cq_engine.core.errors",
-    "ResultKeyError": "cq_engine.core.errors",
-    "StorageError": "cq_engine.core.errors",
-    "TransactionError": "cq_engine.core.errors",
-    "Result": "cq_engine.query.result",
-    "Refresh": "cq_engine.refresh.refresh",
-    "spark_session": "cq_engine.launch.session",
-}
-"""Where each public name lives: modules are imported when a name is first used, so that `cq --help` is quick."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = attributes(
+    __name__,
+    {
+        "api.consuming": ["Messages"],
+        "api.engine": ["Engine", "connect"],
+        "api.following": ["Follow"],
+        "api.handles": ["QueryDescription", "TransactionHandle"],
+        "core.clock": ["Clock", "ManualClock", "SystemClock"],
+        "core.errors": [
+            "AnalysisError",
+            "CatalogError",
+            "ConflictError",
+            "ConstraintError",
+            "CQError",
+            "CQSyntaxError",
+            "DestinationError",
+            "DiskError",
+            "LeaseError",
+            "Location",
+            "RefreshError",
+            "ResultKeyError",
+            "StorageError",
+            "TransactionError",
+        ],
+        "destinations": ["Delta", "DeltaBatch"],
+        "destinations.follow": ["Progress"],
+        "destinations.queues.message": ["Message"],
+        "launch.session": ["spark_session"],
+        "query.result": ["Result"],
+        "refresh.refresh": ["Refresh"],
+    },
+)

@@ -90,6 +90,8 @@ class Destination(ABC):
     """Nothing is delivered: whoever wants the deltas takes them."""
     jitter: ClassVar[float] = 0.0
     """By which part pauses after a failure may be longer, so that many senders do not come back at once."""
+    merges: bool = False
+    """The target has the query's current result, and can have that of one query only."""
     remembers: ClassVar[bool] = False
     """The target has the cursor, too, in the transaction of its rows (`destinations/targets/target.py`)."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -17,97 +16,25 @@ import pyarrow as pa
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.core.errors import CQError, DestinationError
+from cq_engine.core.errors import CQError, DestinationError, did_you_mean
 from cq_engine.core.interrupts import is_interrupt
+from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.batches import in_batches
-from cq_engine.destinations.calls import Call, Cancelled, EventLoop, Several, keys_of
+from cq_engine.destinations.callbacks import Ahead, Callback, Callbacks
+from cq_engine.destinations.calls import Call, Several, keys_of
 from cq_engine.destinations.envelope import DeltaBatch
+from cq_engine.destinations.event_loop import Cancelled
+from cq_engine.destinations.kind_parts import Kind, Wanted
 from cq_engine.destinations.log import commit_times, needed_from, read_pairs
+from cq_engine.destinations.options import COMMON, Option, count, one_of
 
-__all__ = ["Callback", "CallbackDestination", "Callbacks", "Retry"]
+__all__ = ["KIND", "CallbackDestination"]
 
 _log = logging.getLogger(__name__)
 
-Callback = Callable[[DeltaBatch], object]
-"""One that is `async` gives an awaitable."""
 _REFRESHES = 100
 """So many of the last refreshes are read first, to see where they ended."""
-
-
-@dataclass(frozen=True)
-class Retry:
-    """How often a batch is tried within one delivery, and how long to wait in between, in seconds: `base`, then
-    twice as long each time, up to `cap`."""
-
-    attempts: int = 3
-    base: float = 0.2
-    cap: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1 or self.base < 0 or self.cap < 0:
-            raise ValueError("a batch is tried at least once, and no time to wait is negative")
-
-    def pause(self, failures: int) -> float:
-        """How long to wait after the `failures`-th failure in a row.
-
-        >>> [Retry(base=1, cap=5).pause(n) for n in (1, 2, 3, 4)]
-        [1.0, 2.0, 4.0, 5]
-        """
-        longest: float = self.base * 2.0 ** min(failures - 1, 60)
-        return min(self.cap, longest)
-
-
-class Callbacks:
-    """The functions that DESTINATION CALLBACK can name, by name regardless of case. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._functions: dict[str, tuple[str, Callback, Mapping[str, str]]] = {}
-        self._lock = threading.Lock()
-        self.loop = EventLoop()
-        self.ahead: dict[tuple[int, str], Ahead] = {}
-        """By query and name, what was accepted out of turn before a failure."""
-
-    def register(self, name: str, function: Callback, options: Mapping[str, str] | None = None) -> None:
-        """Makes `function` the callback `name`; it takes the place of an earlier one. `options` are those that a
-        declaration could have."""
-        with self._lock:
-            self._functions[name.lower()] = (name, function, options or {})
-
-    def get(self, name: str) -> Callback | None:
-        """The callback `name`, or None."""
-        with self._lock:
-            found = self._functions.get(name.lower())
-        return None if found is None else found[1]
-
-    def options(self, name: str) -> Mapping[str, str]:
-        """What was said when the callback `name` was registered."""
-        with self._lock:
-            return self._functions[name.lower()][2] if name.lower() in self._functions else {}
-
-    def names(self) -> tuple[str, ...]:
-        """All names, as they were registered."""
-        with self._lock:
-            return tuple(name for name, _, _ in self._functions.values())
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """What a destination with several calls at once accepted, after the cursor, in batches that end at `ends`."""
-
-    cursor: Cursor
-    batch: str
-    ends: frozenset[tuple[int, int]]
-
-    def at(self, cursor: Cursor, batch: str) -> frozenset[tuple[int, int]]:
-        """What of it counts at a cursor: nothing where that was placed anew, or batches are other ones."""
-        known, now = _place(self.cursor), _place(cursor)
-        counts = batch == self.batch and (now > known or (now == known and cursor.failures > 0))
-        return self.ends if counts else frozenset()
-
-
-def _place(cursor: Cursor) -> tuple[int, float]:
-    return cursor.version, cursor.sequence or math.inf
 
 
 class CallbackDestination(Destination):
@@ -280,3 +207,41 @@ class CallbackDestination(Destination):
         )
         refusal.wait_seconds = error.wait_seconds if isinstance(error, DestinationError) else 0.0
         return refusal
+
+
+# ---------------------------------------------------------------- how one is made
+
+
+def _make(wanted: Wanted) -> CallbackDestination:
+    name, callbacks = wanted.reference.name, wanted.callbacks
+    function = callbacks.get(name)
+    if function is None:
+        raise DestinationError(
+            f"callback {name} of continuous query {wanted.query.name} is not registered in this process",
+            detail="its deltas wait in the delta log",
+            hint=did_you_mean(name, callbacks.names()) or f'register it: @engine.callback("{name}")',
+        )
+    options = {**callbacks.options(name), **dict(wanted.declared.options)}
+    return CallbackDestination(
+        wanted.services, wanted.query, name, function,
+        retry=wanted.retry, stopped=wanted.stopped, batch=options.get("batch", "transaction").lower(),
+        concurrency=_concurrency(options.get("concurrency", "1")), callbacks=callbacks,
+    )  # fmt: skip
+
+
+def _concurrency(value: str) -> int:
+    if count(value) > _MOST_OPTIONS:
+        raise ValueError
+    return count(value)
+
+
+_MOST_OPTIONS = 256
+"""Each has a thread while it runs."""
+_OPTIONS = {
+    "batch": one_of("transaction", "row", "refresh"),
+    "concurrency": Option(
+        "1", _concurrency, f"write how many calls at once, 1 to {_MOST_OPTIONS}, as in concurrency = 4"
+    ),
+}
+
+KIND = Kind(CallbackDestination, {**_OPTIONS, **COMMON}, _make)

@@ -1,16 +1,11 @@
-"""How a callback's function is called: in the thread that delivers or in several, and on an event loop where it is `async`."""
+"""Several calls of a callback's function at once: of batches that have no key in common."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as NotYet
-from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -18,111 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.envelope import key_places
+from cq_engine.destinations.event_loop import CALLER, Cancelled, caller
 from cq_engine.destinations.layout import choose
 from cq_engine.destinations.pairs import new_column, old_column
 from cq_engine.storage.rows import identity_keys
 
-__all__ = ["Call", "Cancelled", "EventLoop", "Several", "caller", "keys_of"]
+__all__ = ["Call", "Several", "keys_of"]
 
 _Batch = TypeVar("_Batch")
-_LOOK = 0.2
-"""Seconds between two looks whether a call on the event loop is to be cancelled."""
 _AHEAD = 4
 """So many times as many calls are looked at as run at once, for one whose keys are free."""
-_CALLER: ContextVar[int | None] = ContextVar("cq_caller", default=None)
-
-
-class Cancelled(Exception):
-    """The engine is being closed, and has ended a call on the event loop."""
-
-
-def caller() -> int:
-    """The thread that delivers: this one, or that for which a callback runs in this one. It waits for the callback, so the
-    callback must not wait for it."""
-    return _CALLER.get() or threading.get_ident()
-
-
-class EventLoop:
-    """An event loop in a thread of its own, for all callbacks of an engine; there from its first use to `close`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, awaitable: Awaitable[object], ended: Callable[[], bool]) -> None:
-        """Waits for `awaitable` on the loop and raises what it raises. Where `ended` becomes true, it is cancelled, and
-        Cancelled is raised."""
-        if threading.current_thread() is self._thread:
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()
-            raise DestinationError(
-                "an async callback cannot be waited for on the event loop itself",
-                hint="call what waits, such as engine.refresh, in a thread: await asyncio.to_thread(engine.refresh, query)",
-            )
-        token = _CALLER.set(caller())  # what is started below gets it
-        try:
-            future = asyncio.run_coroutine_threadsafe(_outcome(awaitable), self._started())
-        finally:
-            _CALLER.reset(token)
-        try:
-            while not ended():
-                with suppress(NotYet):
-                    error = future.result(_LOOK)
-                    if error is not None:
-                        raise error
-                    return
-        finally:
-            future.cancel()
-        raise Cancelled
-
-    def close(self) -> None:
-        """Ends the loop and what runs on it; another use starts another one."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(_LOOK * 5)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="cq-callbacks", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    stopped = False
-    while not stopped:
-        with suppress(BaseException):  # SystemExit in a task of the user's would end the loop for all
-            loop.run_forever()
-            stopped = True
-
-
-async def _outcome(awaitable: Awaitable[object]) -> BaseException | None:
-    """What `awaitable` raises: SystemExit, raised in a task, would end the loop."""
-    try:
-        await awaitable
-    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-        return error
-    return None
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def keys_of(query: ContinuousQuery, wide: pa.Table) -> frozenset[Hashable]:
@@ -222,7 +123,7 @@ class Several(Generic[_Batch]):
         me, context, function = caller(), copy_context(), self._function
 
         def run(batch: _Batch) -> None:
-            context.run(_CALLER.set, me)
+            context.run(CALLER.set, me)
             context.run(function, batch)
 
         return run

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.options import COMMON, Option
-from cq_engine.destinations.sink import Sink
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+if TYPE_CHECKING:  # commits do without
+    from cq_engine.destinations.sink import Sink
 
 __all__ = ["GROUP", "check_class", "installed_names", "installed_sink"]
 
@@ -83,6 +85,8 @@ def _load(name: str, entry: EntryPoint) -> type[Sink]:
 
 def check_class(of: object) -> type[Sink]:
     """`of`, if it is a whole subclass of `Sink`. Raises TypeError."""
+    from cq_engine.destinations.sink import Sink
+
     if not (isinstance(of, type) and issubclass(of, Sink)):
         raise TypeError(f"{of!r} is no subclass of cq_engine.destinations.Sink")
     if missing := sorted(getattr(of, "__abstractmethods__", ())):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cq_engine.catalog.model import CatalogState, Cursor
-from cq_engine.destinations.callback import Retry
+from cq_engine.core.retry import Retry
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["COMMON", "Option", "Policy", "count", "dead_letters_of", "one_of", "policy_of", "seconds"]

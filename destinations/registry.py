@@ -8,9 +8,11 @@ from cq_engine.catalog.destinations import MERGE, is_merge
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
+from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Destination
-from cq_engine.destinations.callback import Callbacks, Retry
-from cq_engine.destinations.kinds import Wanted, kind_named, no_trigger
+from cq_engine.destinations.callbacks import Callbacks
+from cq_engine.destinations.kind_parts import Wanted, no_trigger
+from cq_engine.destinations.kinds import kind_named
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["kind_of", "resolve"]

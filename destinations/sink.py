@@ -9,21 +9,23 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
 import pyarrow as pa
 
 from cq_engine.catalog.model import Cursor, DeclaredDestination
+from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError, DestinationError
 from cq_engine.destinations.base import Delivered
 from cq_engine.destinations.callback import CallbackDestination
 from cq_engine.destinations.envelope import DeltaBatch, result_schema
-from cq_engine.destinations.kind_parts import Wanted
-from cq_engine.destinations.options import Option
-from cq_engine.destinations.variables import expand
+from cq_engine.destinations.kind_parts import Kind, Wanted
+from cq_engine.destinations.options import COMMON, Option
+from cq_engine.destinations.variables import VARIABLE, expand
 
-__all__ = ["Sink", "SinkDestination", "failure", "make_sink", "sink_class"]
+__all__ = ["Sink", "SinkDestination", "failure", "make_sink", "sink_class", "sink_kind"]
 
 _log = logging.getLogger(__name__)
 
@@ -181,3 +183,37 @@ def _check(declared: DeclaredDestination, name: str, said: str, option: Option, 
             f"{declared.type.lower()} {declared.name}: the value of {said} is not possible for {name}",
             hint=option.hint,
         ) from None
+
+
+def sink_kind(name: str, of: type[Sink]) -> Kind:
+    """The kind that such a class is."""
+    of_kind = sink_class(name)
+
+    def ask(declared: DeclaredDestination, _: Services) -> None:
+        sink = make_sink(of, declared)
+        try:
+            sink.check()
+        except Exception as error:
+            raise failure(declared, error) from error
+
+    return Kind(
+        of_kind,
+        {**{each: _as_written(option) for each, option in of.OPTIONS.items()}, **COMMON},
+        lambda wanted: of_kind(wanted, make_sink(of, wanted.declared)),
+        reach=ask,
+    )
+
+
+def _as_written(option: Option) -> Option:
+    """The option of a sink, whose check sees values as they are where variables are known."""
+
+    def check(value: str) -> None:
+        if option.secret and value and not VARIABLE.fullmatch(value):
+            raise ValueError
+        if not VARIABLE.search(value):
+            try:
+                option.check(value)
+            except Exception as error:
+                raise ValueError from error
+
+    return replace(option, check=check)

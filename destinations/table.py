@@ -11,6 +11,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -19,23 +20,26 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     Cursor,
     DataFile,
+    DeclaredDestination,
     Table,
 )
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.context.staging import clustering, stage_arrow, stage_plain
 from cq_engine.core import faults
-from cq_engine.core.errors import DestinationError
+from cq_engine.core.errors import AnalysisError, DestinationError, did_you_mean
 from cq_engine.core.types import arrow_schema, spark_type
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
 from cq_engine.destinations.fit import check
+from cq_engine.destinations.kind_parts import Kind, Place, Wanted
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
+from cq_engine.destinations.options import COMMON, one_of
 from cq_engine.destinations.pairs import select_markers
 from cq_engine.destinations.triggers.depth import depth_of
 
-__all__ = ["TableDestination"]
+__all__ = ["KIND", "TableDestination"]
 
 
 @dataclass(frozen=True)
@@ -216,3 +220,32 @@ def _abandoning(staged: _Staged) -> Iterator[None]:
         if staged.attempt is not None:
             staged.attempt.abandon()
         raise
+
+
+def _make(wanted: Wanted) -> TableDestination:
+    query, reference = wanted.query, wanted.reference
+    tables = wanted.state.tables
+    table = tables.get(reference.name.lower())
+    if table is None:
+        names = [t.name for t in tables.values()] + list(wanted.callbacks.names())
+        raise DestinationError(
+            f"continuous query {query.name} delivers to {reference.name}, which is no table"
+            + ("" if reference.kind else " and no registered callback"),
+            hint=did_you_mean(reference.name, names)
+            or f"create table {reference.name}, or register the callback",
+        )
+    return TableDestination(wanted.services, query, table)
+
+
+def _check(destination: DeclaredDestination, place: Place) -> None:
+    for name, _ in destination.options:
+        if name in COMMON and is_merge(destination):
+            raise AnalysisError(
+                f"{name} is not for mode = 'merge'",
+                detail="the query's own refreshes write the table, and there is nothing that could fail by itself",
+                hint="leave it out",
+                location=place(name),
+            )
+
+
+KIND = Kind(TableDestination, {"mode": one_of("history", "merge"), **COMMON}, _make, _check)

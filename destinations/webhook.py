@@ -28,8 +28,8 @@ from cq_engine.core.errors import AnalysisError, DestinationError
 from cq_engine.destinations.brokers.messages import json_delta
 from cq_engine.destinations.callback import CallbackDestination
 from cq_engine.destinations.envelope import DeltaBatch
-from cq_engine.destinations.kind_parts import Place, Wanted
-from cq_engine.destinations.options import Option, one_of, seconds
+from cq_engine.destinations.kind_parts import Kind, Place, Wanted
+from cq_engine.destinations.options import COMMON, Option, one_of, seconds
 from cq_engine.destinations.urls import HUSH, check_url
 from cq_engine.destinations.variables import VARIABLE, expand
 
@@ -275,3 +275,6 @@ def body(name: str, batch: DeltaBatch) -> bytes:
         "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
     }  # fmt: skip
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+KIND = Kind(WebhookDestination, {**OPTIONS, **COMMON}, make_webhook, check_webhook, reach_webhook)

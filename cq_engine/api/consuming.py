@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -17,17 +18,17 @@ import pyarrow as pa
 
 from cq_engine.api.entry import entry
 from cq_engine.api.following import PATIENCE
+from cq_engine.catalog.queues import DEFAULT_GROUP
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CQError, location_at
-from cq_engine.destinations.queues.consumer import Consumer
-from cq_engine.destinations.queues.logs import Logs
-from cq_engine.destinations.queues.message import Message, table_of
-from cq_engine.destinations.queues.queue import DEFAULT_GROUP
 from cq_engine.grammar import Ack, Dequeue, Reject
 from cq_engine.query.result import Result
 from cq_engine.spark.failures import plain_errors
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # commits do without
+    from cq_engine.destinations.queues.consumer import Consumer
+    from cq_engine.destinations.queues.logs import Logs
+    from cq_engine.destinations.queues.message import Message
     from cq_engine.query.stream import StreamingResult
 
 __all__ = ["Consuming", "Messages"]
@@ -35,7 +36,7 @@ __all__ = ["Consuming", "Messages"]
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800, "MONTH": 2_592_000}
 
 
-class Messages(Iterator[Message]):
+class Messages(Iterator["Message"]):
     """The messages of a queue as they come, for one consumer; it ends when it is closed, or when none comes in time.
 
     Each message is to be acknowledged or rejected; one that is neither comes again. Not for several threads at once, but for
@@ -102,7 +103,6 @@ class Consuming:
 
     services: Services
     _consumers: WeakSet[Consumer]
-    _logs: Logs
     _label: str
 
     def check_writable(self) -> None:
@@ -116,13 +116,24 @@ class Consuming:
 
     def _begin_consuming(self) -> None:
         self._consumers = WeakSet()
-        self._logs = Logs(self.services)
+        self._reading: Logs | None = None
+        self._starting = threading.Lock()
         self._label = secrets.token_hex(8)
 
     def _end_consuming(self) -> None:
         for consumer in list(self._consumers):
             consumer.close()
-        self._logs.close()
+        if self._reading is not None:
+            self._reading.close()
+
+    @property
+    def _logs(self) -> Logs:
+        from cq_engine.destinations.queues.logs import Logs
+
+        with self._starting:
+            if self._reading is None:
+                self._reading = Logs(self.services)
+            return self._reading
 
     def consume(
         self, queue: str, group: str = DEFAULT_GROUP, timeout: float | None = None, *, batch: int = 1
@@ -151,6 +162,7 @@ class Consuming:
     ) -> StreamingResult:
         """Messages as rows, `count` at most, until none comes for `wait` seconds (None: for ever). What was written is
         acknowledged when the next ones are asked for, unless it is to be `keep`: then it comes again."""
+        from cq_engine.destinations.queues.message import table_of
         from cq_engine.query.stream import StreamingResult
 
         self.check_writable()
@@ -173,6 +185,8 @@ class Consuming:
 
     def dequeue(self, statement: Dequeue, sql: str) -> Result:
         """DEQUEUE."""
+        from cq_engine.destinations.queues.message import table_of
+
         with _placed(sql, statement.queue, str(statement.count)):
             self._check_count(statement.count)
             seconds = (
@@ -201,6 +215,8 @@ class Consuming:
 
     def _consumer(self, queue: str, group: str | None, label: str = "") -> Consumer:
         """A consumer under a label of its own, or under that of all statements of this engine."""
+        from cq_engine.destinations.queues.consumer import Consumer
+
         consumer = Consumer(
             self.services, self._logs, queue, group or DEFAULT_GROUP, committed=self.note_commit, label=label
         )

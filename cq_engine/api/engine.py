@@ -29,8 +29,9 @@ from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, CQError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 from cq_engine.core.options import check_conf
+from cq_engine.core.retry import Retry
 from cq_engine.delivery.delivery import Changed, Delivery
-from cq_engine.destinations import Callbacks, Delta, Retry, read_deltas
+from cq_engine.destinations import Callbacks
 from cq_engine.grammar import Statement, parse
 from cq_engine.groups.constants import Constants
 from cq_engine.groups.progress import Progress
@@ -45,6 +46,7 @@ from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
+    from cq_engine.destinations import Delta
     from cq_engine.lifecycle.queries import Queries
 
 __all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
@@ -267,6 +269,8 @@ class Engine(Registering, Following, Consuming):
         found = self.queries.find(query)
         after = self.catalog.floor(found.result.id) if after_version is None else after_version
         upto = self.catalog.status(found.name).position if to_version is None else to_version
+        from cq_engine.destinations import read_deltas
+
         return self._steps(read_deltas(self.services, found, after, upto))
 
     def _steps(self, deltas: Iterator[Delta]) -> Iterator[Delta]:

@@ -6,26 +6,29 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 import pyarrow as pa
 
 from cq_engine.api.entry import entry
 from cq_engine.context.services import Services
-from cq_engine.destinations.envelope import Delta
-from cq_engine.destinations.follow import Follower, Piece, Progress, followed_columns
-from cq_engine.query.stream import StreamingResult
 from cq_engine.spark.failures import plain_errors
+
+if TYPE_CHECKING:  # commits do without
+    from cq_engine.destinations.envelope import Delta
+    from cq_engine.destinations.follow import Follower, Piece, Progress
+    from cq_engine.query.stream import StreamingResult
 
 __all__ = ["PATIENCE", "Follow", "Following"]
 
 PATIENCE = 1.0
 """Seconds that a call waits for a commit of this process, to see what others have committed meanwhile."""
 
-Event = Delta | Progress
+Event: TypeAlias = "Delta | Progress"
 
 
-class Follow(Iterator[Event], AsyncIterator[Event]):
+class Follow(Iterator["Event"], AsyncIterator["Event"]):
     """The deltas of a query as they come, each `Delta` in the order of the log, and `Progress` where a commit ends.
 
     Iterate it with `for` or with `async for`; it waits for what comes next, and ends when it is closed. What the reader
@@ -82,6 +85,8 @@ class Follow(Iterator[Event], AsyncIterator[Event]):
 
     def _given(self) -> Event | None:
         """The next event of what has been read."""
+        from cq_engine.destinations.follow import Progress
+
         event = None if self._follower.is_closed else next(self._events, None)
         if isinstance(event, Progress):
             self.position = event.version
@@ -133,6 +138,9 @@ class Following:
 
     def follow_rows(self, query: str, from_version: int | None, snapshot: bool) -> StreamingResult:
         """FOLLOW: the same as rows of a change data feed."""
+        from cq_engine.destinations.follow import followed_columns
+        from cq_engine.query.stream import StreamingResult
+
         follower = self._follower(query, from_version, snapshot)
 
         def following() -> pa.Table | None:
@@ -142,6 +150,8 @@ class Following:
         return StreamingResult(followed_columns(follower.query), following, follower.close)
 
     def _follower(self, query: str, from_version: int | None, snapshot: bool) -> Follower:
+        from cq_engine.destinations.follow import Follower
+
         self._check_open()
         self.services.catalog.follow(wait=PATIENCE)
         follower = Follower(self.services, query, from_version, snapshot=snapshot)

@@ -27,7 +27,7 @@ from cq_engine.destinations import (
     needed_from,
     resolve,
 )
-from cq_engine.destinations.calls import caller
+from cq_engine.destinations.event_loop import caller
 from cq_engine.grammar import DestinationRef, OnDemand
 from cq_engine.schedule.scheduler import Scheduler
 

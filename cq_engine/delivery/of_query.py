@@ -12,7 +12,6 @@ from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import (
     Callbacks,
     Policy,
-    TargetDestination,
     class_of,
     cursor_name,
     kind_of,
@@ -73,7 +72,7 @@ class DestinationsOfQueries:
             ]
             found = resolve(self.services, query, ref, self.callbacks, state=state)
             found.check()
-            if others and isinstance(found, TargetDestination) and found.merges:
+            if others and found.merges:
                 raise DestinationError(
                     f"destination {ref.name} is the result of {others[0]}",
                     detail="with mode = 'merge' it cannot be that of another query, too",

@@ -14,6 +14,7 @@ from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import ROW_ID, CatalogState, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import array
 from cq_engine.core.errors import CQError
 from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import few_rows, to_arrow
@@ -227,7 +228,7 @@ class Workspace:
 
     def _with_row_ids(self, table: Table, rows: pa.Table) -> pa.Table:
         first = self.services.catalog.reserve_row_ids(table.storage.id, rows.num_rows) if rows.num_rows else 0
-        return rows.append_column(ROW_ID, pa.array(range(first, first + rows.num_rows), pa.int64()))
+        return rows.append_column(ROW_ID, array(range(first, first + rows.num_rows), pa.int64()))
 
     def _stage_insert(self, table: Table, frame: DataFrame, estimate: int | None) -> int:
         pending = self.pending.get(table.name)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.brokers.broker import BrokerSink, broker_options, named
 from cq_engine.destinations.brokers.messages import Message, runs
-from cq_engine.destinations.urls import account_of
+from cq_engine.destinations.sink import sink_kind
+from cq_engine.destinations.urls import account_of, check_url
 
-__all__ = ["KafkaSink"]
+__all__ = ["KIND", "KafkaSink"]
 
 _silent = logging.getLogger(f"{__name__}.library")
 _silent.addHandler(logging.NullHandler())
@@ -108,3 +110,6 @@ class KafkaSink(BrokerSink):
         of = kafka.KafkaError
         away = (of._TRANSPORT, of._ALL_BROKERS_DOWN, of._TIMED_OUT, of._MSG_TIMED_OUT, of._RESOLVE)  # noqa: SLF001
         return error.args[0].code() in away
+
+
+KIND = replace(sink_kind("KAFKA", KafkaSink), check=check_url)

@@ -6,15 +6,18 @@ import asyncio
 import ssl
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.brokers.broker import BrokerSink, broker_options, named
 from cq_engine.destinations.brokers.messages import Message, runs
-from cq_engine.destinations.urls import account_of
+from cq_engine.destinations.sink import sink_kind
+from cq_engine.destinations.urls import account_of, check_url
 
-__all__ = ["NatsSink"]
+__all__ = ["KIND", "NatsSink"]
 
 _FLIGHT = 512
 """So many messages are on their way at a time."""
@@ -117,3 +120,6 @@ class NatsSink(BrokerSink):
             if self._last is not None and self.is_away(error):
                 raise self._last from error
             raise
+
+
+KIND = replace(sink_kind("NATS", NatsSink), check=partial(check_url, user=True))

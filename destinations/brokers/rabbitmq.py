@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.brokers.broker import BrokerSink, broker_options, named
 from cq_engine.destinations.brokers.messages import Message, runs
+from cq_engine.destinations.sink import sink_kind
+from cq_engine.destinations.urls import check_url
 
-__all__ = ["RabbitSink"]
+__all__ = ["KIND", "RabbitSink"]
 
 _REFUSED = (403, 530)
 """Codes of AMQP for who is not let in, and for what is not allowed."""
@@ -142,3 +145,6 @@ class RabbitSink(BrokerSink):
         if isinstance(error, refused) or getattr(error, "reply_code", None) in _REFUSED:
             return False
         return isinstance(error, OSError | errors.AMQPConnectionError)
+
+
+KIND = replace(sink_kind("RABBITMQ", RabbitSink), check=check_url)

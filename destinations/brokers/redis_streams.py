@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.brokers.broker import BrokerSink, broker_options, named
 from cq_engine.destinations.brokers.messages import Message
 from cq_engine.destinations.options import Option, count
+from cq_engine.destinations.sink import sink_kind
+from cq_engine.destinations.urls import check_url
 
-__all__ = ["RedisSink"]
+__all__ = ["KIND", "RedisSink"]
 
 
 def _length(value: str) -> None:
@@ -73,3 +76,6 @@ class RedisSink(BrokerSink):
         return isinstance(error, errors.ConnectionError | errors.TimeoutError) and not isinstance(
             error, refused
         )
+
+
+KIND = replace(sink_kind("REDIS", RedisSink), check=check_url)

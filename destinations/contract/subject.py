@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from cq_engine.catalog.model import DeclaredDestination
+from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Delivered, Destination
-from cq_engine.destinations.callback import Callbacks, Retry
+from cq_engine.destinations.callbacks import Callbacks
 from cq_engine.destinations.contract.world import Line, World
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.kind_parts import Wanted

@@ -19,8 +19,7 @@ from cq_engine.destinations.contract.subject import SinkSubject, Subject
 from cq_engine.destinations.contract.world import Crash, Line, World, crash_point, row
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.installed import check_class
-from cq_engine.destinations.kinds import sink_kind
-from cq_engine.destinations.sink import Sink
+from cq_engine.destinations.sink import Sink, sink_kind
 
 __all__ = ["DestinationContract", "SinkContract"]
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from cq_engine.catalog import queues
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.catalog.queues import END, Given, Place, Standing
+from cq_engine.catalog.queues import DEFAULT_GROUP, END, Given, Place, Standing
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError
 from cq_engine.destinations.dead_letters import bury
@@ -27,7 +27,7 @@ from cq_engine.destinations.log import commit_times
 from cq_engine.destinations.queues.choice import Choice, Terms, choose, taken_back
 from cq_engine.destinations.queues.logs import Logs, Window, read_places
 from cq_engine.destinations.queues.message import Message, MessageId, message_of, read_message_id
-from cq_engine.destinations.queues.queue import DEFAULT_GROUP, Queue, queue_named
+from cq_engine.destinations.queues.queue import Queue, queue_named
 
 __all__ = ["Committed", "Consumer"]
 

@@ -18,13 +18,12 @@ from cq_engine.core.errors import AnalysisError, CatalogError, StorageError, did
 from cq_engine.core.options import parse_retention
 from cq_engine.destinations.base import Delivered, Destination, cursor_name
 from cq_engine.destinations.dead_letters import with_dead_letters
-from cq_engine.destinations.kind_parts import Wanted
+from cq_engine.destinations.kind_parts import Kind, Wanted
 from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.options import COMMON, Option, seconds
 
-__all__ = ["DEFAULT_GROUP", "OPTIONS", "Queue", "QueueDestination", "make_queue", "needed_by", "queue_named"]
+__all__ = ["OPTIONS", "Queue", "QueueDestination", "make_queue", "needed_by", "queue_named"]
 
-DEFAULT_GROUP = "default"
 _PREFIX = cursor_name("QUEUE", "")
 
 
@@ -124,3 +123,6 @@ def needed_by(services: Services, cursor: Cursor) -> int:
         return max(needed_from(cursor), services.catalog.version_at(services.now() - queue.retention))
     except (StorageError, OverflowError):  # before the first commit
         return needed_from(cursor)
+
+
+KIND = Kind(QueueDestination, OPTIONS, make_queue)

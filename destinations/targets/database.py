@@ -22,7 +22,8 @@ from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.catalog.urls import Address, parse
 from cq_engine.core.errors import CatalogError, DestinationError, Location
 from cq_engine.destinations.base import Unreachable
-from cq_engine.destinations.options import Option
+from cq_engine.destinations.kind_parts import Kind
+from cq_engine.destinations.options import COMMON, Option, one_of
 from cq_engine.destinations.targets import database_rows
 from cq_engine.destinations.targets.database_types import check_table, declared_type
 from cq_engine.destinations.targets.target import (
@@ -35,7 +36,7 @@ from cq_engine.destinations.targets.target import (
 )
 from cq_engine.destinations.variables import expand
 
-__all__ = ["TABLE", "URL", "DatabaseDestination", "check_database", "reach_database"]
+__all__ = ["KIND", "DatabaseDestination"]
 
 _WHAT = "a destination"
 _STAGE = "cq_stage"
@@ -328,3 +329,12 @@ class _DatabaseTarget(Target):
             f"FROM {_STAGE} AS s WHERE {chosen} AND NOT s.{GONE} "
             f"AND NOT EXISTS (SELECT 1 FROM {table} AS t WHERE {match})"
         )
+
+
+KIND = Kind(
+    DatabaseDestination,
+    {"url": URL, "table": TABLE, "mode": one_of("history", "merge"), **COMMON},
+    lambda wanted: DatabaseDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+    check_database,
+    reach_database,
+)

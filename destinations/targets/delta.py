@@ -11,11 +11,12 @@ from typing import ClassVar
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
-from cq_engine.destinations.options import Option
-from cq_engine.destinations.targets.target import Target, TargetDestination, local
+from cq_engine.destinations.kind_parts import Kind
+from cq_engine.destinations.options import COMMON, Option, one_of
+from cq_engine.destinations.targets.target import Target, TargetDestination, check_mode, local
 from cq_engine.destinations.variables import expand
 
-__all__ = ["PATH", "DeltaDestination", "reach_delta"]
+__all__ = ["KIND", "DeltaDestination"]
 
 
 def _path(value: str) -> None:
@@ -23,10 +24,10 @@ def _path(value: str) -> None:
         raise ValueError
 
 
-PATH = Option(None, _path, "write where the Delta table is or is to be, as in path = '/data/lake/orders'")
+_PATH = Option(None, _path, "write where the Delta table is or is to be, as in path = '/data/lake/orders'")
 
 
-def reach_delta(destination: DeclaredDestination, services: Services) -> None:
+def _reach(destination: DeclaredDestination, services: Services) -> None:
     """Raises DestinationError where no Delta table can be at the path. What is not a local path is not looked at."""
     from cq_engine.destinations.targets.delta_table import is_table
 
@@ -67,3 +68,12 @@ class DeltaDestination(TargetDestination):
 
         schema_of(self)
         super().check()
+
+
+KIND = Kind(
+    DeltaDestination,
+    {"path": _PATH, "mode": one_of("history", "merge"), **COMMON},
+    lambda wanted: DeltaDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
+    check_mode,
+    _reach,
+)

@@ -21,7 +21,9 @@ from cq_engine.core.errors import ConflictError, CQError, DestinationError, Leas
 from cq_engine.core.values import python_rows
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.batches import in_batches
+from cq_engine.destinations.kind_parts import Kind, Wanted, no_trigger
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
+from cq_engine.destinations.options import COMMON, Option, count
 from cq_engine.destinations.pairs import new_column, old_column
 from cq_engine.destinations.triggers.depth import depth_of
 from cq_engine.destinations.triggers.script import filtered, run_step, steps
@@ -40,7 +42,7 @@ from cq_engine.spark.sql import translate_errors
 from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
 
-__all__ = ["TriggerDestination"]
+__all__ = ["KIND", "TriggerDestination"]
 
 _SELECTED = "selected"
 """Beside the wide columns: whether the WHEN holds."""
@@ -305,3 +307,19 @@ def _both(first: Delivered, second: Delivered) -> Delivered:
         changed[table] = changed.get(table, frozenset()) | kinds
     version = first.version if second.version is None else second.version
     return Delivered(second.cursor, first.deltas + second.deltas, version, changed)
+
+
+_MAX_DEPTH = Option("16", count, "write how many triggers may lead to one another, as in max_depth = 4")
+
+
+def _make(wanted: Wanted) -> TriggerDestination:
+    declared = wanted.declared
+    if declared.script is None:
+        raise no_trigger(declared.name)
+    depth = count(dict(declared.options).get("max_depth", _MAX_DEPTH.default or ""))
+    return TriggerDestination(
+        wanted.services, wanted.query, declared.name, declared.script, max_depth=depth, stopped=wanted.stopped
+    )
+
+
+KIND = Kind(TriggerDestination, {"max_depth": _MAX_DEPTH, **COMMON}, _make)

@@ -360,7 +360,12 @@ HEAVY = (
     "cq_engine.algebra",
     "cq_engine.definition",
     "cq_engine.delta",
+    "cq_engine.destinations.callback",
     "cq_engine.destinations.contract",
+    "cq_engine.destinations.follow",
+    "cq_engine.destinations.queues.consumer",
+    "cq_engine.destinations.sink",
+    "cq_engine.destinations.table",
     "cq_engine.launch.session",
     "cq_engine.lifecycle.queries",
     "cq_engine.maintenance.retention",
@@ -374,6 +379,7 @@ def test_a_process_commits_soon_after_its_start_and_without_spark(
     warehouse: Path, database_url: str | None, connect: Connect
 ) -> None:
     connect().execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    connect().execute("CREATE TABLE u (s STRING, d DECIMAL(10, 2), t TIMESTAMP_NTZ)")
     program = (
         "import sys, time\n"
         "import cq_engine\n"
@@ -381,6 +387,7 @@ def test_a_process_commits_soon_after_its_start_and_without_spark(
         "engine.execute('INSERT INTO t VALUES (1, 1)')\n"
         "with engine.transaction() as tx:\n"
         "    tx.insert('t', [(2, None)])\n"
+        "engine.execute(\"INSERT INTO u VALUES ('a', 1.5, TIMESTAMP_NTZ '2026-01-01 00:00:00')\")\n"
         f"heavy = set({HEAVY}) & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "from cq_engine.grammar.parser import parser\n"

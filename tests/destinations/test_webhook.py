@@ -19,8 +19,8 @@ import pytest
 
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.core.errors import AnalysisError, DestinationError
+from cq_engine.core.retry import Retry
 from cq_engine.destinations import Callbacks, Destination, resolve
-from cq_engine.destinations.callback import Retry
 from cq_engine.destinations.dead_letters import give_up
 from cq_engine.destinations.kinds import check_declared
 from cq_engine.destinations.webhook import _retry_after, signature
