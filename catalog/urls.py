@@ -18,6 +18,7 @@ _DRIVERS = {
     "postgresql": ("postgresql+psycopg", "postgresql+psycopg2"),
 }
 _FORMS = "write sqlite:////path/to/catalog.db or postgresql://user@host/database"
+_MARIADB = "mariadb+pymysql"
 _HUSH = r"[\w.\-]*(?:pass|pwd|secret|token|credential|api_?key)[\w.\-]*"
 _HIDDEN = "***"
 
@@ -51,17 +52,20 @@ class Address:
         return without_secrets(text)
 
 
-def parse(text: str, what: str = "a catalog") -> Address:
-    """The address that a SQLAlchemy URL names; `postgresql://` and `postgres://` mean psycopg 3.
+def parse(text: str, what: str = "a catalog", *, mariadb: bool = False) -> Address:
+    """The address that a SQLAlchemy URL names; `postgresql://` and `postgres://` mean psycopg 3, `mariadb://` PyMySQL.
 
-    Raises CatalogError where it is none, or of a database that `what` cannot be in.
+    Raises CatalogError where it is none, or of a database that `what` cannot be in; in MariaDB it can be with `mariadb`.
     """
+    forms = _FORMS if not mariadb else _FORMS.replace(" or ", ", mariadb://user@host/database or ")
+    names = "neither SQLite nor PostgreSQL" if not mariadb else "neither SQLite, MariaDB nor PostgreSQL"
+    drivers = {**_DRIVERS, "mariadb": (_MARIADB,)} if mariadb else _DRIVERS
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise CatalogError(
             f"{without_secrets(text)} is not the URL of a database",
-            hint=f"{_FORMS}; in user names and passwords, write : / @ as %3A %2F %40",
+            hint=f"{forms}; in user names and passwords, write : / @ as %3A %2F %40",
         ) from None
     if url.get_backend_name() != "sqlite" and ("@" in str(url.host) or {*":@"} & {*str(url.database)}):
         raise CatalogError(  # these may be parts of a password
@@ -70,19 +74,21 @@ def parse(text: str, what: str = "a catalog") -> Address:
         )
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
+    if url.drivername == "mariadb":
+        url = url.set(drivername=_MARIADB)
     secret = {name: value for name, value in url.query.items() if re.fullmatch(_HUSH, name, re.IGNORECASE)}
     secrets = {name: value if isinstance(value, str) else value[-1] for name, value in secret.items()}
     if url.password is not None:
         secrets["password"] = str(url.password)
     address = Address(url.difference_update_query(secret)._replace(password=None), secrets)
-    if url.drivername not in _DRIVERS.get(url.get_backend_name(), ()):
+    if url.drivername not in drivers.get(url.get_backend_name(), ()):
         raise CatalogError(
             f"{what} cannot be in {url.drivername}",
-            detail=f"{address.shown} is neither SQLite nor PostgreSQL",
-            hint=_FORMS,
+            detail=f"{address.shown} is {names}",
+            hint=forms,
         )
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        raise CatalogError(f"{address.shown} names no file", hint=_FORMS)
+        raise CatalogError(f"{address.shown} names no file", hint=forms)
     return address
 
 

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
-from tests import postgres
+from tests import mariadb, postgres
+from tests.brokers import Server
 
 # Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
 # than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.
@@ -85,6 +86,22 @@ def postgres_server() -> Iterator[str]:
 def fresh_postgres(postgres_server: str) -> Callable[[], str]:
     """Makes an empty database and gives its URL."""
     return lambda: postgres.fresh(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Server]:
+    """A server that this test run starts; it runs, also where a test has killed it."""
+    problem = mariadb.missing()
+    if problem:
+        pytest.skip(problem)
+    with mariadb.server() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_mariadb(mariadb_server: Server) -> Callable[[], str]:
+    """Makes an empty database and gives its URL."""
+    return lambda: mariadb.fresh(mariadb_server)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

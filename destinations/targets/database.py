@@ -1,21 +1,22 @@
 """A table of a database outside of the warehouse: rows and mark are one transaction of it.
 
 The mark is a row of the table `cq_cursors` beside it. Rows are merged in three statements out of a temporary table, which
-PostgreSQL fills by COPY.
+PostgreSQL fills by COPY and MariaDB by INSERT of many rows.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import quoted_name
 
 from cq_engine.catalog.model import DeclaredDestination
@@ -26,6 +27,7 @@ from cq_engine.destinations.kind_parts import Kind
 from cq_engine.destinations.options import COMMON, Option, one_of
 from cq_engine.destinations.targets import database_rows
 from cq_engine.destinations.targets.database_types import check_table, declared_type
+from cq_engine.destinations.targets.dialects import DIALECTS, Dialect, said_by
 from cq_engine.destinations.targets.target import (
     GONE,
     Mark,
@@ -42,9 +44,7 @@ _WHAT = "a destination"
 _STAGE = "cq_stage"
 _NULL = "_cq_null"
 _CONNECT_SECONDS = 5
-_LOCK_SECONDS = 30
-_AWAY = ("starting up", "shutting down", "too many", "connection slots", "recovery mode")
-"""What a PostgreSQL says that answers and has no time now."""
+_TABLE: dict[str, Any] = {"mariadb_engine": "InnoDB", "mariadb_charset": "utf8mb4"}
 
 
 def _text(value: str) -> None:
@@ -85,7 +85,7 @@ def reach_database(destination: DeclaredDestination, _: object) -> None:
     """Raises DestinationError where the database answers, and does not let us in."""
     address = _address(dict(destination.options)["url"])
     try:
-        with _failing(destination.name, address), _engine(address).connect() as connection:
+        with _connected(destination.name, address) as connection:
             connection.execute(sa.text("SELECT 1"))
     except Unreachable:
         return
@@ -97,16 +97,26 @@ def _address(url: str) -> Address:
 
 def _parse(url: str) -> Address:
     try:
-        return parse(url, _WHAT)
+        return parse(url, _WHAT, mariadb=True)
     except CatalogError as error:
         raise DestinationError(error.message, detail=error.detail, hint=error.hint) from None
 
 
+def _dialect(address: Address) -> Dialect:
+    return DIALECTS[address.url.get_backend_name()]
+
+
 def _engine(address: Address) -> Engine:
-    server = address.url.get_backend_name() != "sqlite"
-    more = (
-        {} if not server or "connect_timeout" in address.url.query else {"connect_timeout": _CONNECT_SECONDS}
-    )
+    return _engine_of(address.url, tuple(address.secrets.items()))
+
+
+@lru_cache(maxsize=64)
+def _engine_of(url: sa.URL, secret: tuple[tuple[str, str], ...]) -> Engine:
+    """One for all deliveries, which asks the server for its version and settings but once; it keeps no connection."""
+    address = Address(url, dict(secret))
+    dialect = _dialect(address)
+    ask = dialect.is_server and "connect_timeout" not in address.url.query
+    more = {"connect_timeout": _CONNECT_SECONDS} if ask else {}
     try:
         engine = sa.create_engine(
             address.url, connect_args={**address.secrets, **more}, poolclass=sa.pool.NullPool
@@ -114,21 +124,21 @@ def _engine(address: Address) -> Engine:
     except ModuleNotFoundError as error:
         raise DestinationError(
             f"{error.name}, the driver for {address.shown}, is not installed",
-            hint="pip install 'cq-engine[postgres]'",
+            hint=f"pip install 'cq-engine[{dialect.extra}]'",
         ) from error
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
-        if not server:
+        if not dialect.is_server:
             connection.isolation_level = None  # the driver would end transactions by itself
+        for statement in dialect.settings:
+            with closing(connection.cursor()) as cursor:
+                cursor.execute(statement)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        if server:
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
-            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-        else:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        for statement in dialect.begin:
+            connection.exec_driver_sql(statement)
 
     return engine
 
@@ -139,15 +149,28 @@ def _failing(name: str, address: Address) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        said = said_by(error)
         clean = address.clean(said)
-        answers = not isinstance(error, DBAPIError) or "FATAL:" in said or "unable to open database" in said
-        answers = answers or not isinstance(error, sa.exc.OperationalError)
-        kind = DestinationError if answers and not any(word in said for word in _AWAY) else Unreachable
+        kind = Unreachable if _dialect(address).is_away(error) else DestinationError
         raise kind(
             f"database {name} ({address.shown}): {clean}",
             hint="nothing is lost; what is not delivered waits in the delta log",
         ) from (error if clean == said else None)
+
+
+@contextmanager
+def _connected(name: str, address: Address) -> Iterator[Connection]:
+    """A connection; what it fails with in the block is a DestinationError, too."""
+    with _failing(name, address):
+        try:
+            connection = _engine(address).connect()
+        except TypeError as error:  # how a driver in Python says it
+            raise DestinationError(
+                f"database {name} ({address.shown}): {address.clean(str(error))}",
+                hint="write only parameters in the URL that the driver has",
+            ) from None
+        with connection:
+            yield connection
 
 
 class DatabaseDestination(TargetDestination):
@@ -158,7 +181,7 @@ class DatabaseDestination(TargetDestination):
     @contextmanager
     def open(self) -> Iterator[Target]:
         address = _address(self.options["url"])
-        with _failing(self.name, address), _engine(address).connect() as connection:
+        with _connected(self.name, address) as connection:
             yield _DatabaseTarget(self, connection)
 
 
@@ -167,14 +190,15 @@ class _DatabaseTarget(Target):
         self._destination = destination
         self._connection = connection
         schema, _, name = destination.options["table"].rpartition(".")
-        dialect = connection.dialect.name
+        self._dialect = DIALECTS[connection.dialect.name]
         columns = [
-            sa.Column(quoted_name(c.name, True), declared_type(c.type, dialect)) for c in destination.columns
+            sa.Column(quoted_name(c.name, True), declared_type(c.type, connection.dialect.name))
+            for c in destination.columns
         ]
         key = [columns[n] for n in destination.key] if destination.merges else []
-        index = [sa.Index(f"cq_{name[:40]}_{secrets.token_hex(4)}", *key, unique=True)] if key else []
+        index = [self._dialect.index(f"cq_{name[:40]}_{secrets.token_hex(4)}", key)] if key else []
         self._table = sa.Table(
-            quoted_name(name, True), sa.MetaData(), *columns, *index, schema=schema or None
+            quoted_name(name, True), sa.MetaData(), *columns, *index, schema=schema or None, **_TABLE
         )
         self._cursors = sa.Table(
             "cq_cursors",
@@ -185,6 +209,7 @@ class _DatabaseTarget(Target):
             sa.Column("version", sa.BigInteger, nullable=False),
             sa.Column("placed", sa.BigInteger, nullable=False),
             schema=schema or None,
+            **_TABLE,
         )
         self._known: Mark | None = None
         with connection.begin():
@@ -202,8 +227,8 @@ class _DatabaseTarget(Target):
 
     def check(self) -> None:
         if self._exists:
-            check_table(self._destination, self._connection.dialect.name, self._there)
             with self._connection.begin():
+                check_table(self._destination, self._connection, self._there)
                 self._check_own()
 
     def _check_own(self) -> None:
@@ -244,25 +269,41 @@ class _DatabaseTarget(Target):
                     staged = True
                 self._merge(block)
             if staged:
-                self._connection.exec_driver_sql(f"DROP TABLE {_STAGE}")
+                self._connection.exec_driver_sql(f"{self._dialect.drop} {_STAGE}")
         return True
 
     @contextmanager
     def _transaction(self, mark: Mark) -> Iterator[None]:
         """A transaction that begins where the last one ended, and ends with the mark."""
+        if self._dialect.ddl_commits and not (self._exists and self._has_cursors):
+            with self._connection.begin():  # no mark for a table that is empty after a crash
+                self._check_alone()
+                if self._known is not None:
+                    self._connection.execute(sa.delete(self._cursors).where(*self._own()))
+            self._known = None
+            with self._connection.begin():
+                self._make_tables()
         with self._connection.begin():
-            for table, exists in ((self._cursors, self._has_cursors), (self._table, self._exists)):
-                if not exists:
-                    table.create(self._connection, checkfirst=True)
-            if self._has_cursors and self._read_mark(locked=True) != self._known:
-                raise DestinationError(
-                    f"database {self._destination.name} was served by another delivery meanwhile",
-                    hint="nothing is lost; what is left comes with the next delivery",
-                )
+            self._make_tables()
+            self._check_alone()
             yield
             self._write_mark(mark)
         self._exists = self._has_cursors = True
         self._known = mark
+
+    def _make_tables(self) -> None:
+        for table, exists in ((self._cursors, self._has_cursors), (self._table, self._exists)):
+            if not exists:
+                table.create(self._connection, checkfirst=True)
+        if self._dialect.ddl_commits:
+            self._exists = self._has_cursors = True
+
+    def _check_alone(self) -> None:
+        if self._has_cursors and self._read_mark(locked=True) != self._known:
+            raise DestinationError(
+                f"database {self._destination.name} was served by another delivery meanwhile",
+                hint="nothing is lost; what is left comes with the next delivery",
+            )
 
     def _read_mark(self, *, locked: bool = False) -> Mark | None:
         if not self._has_cursors:
@@ -288,10 +329,9 @@ class _DatabaseTarget(Target):
 
     def _make_stage(self) -> None:
         columns = ", ".join(self._names)
-        end = "ON COMMIT DROP " if self._connection.dialect.name == "postgresql" else ""
         self._connection.exec_driver_sql(
-            f"CREATE TEMPORARY TABLE {_STAGE} {end}AS SELECT {columns}, (1 = 0) AS {GONE}, (1 = 0) AS {_NULL} "
-            f"FROM {self._shown} WHERE 1 = 0"
+            f"CREATE TEMPORARY TABLE {_STAGE} {self._dialect.of_stage}AS "
+            f"SELECT {columns}, (1 = 0) AS {GONE}, (1 = 0) AS {_NULL} FROM {self._shown} WHERE 1 = 0"
         )
 
     def _merge(self, block: pa.Table) -> None:
@@ -301,29 +341,17 @@ class _DatabaseTarget(Target):
         block = block.append_column(_NULL, null)
         database_rows.load(self._connection, _STAGE, [*self._names, GONE, _NULL], block, destination.key)
         keys = [self._names[n] for n in destination.key]
-        is_same = "IS" if self._connection.dialect.name == "sqlite" else "IS NOT DISTINCT FROM"
         equal = " AND ".join(f"t.{k} = s.{k}" for k in keys) or "1 = 1"
         self._merge_by(equal, f"NOT s.{_NULL}")
         if any(null.to_pylist()):
-            self._merge_by(" AND ".join(f"t.{k} {is_same} s.{k}" for k in keys), f"s.{_NULL}")
-
-    def _delete(self, match: str, chosen: str) -> str:
-        which = f"{match} AND {chosen} AND s.{GONE}"
-        if self._connection.dialect.name != "sqlite":
-            return f"DELETE FROM {self._shown} AS t USING {_STAGE} AS s WHERE {which}"
-        found = f"SELECT t.rowid FROM {_STAGE} AS s CROSS JOIN {self._shown} AS t WHERE {which}"
-        return f"DELETE FROM {self._shown} WHERE rowid IN ({found})"
+            self._merge_by(" AND ".join(f"t.{k} {self._dialect.same} s.{k}" for k in keys), f"s.{_NULL}")
 
     def _merge_by(self, match: str, chosen: str) -> None:
-        run, table = self._connection.exec_driver_sql, self._shown
-        places = range(len(self._names))
-        others = [self._names[n] for n in places if n not in self._destination.key]
-        run(self._delete(match, chosen))
+        run, table, which = self._connection.exec_driver_sql, self._shown, f"{match} AND {chosen}"
+        others = [name for n, name in enumerate(self._names) if n not in self._destination.key]
+        run(self._dialect.delete(table, _STAGE, f"{which} AND s.{GONE}"))
         if others:
-            values = ", ".join(f"{name} = s.{name}" for name in others)
-            run(
-                f"UPDATE {table} AS t SET {values} FROM {_STAGE} AS s WHERE {match} AND {chosen} AND NOT s.{GONE}"
-            )
+            run(self._dialect.update(table, _STAGE, others, f"{which} AND NOT s.{GONE}"))
         run(
             f"INSERT INTO {table} ({', '.join(self._names)}) SELECT {', '.join(f's.{n}' for n in self._names)} "
             f"FROM {_STAGE} AS s WHERE {chosen} AND NOT s.{GONE} "

@@ -8,11 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from pyspark.sql import types as t
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
 
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import spark_type
 from cq_engine.destinations.fit import widens
+from cq_engine.destinations.targets import mariadb_types
 from cq_engine.destinations.targets.target import TargetDestination
 
 __all__ = ["EXACT_DIGITS", "check_table", "declared_type"]
@@ -54,6 +56,9 @@ class _Any(sa.types.UserDefinedType[object]):
 def declared_type(kind: str, dialect: str) -> Any:
     """The SQLAlchemy type of a column for a query's column of type `kind`; arrays, maps, structs and variants are JSON."""
     found = spark_type(kind)
+    other = mariadb_types.declared(found) if dialect == "mariadb" else None
+    if other is not None:
+        return other
     if isinstance(found, t.DecimalType):
         if dialect == "sqlite" and found.precision > EXACT_DIGITS:
             return _Any()
@@ -66,13 +71,14 @@ def declared_type(kind: str, dialect: str) -> Any:
     return postgresql.JSONB() if dialect == "postgresql" else sa.Text()
 
 
-def check_table(destination: TargetDestination, dialect: str, there: Sequence[Any]) -> None:
+def check_table(destination: TargetDestination, connection: Connection, there: Sequence[Any]) -> None:
     """Raises DestinationError unless a table with the columns `there`, as SQLAlchemy finds them, takes the rows: each column
     of its name, regardless of case, and wide enough; others may be left out where they can be."""
+    dialect = connection.dialect.name
     by_name = {found["name"].lower(): found for found in there}
     query, shown = destination.query.name, f"table {destination.options['table']}"
     hint = "the table must have the columns (" + ", ".join(
-        f"{c.name} {_name(declared_type(c.type, dialect))}" for c in destination.columns
+        f"{c.name} {_name(declared_type(c.type, dialect), connection)}" for c in destination.columns
     ) + ")"  # fmt: skip
     for column in destination.columns:
         found = by_name.pop(column.name.lower(), None)
@@ -80,7 +86,7 @@ def check_table(destination: TargetDestination, dialect: str, there: Sequence[An
             continue
         detail = f"it has no column {column.name}"
         if found is not None:
-            detail = f"it is {column.type}, and there {found['name']} is {_name(found['type'])}"
+            detail = f"it is {column.type}, and there {found['name']} is {_name(found['type'], connection)}"
         raise DestinationError(
             f"column {column.name} of continuous query {query} does not fit {shown}", detail=detail, hint=hint
         )
@@ -94,20 +100,27 @@ def check_table(destination: TargetDestination, dialect: str, there: Sequence[An
                 detail="it is NOT NULL and has no default",
                 hint=hint,
             )
+    if dialect == "mariadb":
+        schema, _, name = destination.options["table"].rpartition(".")
+        key = destination.key if destination.merges else ()
+        mariadb_types.check_storage(connection, schema or None, name, destination.columns, key)
 
 
-def _name(declared: Any) -> str:
-    return str(declared.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+def _name(declared: Any, connection: Connection) -> str:
+    return str(declared.compile(dialect=connection.dialect))
 
 
 def _takes(found: Any, column: Column, dialect: str) -> bool:
     wanted = spark_type(column.type)
     if dialect == "sqlite":
         return _affine(found, wanted)
-    if isinstance(wanted, (t.ArrayType, t.MapType, t.StructType, t.VariantType)):
-        return isinstance(found, (sa.JSON, sa.Text))
     if isinstance(wanted, (t.YearMonthIntervalType, t.DayTimeIntervalType)):
         wanted = t.IntegerType() if isinstance(wanted, t.YearMonthIntervalType) else t.LongType()
+    if dialect == "mariadb":
+        there = mariadb_types.spark_type_of(found, wanted)
+        return there is not None and (there == wanted or widens(wanted, there))
+    if isinstance(wanted, (t.ArrayType, t.MapType, t.StructType, t.VariantType)):
+        return isinstance(found, (sa.JSON, sa.Text))
     if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float) and found.precision is None:
         return isinstance(wanted, (t.DecimalType, t.IntegralType))
     if isinstance(found, sa.String) and found.length is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from cq_engine.destinations.contract import Crash, Subject, World, crash_point
 from cq_engine.destinations.contract.world import OUTPUTS, QUERY, row
 from cq_engine.destinations.targets.database import DatabaseDestination
 from cq_engine.destinations.targets.delta import DeltaDestination
+from tests import mariadb
+from tests.brokers import free_port
 from tests.destinations.stories import place, story  # noqa: F401 - fixtures
 from tests.limits import limit
 
@@ -36,9 +39,10 @@ def destination_table(number: int = 2, name: str = "sink", **changed: Any) -> Ta
 class OwnSubject(Subject):
     """One of the engine's own kinds under the contract suite."""
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, kind: str, url: str = "") -> None:
         super().__init__(world)
         self.kind = kind
+        self.url = self.working = url
         self.lines: list[dict[str, Any]] = []
         self.broken = False
 
@@ -49,10 +53,12 @@ class OwnSubject(Subject):
     @property
     def destination(self) -> Destination:
         made = self.world.services, self.world.query
-        if self.kind == "database":
+        if self.kind == "sqlite":
             return DatabaseDestination(
                 *made, declared("database", url=f"sqlite:///{self.place}", table="sink")
             )
+        if self.url:
+            return DatabaseDestination(*made, declared("database", url=self.url, table="sink"))
         if self.kind == "delta":
             return DeltaDestination(*made, declared("delta", path=str(self.place)))
         if self.kind == "table":
@@ -72,8 +78,10 @@ class OwnSubject(Subject):
         """What was received, in the layout of the SELECT list."""
         if self.kind == "callback":
             return self.lines
-        if self.kind in ("database", "delta"):
+        if self.kind in ("sqlite", "delta"):
             return rows_of(self.place)
+        if self.url:
+            return rows_on(self.working)
         lines: list[dict[str, Any]] = self.world.image().sort_by(ROW_ID).drop_columns([ROW_ID]).to_pylist()
         return lines
 
@@ -82,7 +90,9 @@ class OwnSubject(Subject):
         if self.kind == "table":
             wrong = destination_table(columns=(Column("other", "int"),))
             self.world.define(wrong, query=self.world.query)
-        if self.kind in ("database", "delta"):
+        if self.url:
+            self.url = re.sub(r"(?<=127\.0\.0\.1:)\d+", str(free_port()), self.url)
+        if self.kind in ("sqlite", "delta"):
             self.place.mkdir()
             (self.place / "_delta_log").write_text("no directory")
 
@@ -90,7 +100,8 @@ class OwnSubject(Subject):
         self.broken = False
         if self.kind == "table":
             self.world.define(destination_table(), query=self.world.query)
-        if self.kind in ("database", "delta"):
+        self.url = self.working
+        if self.kind in ("sqlite", "delta"):
             shutil.rmtree(self.place)
 
 
@@ -110,7 +121,23 @@ def rows_of(there: Path) -> list[dict[str, Any]]:
     return [line for file in found for line in pq.read_table(file).to_pylist()]
 
 
+def rows_on(url: str) -> list[dict[str, Any]]:
+    """The rows of the table sink of PostgreSQL or MariaDB, in the order in which they came."""
+    if url.startswith("mariadb"):
+        with closing(mariadb.connect(url)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM sink")  # in that of the hidden key
+            lines = cursor.fetchall()
+    else:
+        import psycopg
+
+        with psycopg.connect(url) as connection:
+            lines = connection.execute("SELECT * FROM sink ORDER BY ctid").fetchall()
+    return [{o.name: _value(v, o.type) for o, v in zip(OUTPUTS, line)} for line in lines]
+
+
 def _value(value: Any, kind: str) -> Any:
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
     if value is None:
         return None
     if kind.startswith("decimal"):
@@ -125,11 +152,21 @@ def world(warehouse: Path) -> Iterator[World]:
     made.catalog.close()
 
 
-@pytest.fixture(params=["table", "callback", "database", "delta"])
+@pytest.fixture(
+    params=[
+        "table",
+        "callback",
+        "delta",
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
 def subject(request: pytest.FixtureRequest, world: World) -> OwnSubject:
     limit(world, batch_deltas=2)
     world.define(destination_table())
-    return OwnSubject(world, request.param)
+    fresh = {"postgresql": "fresh_postgres", "mariadb": "fresh_mariadb"}.get(request.param)
+    return OwnSubject(world, request.param, request.getfixturevalue(fresh)() if fresh else "")
 
 
 @pytest.fixture

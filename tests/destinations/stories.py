@@ -23,6 +23,7 @@ from cq_engine.destinations.targets import target as targets
 from cq_engine.destinations.targets.database import DatabaseDestination
 from cq_engine.destinations.targets.delta import DeltaDestination
 from cq_engine.destinations.targets.target import TargetDestination
+from tests import mariadb
 from tests.limits import limit
 
 Row = tuple[Any, ...]
@@ -49,7 +50,14 @@ class Place:
         return of(world.services, world.query, declared)
 
 
-@pytest.fixture(params=["delta", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    params=[
+        "delta",
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "delta":
         path = tmp_path / "lake" / "sink"
@@ -69,6 +77,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
                 return [(*row[:amount], _cents(row[amount]), *row[amount + 1 :]) for row in found]
 
         return Place("database", f"sqlite:///{file}", by_sqlite)
+    if request.param == "mariadb":
+        url = request.getfixturevalue("fresh_mariadb")()
+
+        def by_mariadb() -> list[Row]:
+            with closing(mariadb.connect(url)) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT * FROM `Sink`")
+                return list(cursor.fetchall())
+
+        return Place("database", url, by_mariadb)
     url = request.getfixturevalue("fresh_postgres")()
 
     def by_postgres() -> list[Row]:

@@ -106,7 +106,9 @@ def test_the_commands_find_what_they_need() -> None:
         r"^\[project\.optional-dependencies\]\n(.*?)^\[", text_of("pyproject.toml"), re.MULTILINE | re.DOTALL
     )
     assert extras is not None
-    assert {"examples", "test", "postgres"} <= set(re.findall(r"^(\w+) = \[", extras[1], re.MULTILINE))
+    assert {"examples", "test", "postgres", "mariadb"} <= set(
+        re.findall(r"^(\w+) = \[", extras[1], re.MULTILINE)
+    )
     assert examples.find("flights").suffix == ".py"
 
 
