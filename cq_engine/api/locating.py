@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cq_engine.core.errors import CQError, Location
+from cq_engine.core.errors import AnalysisError, CatalogError, CQError, Location, location_at
+from cq_engine.grammar.scan import scan
 from cq_engine.grammar.statements import (
     AlterContinuousQuery,
     CreateContinuousQuery,
@@ -25,11 +27,15 @@ def locate_errors(
 ) -> Iterator[Callable[[CQError], CQError]]:
     """Errors that name a place in a part of `sql` name it in `source`, where `sql` starts at `line` and `column`.
 
-    In a script, those without a place get that of the statement. The block gets what does it to a later error.
+    One that names no place gets that of the first word of the statement that its message speaks of; in a script it else
+    gets that of the statement. The block gets what does it to a later error.
     """
 
     def place(error: CQError) -> CQError:
-        if error.location is None and source != "<input>":
+        offset = _offset_of_subject(error, sql)
+        if offset is not None:
+            error.location = _move(location_at(sql, offset), sql, 0, source, line, column)
+        elif error.location is None and source != "<input>":
             error.location = Location(source, line, column, " " * (column - 1) + sql.split("\n", 1)[0])
         elif error.location is not None and error.location.source in ("<input>", "<query>"):
             error.location = _move(error.location, sql, _offset(sql, statement), source, line, column)
@@ -40,6 +46,39 @@ def locate_errors(
     except CQError as error:
         place(error)
         raise
+
+
+_OURS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a added already always an analysed and another are as at be been before begin begins by call called calls can cannot catalog
+        change changed changes cluster column columns commit compressed constraint continuous copy cq create date declared
+        defining delete deleted delta deltas destination destinations does drop each engine enforced error every exists
+        expression file find first for foreign form from function functions gives go goes group had has have here how if in
+        incremental insert inserted into is it its itself key keys kind kinds known last later list merge message messages more
+        must name named names new no none not null of on one only option options or other own part primary query queue read
+        reads refresh refreshed relation result results returns row rows says select set sets source stands start state
+        statement string such table tables than that the their there they this time times to trigger two type types unknown
+        update used user value values version view what when where which with without word would yet
+        """,
+    )
+)
+"""Words of our sentences, which are no names even where the statement has them."""
+
+
+def _offset_of_subject(error: CQError, sql: str) -> int | None:
+    """Where the statement has the first word that the message takes from it; None where the error has a place, is not about
+    the statement's words, or has none of them."""
+    if error.location is not None or not isinstance(error, (AnalysisError, CatalogError)):
+        return None
+    code = scan(sql).code
+    words = re.findall(r"(columns? )?\b([^\W\d]\w*)", error.message)
+    for _, word in sorted(words, key=lambda each: not each[0]):  # a column before its table
+        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", code, re.IGNORECASE)
+        if found is not None and word.lower() not in _OURS:
+            return found.start()
+    return None
 
 
 def _offset(sql: str, statement: Statement) -> int:
