@@ -1,25 +1,63 @@
-"""Topics of Kafka: an idempotent producer, which waits for all replicas."""
+"""Topics of Kafka: an idempotent producer, which waits for all replicas, and with `transactional` one transaction per batch.
+
+A transaction has the mark, too: which delta of which commit is its last one, as an offset of a consumer group that is called
+like the transactional id. It is read after `init_transactions`, when what was open before is committed or aborted.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations.brokers.broker import BrokerSink, broker_options, named
 from cq_engine.destinations.brokers.messages import Message, runs
+from cq_engine.destinations.options import one_of
 from cq_engine.destinations.sink import sink_kind
 from cq_engine.destinations.urls import account_of, check_url
 
-__all__ = ["KIND", "KafkaSink"]
+__all__ = ["KIND", "KafkaSink", "TransactionMark"]
 
 _silent = logging.getLogger(f"{__name__}.library")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # what matters is an error of the delivery
+
+
+_SLACK = 10_000
+"""Milliseconds that a transaction may take beyond the messages' own time."""
+
+
+@dataclass(frozen=True)
+class TransactionMark:
+    """The last delta of a transaction. The time tells its commit from one of a warehouse that was restored."""
+
+    version: int
+    sequence: int
+    time: str
+
+    @classmethod
+    def of(cls, message: Message) -> TransactionMark:
+        *_, version, sequence = message.id.split("/")
+        return cls(int(version), int(sequence), message.headers["cq_commit_time_ms"])
+
+    @classmethod
+    def read(cls, version: int, text: str) -> TransactionMark:
+        sequence, time = text.split()
+        return cls(version, int(sequence), time)
+
+    @property
+    def text(self) -> str:
+        return f"{self.sequence} {self.time}"
+
+    def has(self, message: Message) -> bool:
+        """Whether the message was in the transaction, or in an earlier one of the same commit."""
+        other = TransactionMark.of(message)
+        return (other.version, other.time) == (self.version, self.time) and other.sequence <= self.sequence
 
 
 class KafkaSink(BrokerSink):
@@ -27,32 +65,40 @@ class KafkaSink(BrokerSink):
 
     package: ClassVar[str] = "confluent_kafka"
     extra: ClassVar[str] = "kafka"
-    OPTIONS: ClassVar = broker_options("kafka", topic=named("topic", "orders"))
+    OPTIONS: ClassVar = broker_options(
+        "kafka", topic=named("topic", "orders"), transactional=one_of("false", "true")
+    )
 
     partition: ClassVar[int] = -1
     """-1: that of the key."""
     _producer: Any = None
+    _marks: Any = None
+    """The consumer that stands for the group whose offset is the mark; None before the first transaction."""
+    _mark: TransactionMark | None = None
 
     def connect(self) -> None:
         kafka = self.library()
         parts = urlsplit(self.url)
         user, password = account_of(self.url)
         milliseconds = max(1, round(self.timeout * 1000))
-        settings: dict[str, Any] = {
+        self._cluster: dict[str, Any] = {
             "socket.timeout.ms": max(10, milliseconds),
-            "request.timeout.ms": milliseconds,
             **({"sasl.username": user, "sasl.password": password} if user else {}),
             **dict(parse_qsl(parts.query)),
             "bootstrap.servers": parts.netloc.rpartition("@")[2],
+            "error_cb": self._said,
+        }
+        self._settings: dict[str, Any] = {
+            "request.timeout.ms": milliseconds,
+            **self._cluster,
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": milliseconds,
             "partitioner": "murmur2_random",  # a key has the partition that Java's clients give it
-            "error_cb": self._said,
         }
         self._refused: Any = None
         self._errors = kafka.KafkaError
-        self._producer = kafka.Producer(settings, logger=_silent)
+        self._producer = kafka.Producer(self._settings, logger=_silent)
 
     def _said(self, error: Any) -> None:
         if error.code() in (self._errors._AUTHENTICATION, self._errors._SSL):  # noqa: SLF001 - public names
@@ -69,8 +115,49 @@ class KafkaSink(BrokerSink):
             raise DestinationError(f"{self.shown}: there is no topic {topic}", hint="make it first")
 
     def send(self, made: Sequence[Message]) -> None:
+        if self.options["transactional"].lower() == "true":
+            self._transact(made)
+            return
         for piece in runs(made):
             self._produce(piece)
+
+    def _transact(self, made: Sequence[Message]) -> None:
+        """Sends what the mark has not, and the mark, or nothing."""
+        if self._marks is None:
+            self._begin(made[0].id.rpartition("/")[0].rpartition("/")[0])
+        left = [each for each in made if self._mark is None or not self._mark.has(each)]
+        if not left:
+            return
+        kafka, mark = self.library(), TransactionMark.of(left[-1])
+        self._producer.begin_transaction()
+        self._produce(left)
+        place = kafka.TopicPartition(self.options["topic"], 0, mark.version, metadata=mark.text)
+        group = self._marks.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction([place], group, self.timeout)
+        self._producer.commit_transaction(self.timeout)
+        self._mark = mark
+
+    def _begin(self, of: str) -> None:
+        """Ends what another producer of this query and destination has open, whom nothing is taken from any more."""
+        kafka, name = self.library(), f"cq/{of}"
+        more = {"transactional.id": name, "transaction.timeout.ms": round(self.timeout * 1000) + _SLACK}
+        self._producer = kafka.Producer({**self._settings, **more}, logger=_silent)
+        self._producer.init_transactions(self.timeout)
+        reader = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._marks = kafka.Consumer({**self._cluster, **reader}, logger=_silent)
+        self._mark = self.read_mark()
+
+    def read_mark(self) -> TransactionMark | None:
+        """The one of the last transaction that was committed."""
+        place = self.library().TopicPartition(self.options["topic"], 0)
+        (found,) = self._marks.committed([place], timeout=self.timeout)
+        if found.error is not None:
+            raise self.library().KafkaException(found.error)
+        return (
+            None
+            if found.offset < 0 or not found.metadata
+            else TransactionMark.read(found.offset, found.metadata)
+        )
 
     def _produce(self, made: Sequence[Message]) -> None:
         kafka, failed = self.library(), []
@@ -99,9 +186,14 @@ class KafkaSink(BrokerSink):
 
     def disconnect(self) -> None:
         producer, self._producer = self._producer, None
+        marks, self._marks, self._mark = self._marks, None, None
         if producer is not None:
             producer.purge()
             producer.flush(0)
+        if marks is not None:
+            with suppress(Exception):  # none is open, or the next producer ends it
+                producer.abort_transaction(min(1.0, self.timeout))
+            marks.close()
 
     def is_away(self, error: Exception) -> bool:
         kafka = self.library()
