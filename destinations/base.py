@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -124,7 +124,11 @@ class Destination(ABC):
         """The deltas after `cursor` up to version `upto`, in the parts that are given away, or refused, together; with each
         whether a cursor behind it stands at the end of its last version."""
         blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
-        return in_batches(blocks, self.batch_deltas)
+        return in_batches(blocks, self.batch_deltas, self._batch_ends(cursor))
+
+    def _batch_ends(self, cursor: Cursor) -> Sequence[int] | None:  # noqa: ARG002 - for subclasses
+        """The versions after `cursor` at which batches end, in ascending order; None for each that has deltas."""
+        return None
 
     @property
     def cursor(self) -> Cursor:

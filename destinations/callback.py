@@ -11,8 +11,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import ClassVar
 
-import pyarrow as pa
-
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
@@ -20,13 +18,12 @@ from cq_engine.core.errors import CQError, DestinationError, did_you_mean
 from cq_engine.core.interrupts import is_interrupt
 from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Delivered, Destination
-from cq_engine.destinations.batches import in_batches
 from cq_engine.destinations.callbacks import Ahead, Callback, Callbacks
 from cq_engine.destinations.calls import Call, Several, keys_of
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.event_loop import Cancelled
 from cq_engine.destinations.kind_parts import Kind, Wanted
-from cq_engine.destinations.log import commit_times, needed_from, read_pairs
+from cq_engine.destinations.log import commit_times, needed_from
 from cq_engine.destinations.options import COMMON, Option, count, one_of
 
 __all__ = ["KIND", "CallbackDestination"]
@@ -86,14 +83,11 @@ class CallbackDestination(Destination):
     def batch_deltas(self) -> int:
         return 1 if self.batch == "row" else super().batch_deltas
 
-    def batches(self, cursor: Cursor, upto: int) -> Iterator[tuple[pa.Table, bool]]:
+    def _batch_ends(self, cursor: Cursor) -> list[int] | None:
+        """Where refreshes have ended, of which what a batch holds does not depend on when it is given."""
         if self.batch != "refresh":
-            return super().batches(cursor, upto)
-        blocks = read_pairs(self.services, self.query, cursor, upto, self.query.markers)
-        return in_batches(blocks, self.batch_deltas, self._refreshes(needed_from(cursor)))
-
-    def _refreshes(self, after: int) -> list[int]:
-        """The versions at which refreshes have ended since, of which what a batch holds does not depend on when it is given."""
+            return None
+        after = needed_from(cursor)
         count = _REFRESHES
         while True:
             found = self.services.catalog.refreshes(self.query.name, count)
