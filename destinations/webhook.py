@@ -151,17 +151,13 @@ class WebhookDestination(CallbackDestination):
     jitter: ClassVar[float] = 0.25
 
     def __init__(self, wanted: Wanted) -> None:
-        super().__init__(
-            wanted.services, wanted.query, wanted.declared.name, self._send,
-            retry=wanted.retry, stopped=wanted.stopped,
-        )  # fmt: skip
         self.options = {name: option.default or "" for name, option in OPTIONS.items()}
         self.options |= dict(wanted.declared.options)
         self.token = wanted.declared.token
-
-    @property
-    def batch_deltas(self) -> int:
-        return 1 if self.options["batch"].lower() == "row" else super().batch_deltas
+        super().__init__(
+            wanted.services, wanted.query, wanted.declared.name, self._send,
+            retry=wanted.retry, stopped=wanted.stopped, batch=self.options["batch"].lower(),
+        )  # fmt: skip
 
     def _send(self, batch: DeltaBatch) -> None:
         try:
