@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.destinations.envelope import key_places
+from cq_engine.destinations.envelope import key_rows
 from cq_engine.destinations.event_loop import CALLER, Cancelled, caller
-from cq_engine.destinations.layout import choose
-from cq_engine.destinations.pairs import new_column, old_column
 from cq_engine.storage.rows import identity_keys
 
 __all__ = ["Call", "Several", "keys_of"]
@@ -28,14 +25,9 @@ _AHEAD = 4
 
 def keys_of(query: ContinuousQuery, wide: pa.Table) -> frozenset[Hashable]:
     """The keys of deltas in the wide layout (destinations/pairs.py); of a multiset their rows."""
-    places = key_places(query)
-    deleted = pc.equal(wide.column("marker"), "D")
-    chosen = tuple(range(query.width)) if places is None else places
-    columns = [replace(query.result.columns[n], name=str(n)) for n in chosen]
-    values = [choose(deleted, wide.column(old_column(n)), wide.column(new_column(n))) for n in chosen]
-    if not columns:
-        return frozenset([()])
-    return frozenset(identity_keys(pa.table(values, names=[c.name for c in columns]), columns))
+    rows = key_rows(query, wide)
+    columns = [replace(query.result.columns[int(place)], name=place) for place in rows.column_names]
+    return frozenset(identity_keys(rows, columns) if columns else [()])
 
 
 @dataclass(eq=False)

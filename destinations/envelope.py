@@ -13,7 +13,7 @@ from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core.types import arrow_schema
 from cq_engine.core.values import json_value, python_values
-from cq_engine.destinations.layout import output_rows
+from cq_engine.destinations.layout import output_rows, shown_columns
 from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
 
@@ -25,6 +25,7 @@ __all__ = [
     "json_row",
     "key_columns",
     "key_places",
+    "key_rows",
     "read_deltas",
     "result_columns",
     "result_schema",
@@ -206,6 +207,14 @@ def json_parts(query: ContinuousQuery) -> Callable[[Delta], Parts]:
         json_row(columns, delta.new),
         json_row(columns, delta.old),
     )
+
+
+def key_rows(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
+    """The values of the result key of deltas in the wide layout, of a multiset their rows; the columns have their places
+    among the result's as names. Without columns where the result has at most one row."""
+    places = key_places(query)
+    places = tuple(range(query.width)) if places is None else places
+    return pa.table(shown_columns(wide, places), names=[str(n) for n in places])
 
 
 def _rows(part: pa.Table, query: ContinuousQuery, name: Any) -> Iterator[Row]:

@@ -6,7 +6,7 @@ A D shows its old row where the SELECT list shows the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import numpy as np
@@ -33,7 +33,7 @@ from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.destinations.pairs import REFRESH_TIME, new_column, old_column
 from cq_engine.spark.sql import quote
 
-__all__ = ["choose", "output_frame", "output_rows"]
+__all__ = ["choose", "output_frame", "output_rows", "shown_columns"]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -44,23 +44,27 @@ def output_rows(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, date
 
     `times` gives the commit time of every version.
     """
-    deleted = pc.equal(wide.column("marker"), "D")
-    any_deleted = bool(pc.any(deleted).as_py())
+    places = [output.index for output in query.outputs if output.kind == "result"]
+    shown = dict(zip(places, shown_columns(wide, places)))
     arrays = []
     for output in query.outputs:
-        array = _array(output, wide, times, deleted if any_deleted else None)
+        array = shown[output.index] if output.kind == "result" else _array(output, wide, times)
         wanted = arrow_type(output.type)
         arrays.append(array if array.type.equals(wanted) else array.cast(wanted))
     fields = [pa.field(o.name, arrow_type(o.type), True) for o in query.outputs]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _array(
-    output: OutputColumn, wide: pa.Table, times: Mapping[int, datetime], deleted: pa.ChunkedArray | None
-) -> pa.ChunkedArray:
-    if output.kind == "result":
-        new = wide.column(new_column(output.index))
-        return new if deleted is None else choose(deleted, wide.column(old_column(output.index)), new)
+def shown_columns(wide: pa.Table, places: Sequence[int]) -> list[pa.ChunkedArray]:
+    """The columns of the result at `places`, for deltas in the wide layout: of a D the old values, else the new ones."""
+    new = [wide.column(new_column(n)) for n in places]
+    deleted = pc.equal(wide.column("marker"), "D")
+    if not pc.any(deleted).as_py():
+        return new
+    return [choose(deleted, wide.column(old_column(n)), values) for n, values in zip(places, new)]
+
+
+def _array(output: OutputColumn, wide: pa.Table, times: Mapping[int, datetime]) -> pa.ChunkedArray:
     if output.kind == "old":
         return wide.column(old_column(output.index))
     if output.kind == "commit_time":

@@ -17,11 +17,10 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import SEQUENCE, ContinuousQuery, Cursor
 from cq_engine.catalog.queues import END, Place
 from cq_engine.context.services import Services
-from cq_engine.core.types import arrow_type
 from cq_engine.core.values import json_value, python_values
-from cq_engine.destinations.envelope import key_places
+from cq_engine.destinations.envelope import key_rows
 from cq_engine.destinations.log import needed_from, read_frame, read_pairs, read_small
-from cq_engine.destinations.pairs import new_column, old_column, pair, select_markers
+from cq_engine.destinations.pairs import pair, select_markers
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.storage.rows import change_columns, conform
 
@@ -162,18 +161,12 @@ def _window(query: ContinuousQuery, after: Place, upto: Place, wide: pa.Table) -
 
 def _keys(query: ContinuousQuery, wide: pa.Table) -> Iterator[int]:
     """A hash of each delta's key, the same in every process; of a multiset, of the whole row."""
-    places = key_places(query)
-    places = tuple(range(query.width)) if places is None else places
-    if not places:
+    rows = key_rows(query, wide)
+    if not rows.num_columns:
         yield from (0 for _ in range(wide.num_rows))
         return
-    kinds = [arrow_type(query.result.columns[n].type) for n in places]
-    new, old = (
-        zip(*(python_values(wide.column(name(n))) for n in places)) for name in (new_column, old_column)
-    )
-    for marker, after, before in zip(wide.column("marker").to_pylist(), new, old):
-        row = before if marker == "D" else after
-        text = json.dumps([json_value(value, kind) for value, kind in zip(row, kinds)])
+    for row in zip(*map(python_values, rows.columns)):
+        text = json.dumps([json_value(value, kind) for value, kind in zip(row, rows.schema.types)])
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         yield int.from_bytes(digest, "big", signed=True)
 

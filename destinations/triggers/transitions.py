@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -30,7 +29,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import arrow_type
-from cq_engine.destinations.layout import choose
+from cq_engine.destinations.layout import shown_columns
 from cq_engine.destinations.log import read_frame
 from cq_engine.destinations.pairs import new_column, old_column, select_markers
 from cq_engine.spark.sql import quote
@@ -108,16 +107,11 @@ def deltas(
     """What a WHEN sees of deltas in the wide layout, by the place of each."""
 
     def table() -> DataFrame:
-        deleted = pc.equal(wide.column("marker"), "D")
         versions = wide.column("version")
         moments = pa.array([times[version] for version in versions.to_pylist()], arrow_type("timestamp"))
         shown = _layouts(query)["updated"][1]
-        values = [
-            choose(deleted, wide.column(old_column(n)), wide.column(name))
-            if n < query.width
-            else wide.column(name)
-            for n, (name, _) in enumerate(shown)
-        ]
+        values = shown_columns(wide, range(query.width))
+        values += [wide.column(name) for name, _ in shown[query.width :]]
         head = [pa.array(range(len(wide)), pa.int64()), wide.column("marker"), versions, moments]
         columns = [*_HEAD, *(column for _, column in shown)]
         rows = pa.Table.from_arrays([*head, *values], names=[c.name for c in columns])

@@ -22,9 +22,9 @@ from cq_engine.core.values import python_rows
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.batches import in_batches
 from cq_engine.destinations.kind_parts import Kind, Wanted, no_trigger
+from cq_engine.destinations.layout import shown_columns
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.destinations.options import COMMON, Option, count
-from cq_engine.destinations.pairs import new_column, old_column
 from cq_engine.destinations.triggers.depth import depth_of
 from cq_engine.destinations.triggers.script import filtered, run_step, steps
 from cq_engine.destinations.triggers.transitions import (
@@ -293,11 +293,11 @@ class TriggerDestination(Destination):
 
     def _key(self, row: pa.Table) -> str:
         """What names the one delta of `row`: its key, or all of it."""
-        side = old_column if row.column("marker")[0].as_py() == "D" else new_column
         wanted = {name.lower() for name in self.query.key or ()}
         columns = [(n, c.name) for n, c in enumerate(self.query.result.columns[: self.query.width])]
         shown = [(n, name) for n, name in columns if name.lower() in wanted] or columns
-        rows = row.select([side(n) for n, _ in shown]).rename_columns([name for _, name in shown])
+        values = shown_columns(row, [n for n, _ in shown])
+        rows = pa.Table.from_arrays(values, names=[name for _, name in shown])
         return "(" + ", ".join(f"{name} = {value}" for name, value in python_rows(rows)[0].items()) + ")"
 
 
