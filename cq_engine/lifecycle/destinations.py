@@ -183,10 +183,7 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
         )
     whole = merges(found)
     if statement.action == "REPLAY" and version < kept and not whole:
-        raise AnalysisError(
-            f"the deltas of {query.name} after version {version} are not kept any more",
-            hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
-        )
+        raise _not_kept(query, version, kept)
     if statement.action == "SKIP" and version <= needed_from(cursor):
         raise AnalysisError(f"{stands} already", hint="REPLAY FROM VERSION goes back")
     if statement.action == "SKIP" and version > position:
@@ -221,10 +218,7 @@ def _move_consumers(
     if version > position:
         raise AnalysisError(f"{query.name} has processed version {position}: there are no later messages")
     if back and version < kept:
-        raise AnalysisError(
-            f"the deltas of {query.name} after version {version} are not kept any more",
-            hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
-        )
+        raise _not_kept(query, version, kept)
     with catalog.exclusive() as connection, catalog.write() as unit:
         cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
         place = min(cursor.version, version) if back else max(cursor.version, version)
@@ -235,6 +229,13 @@ def _move_consumers(
             f"all groups of {found.name} are given the messages of {query.name} after version {version} again"
         )
     return f"all groups of {found.name} go on after version {version} of {query.name}"
+
+
+def _not_kept(query: ContinuousQuery, version: int, kept: int) -> AnalysisError:
+    return AnalysisError(
+        f"the deltas of {query.name} after version {version} are not kept any more",
+        hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
+    )
 
 
 def _query(state: CatalogState, found: DeclaredDestination, name: str | None) -> ContinuousQuery:
