@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import types as t
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.flush import with_timestamps
 from cq_engine.catalog.model import (
-    COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     KINDS,
     ChangeSet,
@@ -27,7 +25,7 @@ from cq_engine.catalog.tables import reading
 from cq_engine.core.clock import SystemClock
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
-from cq_engine.core.types import arrow_type, rebuild_type, spark_schema, spark_type
+from cq_engine.core.types import rebuild_type, spark_schema, spark_type
 from cq_engine.source.rows import Partition, Piece, Selection, columns_of
 from cq_engine.storage.change_rows import retry_reading, shared_log
 from cq_engine.storage.rows import change_columns, conform, open_dataset
@@ -204,7 +202,7 @@ class QueryLog:
         for each in self._sets(selection.after, selection.upto):
             if each.inline_id is not None:
                 rows = conform(self.catalog.inline(each), change_columns(log))
-                found = selection.of(self._with_times(rows, each))
+                found = selection.of(with_timestamps(self.catalog, rows, each.low, each.high))
                 if found.num_rows:
                     yield Piece(found.num_rows, rows=found)
                 continue
@@ -224,13 +222,6 @@ class QueryLog:
         with reading(f"read {file.path} for Spark", root, [file]):
             groups = pq.read_metadata(f"{root}/{file.path}").num_row_groups
         return min(int(groups), math.ceil(file.rows / size))
-
-    def _with_times(self, rows: pa.Table, of: ChangeSet) -> pa.Table:
-        times = self.catalog.timestamps(of.low, of.high)
-        known = pa.array(times.values(), arrow_type("timestamp"))
-        versions = rows.column(COMMIT_VERSION).combine_chunks()
-        places = pc.index_in(versions, value_set=pa.array(times, pa.int64()))
-        return rows.append_column(COMMIT_TIMESTAMP, known.take(places))
 
 
 def _carried(kind: t.DataType) -> t.DataType:
