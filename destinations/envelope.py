@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,10 +19,12 @@ from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS, new_column, old_column
 
 __all__ = [
+    "OPS",
     "Delta",
     "DeltaBatch",
     "deltas_of",
-    "json_parts",
+    "json_bytes",
+    "json_form",
     "json_row",
     "key_columns",
     "key_places",
@@ -29,8 +32,11 @@ __all__ = [
     "read_deltas",
     "result_columns",
     "result_schema",
+    "shown_values",
 ]
 
+OPS = {"I": "c", "U": "u", "D": "d"}
+"""What Debezium calls the markers."""
 Row = tuple[Any, ...]
 
 _STEP = 10_000
@@ -160,8 +166,7 @@ def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, dateti
         for (marker, version, sequence), new, old in zip(
             heads, _rows(part, query, new_column), _rows(part, query, old_column)
         ):
-            row = old if marker == "D" else new
-            values = None if key is None else tuple(row[n] for n in key)
+            values = None if key is None else shown_values(key, marker, new, old)
             yield Delta(
                 marker,
                 values,
@@ -171,6 +176,12 @@ def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, dateti
                 times[version],
                 sequence,
             )
+
+
+def shown_values(places: Sequence[int], marker: str, new: Row | None, old: Row | None) -> Row:
+    """Of the row that a delta shows, a D the old one, the values at `places`."""
+    row = (old if marker == "D" else new) or ()
+    return tuple(row[n] for n in places)
 
 
 def result_columns(query: ContinuousQuery) -> tuple[str, ...]:
@@ -184,7 +195,6 @@ def result_schema(query: ContinuousQuery) -> pa.Schema:
 
 
 Named = Sequence[tuple[str, pa.DataType]]
-Parts = tuple[dict[str, Any] | None, dict[str, Any] | None, dict[str, Any] | None]
 
 
 def key_columns(query: ContinuousQuery) -> Named | None:
@@ -198,15 +208,14 @@ def json_row(columns: Named, row: Row | None) -> dict[str, Any] | None:
     return None if row is None else {name: json_value(v, kind) for (name, kind), v in zip(columns, row)}
 
 
-def json_parts(query: ContinuousQuery) -> Callable[[Delta], Parts]:
-    """What gives of a delta its key, its new row and its old row, by column, as values that JSON has."""
-    schema, keys = result_schema(query), key_columns(query) or ()
+def json_form(schema: pa.Schema, keys: Named | None) -> Callable[[Delta], dict[str, Any]]:
+    """What gives of a delta `op` (c, u or d), `key`, `before`, `after` and `sequence`, rows by column, as values that JSON has.
+    `keys` are the columns of the key."""
     columns = list(zip(schema.names, schema.types))
-    return lambda delta: (
-        json_row(keys, delta.key),
-        json_row(columns, delta.new),
-        json_row(columns, delta.old),
-    )
+    return lambda delta: {
+        "op": OPS[delta.marker], "key": json_row(keys or (), delta.key), "before": json_row(columns, delta.old),
+        "after": json_row(columns, delta.new), "sequence": delta.sequence,
+    }  # fmt: skip
 
 
 def key_rows(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
@@ -215,6 +224,11 @@ def key_rows(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
     places = key_places(query)
     places = tuple(range(query.width)) if places is None else places
     return pa.table(shown_columns(wide, places), names=[str(n) for n in places])
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """What goes out, as JSON without spaces."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _rows(part: pa.Table, query: ContinuousQuery, name: Any) -> Iterator[Row]:

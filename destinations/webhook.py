@@ -25,9 +25,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError
-from cq_engine.destinations.brokers.messages import json_delta
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.envelope import DeltaBatch
+from cq_engine.destinations.envelope import DeltaBatch, json_bytes, json_form
 from cq_engine.destinations.kind_parts import Kind, Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, one_of, seconds
 from cq_engine.destinations.urls import HUSH, check_url
@@ -264,13 +263,12 @@ def _retry_after(value: str | None) -> float:
 
 def body(name: str, batch: DeltaBatch) -> bytes:
     """The batch as JSON: the commit, and a list of deltas with `op` (c, u or d), `key`, `before`, `after`, `sequence`."""
-    columns = list(zip(batch.schema.names, batch.schema.types))
-    deltas = [json_delta(columns, batch.key_columns or (), each) for each in batch]
+    deltas = list(map(json_form(batch.schema, batch.key_columns), batch))
     content = {
         "query": batch.query, "destination": name, "commit_version": batch.commit_version,
         "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
     }  # fmt: skip
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return json_bytes(content)
 
 
 KIND = Kind(WebhookDestination, {**OPTIONS, **COMMON}, make_webhook, check_webhook, reach_webhook)

@@ -9,22 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.brokers.avro import Row, single_object
-from cq_engine.destinations.envelope import Delta, DeltaBatch, json_row
+from cq_engine.destinations.envelope import (
+    OPS,
+    Delta,
+    DeltaBatch,
+    json_bytes,
+    json_form,
+    json_row,
+    shown_values,
+)
 
-__all__ = ["FORMATS", "OPS", "Message", "json_delta", "key_names", "messages", "runs"]
+__all__ = ["FORMATS", "Message", "key_names", "messages", "runs"]
 
-OPS = {"I": "c", "U": "u", "D": "d"}
-"""What Debezium calls the markers."""
 FORMATS = ("json", "debezium-json", "avro")
-
-_Columns = Sequence[tuple[str, pa.DataType]]
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,6 @@ class Message:
     body: bytes
     headers: Mapping[str, str]
     content_type: str
-
-
-def json_delta(columns: _Columns, keys: _Columns, delta: Delta) -> dict[str, Any]:
-    """`op` (c, u or d), `key`, `before`, `after`, `sequence`."""
-    return {
-        "op": OPS[delta.marker], "key": json_row(keys, delta.key), "before": json_row(columns, delta.old),
-        "after": json_row(columns, delta.new), "sequence": delta.sequence,
-    }  # fmt: skip
 
 
 def key_names(option: str, columns: pa.Schema) -> tuple[str, ...]:
@@ -73,7 +68,7 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
     names = key_names(key, batch.schema)
     places = [batch.schema.names.index(name) for name in names]
     keys = [columns[n] for n in places] if names else batch.key_columns
-    body, content_type, more = _body(form, batch, destination, columns)
+    body, content_type, more = _body(form, batch, destination)
     when, milliseconds = batch.commit_time.isoformat(), int(batch.commit_time.timestamp() * 1000)
     common = {
         "ce_specversion": "1.0", "ce_source": f"/cq/{quote(destination)}/{quote(batch.query, safe='')}",
@@ -82,8 +77,7 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
     }  # fmt: skip
     made = []
     for delta in batch:
-        row = delta.old if delta.marker == "D" else delta.new
-        values = tuple(row[n] for n in places) if names and row is not None else delta.key
+        values = shown_values(places, delta.marker, delta.new, delta.old) if names else delta.key
         text = None if keys is None else json.dumps(json_row(keys, values), separators=(",", ":"))
         mark = f"{token}/{batch.query_id}/{batch.commit_version}/{delta.sequence}"
         headers = {"ce_id": mark, "ce_type": f"cq.delta.{OPS[delta.marker]}", **common}
@@ -109,22 +103,22 @@ def runs(made: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 
 def _body(
-    form: str, batch: DeltaBatch, destination: str, columns: _Columns
+    form: str, batch: DeltaBatch, destination: str
 ) -> tuple[Callable[[Delta], bytes], str, dict[str, str]]:
     """What makes the body, the content type, and headers of the format."""
     commit = {"query": batch.query, "commit_version": batch.commit_version}
-    when, keys = {"commit_time": batch.commit_time.isoformat()}, batch.key_columns or ()
+    when, parts = {"commit_time": batch.commit_time.isoformat()}, json_form(batch.schema, batch.key_columns)
     milliseconds = int(batch.commit_time.timestamp() * 1000)
 
     def as_json(delta: Delta) -> bytes:
-        return _dump({**commit, **when, **json_delta(columns, keys, delta)})
+        return json_bytes({**commit, **when, **parts(delta)})
 
     def as_debezium(delta: Delta) -> bytes:
         source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
         source["sequence"] = delta.sequence
-        content = json_delta(columns, (), delta)
+        content = parts(delta)
         rows = {"before": content["before"], "after": content["after"]}
-        return _dump({"op": content["op"], **rows, "source": source, "ts_ms": milliseconds})
+        return json_bytes({"op": content["op"], **rows, "source": source, "ts_ms": milliseconds})
 
     if form != "avro":
         return as_debezium if form == "debezium-json" else as_json, "application/json", {}
@@ -140,7 +134,3 @@ def _body(
         )  # fmt: skip
 
     return as_avro, "application/vnd.apache.avro+binary", {"avro_schema": schema}
-
-
-def _dump(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

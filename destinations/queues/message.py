@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.queues import Given
-from cq_engine.destinations.envelope import Delta, json_parts, result_columns
+from cq_engine.destinations.envelope import Delta, json_form, key_columns, result_columns, result_schema
 
 __all__ = ["Message", "MessageId", "message_id", "message_of", "read_message_id", "table_of"]
 
@@ -92,8 +92,10 @@ def message_of(
 ) -> Message:
     """The message that a delta is."""
     columns = result_columns(query)
+    form = json_form(result_schema(query), key_columns(query))(delta)
     key, new, old = (
-        None if part is None else json.dumps(part, ensure_ascii=False) for part in json_parts(query)(delta)
+        None if form[part] is None else json.dumps(form[part], ensure_ascii=False)
+        for part in ("key", "after", "before")
     )
     return Message(
         message_id((delta.commit_version, query.id, delta.sequence)), query.name, delta.marker,
