@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cq_engine.destinations.sink import Sink
     from cq_engine.destinations.table import TableDestination
     from cq_engine.destinations.targets.target import TargetDestination
-    from cq_engine.destinations.triggers.script import check_columns, check_script
+    from cq_engine.destinations.triggers.script import check_script
     from cq_engine.destinations.triggers.trigger import TriggerDestination
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "TargetDestination",
     "TriggerDestination",
     "check",
-    "check_columns",
     "check_declared",
     "check_script",
     "class_of",
@@ -85,7 +84,7 @@ __getattr__ = attributes(
         "sink": ["Sink"],
         "table": ["TableDestination"],
         "targets.target": ["TargetDestination"],
-        "triggers.script": ["check_columns", "check_script"],
+        "triggers.script": ["check_script"],
         "triggers.trigger": ["TriggerDestination"],
     },
 )

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from cq_engine.catalog.model import ContinuousQuery, Cursor
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
@@ -110,6 +110,18 @@ class Destination(ABC):
         forward = version > cursor.version and cursor.sequence >= 0
         sequence = -1 - (2 * secrets.randbits(60) + forward) if cls.remembers else 0
         return replace(cursor, version=version, sequence=sequence, failures=0, error="")
+
+    @classmethod
+    def admit(
+        cls,
+        services: Services,  # noqa: ARG003 - for subclasses
+        query: ContinuousQuery,  # noqa: ARG003 - for subclasses
+        state: CatalogState,
+        name: str,  # noqa: ARG003 - for subclasses
+    ) -> CatalogState:
+        """What the definition of `query`, which delivers to `name`, makes of `state`. Raises AnalysisError where the query's
+        rows do not fit; with the catalog held."""
+        return state
 
     def check(self) -> None:
         """Raises DestinationError where the query cannot deliver to it; called before it is durable that it does."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
 
 import pyarrow as pa
 
+from cq_engine.catalog.apply import create_table, find_table
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import (
@@ -17,6 +18,7 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     INSERT,
     ROW_ID,
+    CatalogState,
     ContinuousQuery,
     Cursor,
     DataFile,
@@ -31,13 +33,14 @@ from cq_engine.core.errors import AnalysisError, DestinationError, did_you_mean
 from cq_engine.core.types import arrow_schema, spark_type
 from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.constraints import check_files, check_rows
-from cq_engine.destinations.fit import check
+from cq_engine.destinations.fit import check, columns_for
 from cq_engine.destinations.kind_parts import Kind, Place, Wanted
 from cq_engine.destinations.layout import output_frame, output_rows
 from cq_engine.destinations.log import commit_times, count_rows, needed_from, read_frame, read_small
 from cq_engine.destinations.options import COMMON, one_of
 from cq_engine.destinations.pairs import select_markers
 from cq_engine.destinations.triggers.depth import depth_of
+from cq_engine.grammar import ColumnSpec, CreateTable
 
 __all__ = ["KIND", "TableDestination"]
 
@@ -65,6 +68,24 @@ class TableDestination(Destination):
     def __init__(self, services: Services, query: ContinuousQuery, table: Table) -> None:
         super().__init__(services, query, table.name)
         self.table = table
+
+    @classmethod
+    def admit(
+        cls,
+        services: Services,  # noqa: ARG003 - as of a destination
+        query: ContinuousQuery,
+        state: CatalogState,
+        name: str,
+    ) -> CatalogState:
+        """A table that does not exist is created."""
+        table = state.tables.get(name.lower())
+        if table is not None:
+            check(query, table)
+            return state
+        columns = tuple(ColumnSpec(c.name, c.type) for c in columns_for(query))
+        state = create_table(state, CreateTable(name, columns), query.created_version)
+        created = replace(find_table(state, name), created_by=query.name)
+        return replace(state, tables={**state.tables, name.lower(): created})
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         check(self.query, self.table)

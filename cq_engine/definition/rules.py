@@ -16,8 +16,8 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
 from cq_engine.core.options import option_names, option_value
 from cq_engine.delivery.delivery import Delivery
-from cq_engine.destinations import check, check_columns, columns_for, with_dead_letters
-from cq_engine.grammar import ColumnSpec, CreateTable, DestinationRef, StartFrom
+from cq_engine.destinations import class_of
+from cq_engine.grammar import DestinationRef, StartFrom
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.frontier import frontier, waiting_for
 
@@ -118,33 +118,15 @@ def with_destinations(
                 detail="with mode = 'merge' it cannot be that of another query, too",
                 hint="create another destination",
             )
-        if kind == "TRIGGER":
-            _check_trigger(delivery.services, query, state, ref.name)
-        if kind == "QUEUE":
-            state = with_dead_letters(state, ref.name, query.created_version)
-        if kind != "TABLE":
+        if kind == MERGE:
             continue
-        table = state.tables.get(ref.name.lower())
-        if table is None:
-            columns = tuple(ColumnSpec(c.name, c.type) for c in columns_for(query))
-            state = apply.create_table(state, CreateTable(ref.name, columns), query.created_version)
-            created = apply.find_table(state, ref.name)
-            state = replace(
-                state, tables={**state.tables, ref.name.lower(): replace(created, created_by=query.name)}
-            )
+        known, state = state, class_of(settled[-1]).admit(delivery.services, query, state, ref.name)
+        if ref.name.lower() in state.tables and ref.name.lower() not in known.tables:
             made.append(ref.name)
-        else:
-            check(query, table)
     query = replace(query, destinations=tuple(settled))
     _no_cycle(state, query)
     _still_read(state, query)
     return query, state, made
-
-
-def _check_trigger(services: Services, query: ContinuousQuery, state: CatalogState, name: str) -> None:
-    declared = state.destinations[name.lower()]
-    if declared.script is not None:
-        check_columns(services, query, declared.name, declared.script)
 
 
 def check_current(services: Services, query: ContinuousQuery) -> None:

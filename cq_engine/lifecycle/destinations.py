@@ -20,6 +20,7 @@ from cq_engine.catalog.destinations import (
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor, DeclaredDestination
 from cq_engine.core.errors import AnalysisError, CatalogError, Location
 from cq_engine.destinations import (
+    Destination,
     check_declared,
     check_script,
     class_of,
@@ -105,10 +106,14 @@ def drop(queries: Queries, statement: DropDestination) -> str:
 # ---------------------------------------------------------------- what is declared
 
 
+def _of(declared: DeclaredDestination) -> type[Destination]:
+    return class_of(DestinationRef(declared.name, declared.type))
+
+
 def _put(state: CatalogState, declared: DeclaredDestination, version: int) -> CatalogState:
     state = put_destination(state, declared)
     puts_aside = policy_of(state, DestinationRef(declared.name)).on_failure == "dead_letter"
-    if puts_aside or declared.type == "QUEUE":
+    if puts_aside or _of(declared).pulled:
         return with_dead_letters(state, declared.name, version)
     return state
 
@@ -147,18 +152,17 @@ def _change(queries: Queries, found: DeclaredDestination, statement: AlterDestin
             if cursor is None:
                 continue
             if _is_elsewhere(found, changed):
-                of = class_of(DestinationRef(found.name, found.type))
-                unit.set_cursor(of.placed(cursor, cursor.version), after=cursor)
+                unit.set_cursor(_of(found).placed(cursor, cursor.version), after=cursor)
             elif statement.action == "RESUME" and cursor.failures:
                 unit.set_cursor(replace(cursor, failures=0, error=""), after=cursor)
-    waits = "consumers are given nothing" if found.type == "QUEUE" else "deltas wait in the delta log"
+    waits = "consumers are given nothing" if _of(found).pulled else "deltas wait in the delta log"
     said = {"PAUSE": f"is paused; {waits}", "RESUME": "goes on"}
     return f"destination {found.name} {said.get(statement.action, 'altered')}"
 
 
 def _is_elsewhere(before: DeclaredDestination, after: DeclaredDestination) -> bool:
     """Whether a target is to be written to although it has nothing new to receive: another one, or the whole result."""
-    if not class_of(DestinationRef(after.name, after.type)).remembers:
+    if not _of(after).remembers:
         return False
     moved = merges(after) and dict(before.options).get("url") != dict(after.options).get("url")
     return moved or before.token != after.token
@@ -171,7 +175,7 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
     """REPLAY and SKIP: from now on it is as if everything up to the version had been received, and nothing more."""
     catalog, version = queries.services.catalog, statement.version or 0
     query = _query(catalog.state, found, statement.query)
-    if found.type == "QUEUE":
+    if _of(found).pulled:
         return _move_consumers(queries, found, query, statement.action, version)
     name = _cursor_name(query, found.name)
     cursor = catalog.cursor(query.name, name) or Cursor(query.name, name, 0)
@@ -196,7 +200,7 @@ def _move(queries: Queries, found: DeclaredDestination, statement: AlterDestinat
             detail=f"with mode = 'merge' it would not be the result of {query.name} any more",
             hint=f"REPLAY FROM VERSION {version} writes the whole result again",
         )
-    moved = class_of(DestinationRef(found.name, found.type)).placed(cursor, version)
+    moved = _of(found).placed(cursor, version)
     with catalog.write() as unit:
         unit.set_cursor(moved, after=cursor)
     if statement.action == "SKIP":

@@ -56,6 +56,17 @@ class QueueDestination(Destination):
     exactly_once: ClassVar[bool] = False
     pulled: ClassVar[bool] = True
 
+    @classmethod
+    def admit(
+        cls,
+        services: Services,  # noqa: ARG003 - as of a destination
+        query: ContinuousQuery,
+        state: CatalogState,
+        name: str,
+    ) -> CatalogState:
+        """It has a table for its dead letters."""
+        return with_dead_letters(state, name, query.created_version)
+
     def check(self) -> None:
         with_dead_letters(self.services.catalog.state, self.name, 0)
 

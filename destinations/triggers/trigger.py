@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.graph import names_of
-from cq_engine.catalog.model import CHANGE_TYPE, UPDATE_PREIMAGE, ContinuousQuery, Cursor
+from cq_engine.catalog.model import CHANGE_TYPE, UPDATE_PREIMAGE, CatalogState, ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core import faults
@@ -26,7 +26,7 @@ from cq_engine.destinations.layout import shown_columns
 from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.destinations.options import COMMON, Option, count
 from cq_engine.destinations.triggers.depth import depth_of
-from cq_engine.destinations.triggers.script import filtered, run_step, steps
+from cq_engine.destinations.triggers.script import check_columns, filtered, run_step, steps
 from cq_engine.destinations.triggers.transitions import (
     DELTAS,
     Given,
@@ -85,6 +85,15 @@ class TriggerDestination(Destination):
         self.max_depth = max_depth
         self._stopped = stopped
         self._steps = steps(script)
+
+    @classmethod
+    def admit(
+        cls, services: Services, query: ContinuousQuery, state: CatalogState, name: str
+    ) -> CatalogState:
+        declared = state.destinations[name.lower()]
+        if declared.script is not None:
+            check_columns(services, query, declared.name, declared.script)
+        return state
 
     def _deliver(self, cursor: Cursor, upto: int) -> Delivered:
         if cursor.sequence > 0:  # the rest goes where the beginning went
