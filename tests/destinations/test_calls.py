@@ -1,15 +1,11 @@
-"""How callbacks are called: per row, commit and refresh, several at once, `async`; with failures, crashes and ends of each."""
+"""How callbacks are called: per row, commit and refresh, several at once, `async`; with failures and crashes of each."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,108 +16,16 @@ from hypothesis import strategies as st
 
 import cq_engine
 from cq_engine import AnalysisError
-from cq_engine.catalog.model import DeclaredDestination, QueryStatus, RefreshRecord
+from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.core import faults
 from cq_engine.core.errors import DestinationError
-from cq_engine.delivery.delivery import Delivery
-from cq_engine.destinations import CallbackDestination, Callbacks, Retry, check_declared, give_up, resolve
+from cq_engine.destinations import CallbackDestination, Callbacks, check_declared, give_up, resolve
 from cq_engine.destinations.contract import Crash, World, crash_point
 from cq_engine.destinations.contract.world import QUERY, row
 from cq_engine.destinations.dead_letters import with_dead_letters
 from cq_engine.grammar.statements import DestinationRef
+from tests.destinations.calls import LONG, Async, Calls, a_world, destination, filled, refreshed
 from tests.limits import limit
-
-ONCE = Retry(attempts=1)
-LONG = 20.0
-
-
-class Calls:
-    """A callback that notes what it is given, and finds calls that overlap and have a key in common."""
-
-    def __init__(self, during: Callable[[Any], object] = lambda _: None) -> None:
-        self.during = during
-        self.accepted: list[tuple[int, int]] = []
-        self.by_key: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self.batches: list[list[tuple[int, int]]] = []
-        self.most = 0
-        self._open: list[set[int]] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, batch: Any) -> None:
-        keys = self._begin(batch)
-        try:
-            self.during(batch)
-            self._accept(batch)
-        finally:
-            with self._lock:
-                self._open.remove(keys)
-
-    def _begin(self, batch: Any) -> set[int]:
-        keys = {d.key[0] for d in batch}
-        with self._lock:
-            assert all(keys.isdisjoint(others) for others in self._open), "two calls with one key"
-            self._open.append(keys)
-            self.most = max(self.most, len(self._open))
-        return keys
-
-    def _accept(self, batch: Any) -> None:
-        with self._lock:
-            places = [(d.commit_version, d.sequence) for d in batch]
-            self.batches.append(places)
-            self.accepted += places
-            for delta in batch:
-                self.by_key[delta.key[0]].append((delta.commit_version, delta.sequence))
-
-
-class Async(Calls):
-    """The same on the event loop."""
-
-    async def __call__(self, batch: Any) -> None:  # type: ignore[override]
-        keys = self._begin(batch)
-        try:
-            result = self.during(batch)
-            if result is not None:
-                await result  # type: ignore[misc]
-            await asyncio.sleep(0)
-            self._accept(batch)
-        finally:
-            with self._lock:
-                self._open.remove(keys)
-
-
-@contextmanager
-def a_world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory() as directory:
-        made = World(Path(directory, "warehouse"))
-        yield made
-        made.catalog.close()
-
-
-def filled(world: World, commits: list[list[int]]) -> list[tuple[int, int]]:
-    """Commits that insert and then update these keys in turn; the places of all deltas, in order."""
-    seen: set[int] = set()
-    places = []
-    for keys in commits:
-        deltas = [("U", row(k), row(k, "x")) if k in seen else ("I", row(k)) for k in keys]
-        seen |= set(keys)
-        version = world.refresh(*deltas)
-        places += [(version, n) for n in range(1, len(keys) + 1)]
-    return places
-
-
-def refreshed(world: World, *ends: int) -> None:
-    """Refreshes have ended at these versions."""
-    for end in ends:
-        before = world.catalog.status("Totals").position
-        with world.catalog.write() as unit:
-            unit.add_refresh(RefreshRecord("Totals", before, end, 1, 0, 0, "", 0.0, world.clock.now()))
-            unit.set_status("Totals", QueryStatus(end))
-
-
-def destination(world: World, function: Any, **options: Any) -> CallbackDestination:
-    options.setdefault("retry", ONCE)
-    return CallbackDestination(world.services, world.query, "a", function, **options)
-
 
 HISTORIES = st.lists(st.lists(st.integers(0, 5), unique=True, max_size=4), min_size=1, max_size=8)
 MODES = st.sampled_from(["transaction", "row", "refresh"])
@@ -402,154 +306,7 @@ def test_dead_letters(world: World, batch: str, buried: int, concurrency: int) -
     assert world.image("a_dead").column("commit_version").to_pylist() == [2, 2, 3][:buried]
 
 
-# ---------------------------------------------------------------- on the event loop
-
-
-def test_all_calls_have_one_loop(world: World) -> None:
-    """So that a client that belongs to a loop can be kept."""
-    filled(world, [[1], [2]])
-    loops = []
-
-    async def call(_: Any) -> None:
-        loops.append(asyncio.get_running_loop())
-
-    callbacks = Callbacks()
-    for upto in (1, 2):
-        destination(world, call, callbacks=callbacks).deliver(upto)
-    assert loops[0] is loops[1]
-    callbacks.loop.close()
-    assert loops[0].is_closed()
-
-
-def test_a_task_that_ends_the_loop_ends_it_for_nobody(world: World) -> None:
-    filled(world, [[1], [2]])
-
-    async def leave() -> None:
-        raise SystemExit
-
-    async def call(_: Any) -> None:
-        await asyncio.gather(asyncio.create_task(leave()), return_exceptions=True)
-
-    made = destination(world, call)
-    made.deliver(2)
-    assert made.cursor.version == 2
-    made.callbacks.loop.close()
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_the_end_cancels_what_does_not_end(world: World, concurrency: int) -> None:
-    """It is no failure, and comes again; what ends soon is waited for."""
-    filled(world, [[1], [2], [3]])
-    limit(world, callback_seconds=0.3)
-    stopped = threading.Event()
-    told: list[int] = []
-
-    async def call(batch: Any) -> None:
-        stopped.set()
-        try:
-            await asyncio.sleep(0.05 if batch.commit_version == 1 else LONG)
-        except asyncio.CancelledError:
-            told.append(batch.commit_version)
-            raise
-
-    made = destination(world, call, concurrency=concurrency, stopped=stopped.is_set)
-    begun = time.monotonic()
-    done = made.deliver(3)
-    made.callbacks.loop.close()
-    assert time.monotonic() - begun < LONG / 2
-    assert done is not None
-    assert (made.cursor.version, made.cursor.failures, done.deltas) == (1, 0, 1)
-    assert set(told) <= {2, 3}
-    accepted: list[int] = []
-    again = destination(world, lambda batch: accepted.append(batch.commit_version), concurrency=concurrency)
-    again.deliver(3)
-    assert sorted(accepted) == [2, 3]
-
-
-def test_an_interrupt_cancels(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the main thread, which waits."""
-    filled(world, [[1]])
-    cancelled = threading.Event()
-
-    async def call(_: Any) -> None:
-        try:
-            await asyncio.sleep(LONG)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    made = destination(world, call)
-    real, looks = made._ending, [0]
-
-    def ending() -> Callable[[], bool]:
-        def look() -> bool:
-            looks[0] += 1
-            if looks[0] > 1:
-                raise KeyboardInterrupt
-            return real()()
-
-        return look
-
-    monkeypatch.setattr(made, "_ending", ending)
-    with pytest.raises(KeyboardInterrupt):
-        made.deliver(1)
-    assert cancelled.wait(LONG)
-    assert made.cursor.failures == 0
-    made.callbacks.loop.close()
-
-
-# ---------------------------------------------------------------- in the engine
-
-
-def delivery(world: World, function: Any, **options: str) -> Delivery:
-    callbacks = Callbacks()
-    callbacks.register("a", function, options)
-    world.query = replace(world.query, destinations=(DestinationRef("a", "CALLBACK"),))
-    newest = world.catalog.newest_version
-    world.define(query=world.query)
-    with world.catalog.write() as unit:
-        unit.set_status(world.query.name, QueryStatus(newest))
-    return Delivery(world.services, callbacks, lambda *_: None)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_callback_that_delivers_to_itself(world: World, is_async: bool) -> None:
-    """In the thread of another call: who waits for it is not waited for."""
-    filled(world, [[1], [2]])
-    seen: list[int] = []
-    served: list[Delivery] = []
-
-    def call(batch: Any) -> None:
-        served[0].deliver(world.query)
-        seen.append(batch.commit_version)
-
-    async def call_async(batch: Any) -> None:
-        await asyncio.to_thread(call, batch)
-
-    served.append(delivery(world, call_async if is_async else call, concurrency="2"))
-    ended = threading.Thread(target=served[0].deliver, args=(world.query,), daemon=True)
-    ended.start()
-    ended.join(LONG)
-    assert not ended.is_alive()
-    assert sorted(seen) == [1, 2]
-    served[0].stop()
-
-
-def test_waiting_on_the_loop_for_the_loop_is_refused(world: World) -> None:
-    filled(world, [[1]])
-    callbacks = Callbacks()
-    inner = destination(world, lambda _: asyncio.sleep(0), callbacks=callbacks)
-    said: list[str] = []
-
-    async def call(_: Any) -> None:
-        try:
-            inner._call(next(inner._calls(inner.cursor, 1)).batch)
-        except DestinationError as error:
-            said.append(error.message)
-
-    destination(world, call, callbacks=callbacks).deliver(1)
-    assert "cannot be waited for on the event loop itself" in said[0]
-    callbacks.loop.close()
+# ---------------------------------------------------------------- options
 
 
 def test_what_a_declaration_says_counts_more(world: World) -> None:
