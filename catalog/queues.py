@@ -24,6 +24,7 @@ __all__ = [
     "Place",
     "Position",
     "Standing",
+    "drop",
     "find",
     "finish",
     "move",
@@ -159,6 +160,14 @@ def move(connection: Connection, destination: str, query: str, version: int, *, 
             gone = [g for g in standing.given if g.query == query and (g.version > version) is back]
             there = Position(query, *place, known.finished, known.dead)
             write(connection, destination, group, positions=[there], gone=gone)
+
+
+def drop(connection: Connection, destination: str, group: str) -> None:
+    """Forgets a group: one of its name begins anew."""
+    for table in TABLES:
+        connection.execute(
+            table.delete().where(table.c.destination == destination, table.c.consumers == group)
+        )
 
 
 def _key(message: Given) -> dict[str, Any]:

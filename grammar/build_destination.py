@@ -66,6 +66,9 @@ class DestinationRules(Rules):
     def skip(self, query: Token | None, version: Token) -> dict[str, Any]:
         return {"action": "SKIP", "query": None if query is None else str(query), "version": int(version)}
 
+    def drop_group(self, group: str) -> dict[str, Any]:
+        return {"action": "DROP GROUP", "group": group}
+
     def alter_destination(self, name: Token, change: dict[str, Any]) -> statements.AlterDestination:
         return statements.AlterDestination(str(name), **change)
 

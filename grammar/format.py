@@ -107,6 +107,8 @@ def _alter_destination(statement: statements.AlterDestination) -> str:
     text = f"ALTER DESTINATION {quote_name(statement.name)} {statement.action}"
     if statement.action == "SET":
         return f"{text} WITH {_options(statement.options)}"
+    if statement.group is not None:
+        return f"ALTER DESTINATION {quote_name(statement.name)} DROP{_group(statement.group)}"
     if statement.version is None:
         return text
     query = "" if statement.query is None else f" FOR {quote_name(statement.query)}"

@@ -74,8 +74,8 @@ DESTINATION_MESSAGES: tuple[Message, ...] = (
     Message(
         "alter_destination_what",
         "{found} is not a change of a destination",
-        "write PAUSE, RESUME, SET WITH (option = value, ...), REPLAY [FOR query] FROM VERSION n "
-        "or SKIP [FOR query] TO VERSION n",
+        "write PAUSE, RESUME, SET WITH (option = value, ...), REPLAY [FOR query] FROM VERSION n, "
+        "SKIP [FOR query] TO VERSION n or DROP GROUP 'group'",
         ("ALTER DESTINATION d ‸STOP", "ALTER DESTINATION d‸", "ALTER DESTINATION d SET ‸mode = 'merge'"),
         r"^ALTER DESTINATION name( SET)? \^",
     ),
@@ -93,6 +93,17 @@ DESTINATION_MESSAGES: tuple[Message, ...] = (
         r"^ALTER DESTINATION name (REPLAY|SKIP) .*\^",
     ),
     Message(
+        "drop_group",
+        "DROP is followed by {found}, not by a group of the queue",
+        "write DROP GROUP 'name'; DROP DESTINATION name drops the queue",
+        (
+            "ALTER DESTINATION d DROP ‸billing",
+            "ALTER DESTINATION d DROP GROUP ‸billing",
+            "ALTER DESTINATION d DROP‸",
+        ),
+        r"^ALTER DESTINATION name DROP( GROUP)? \^",
+    ),
+    Message(
         "dequeue_none",
         "DEQUEUE 0 gives no message",
         "write how many messages it gives at most, as in DEQUEUE 10 FROM queue",
@@ -102,7 +113,7 @@ DESTINATION_MESSAGES: tuple[Message, ...] = (
         "group_name",
         "the name of a group is empty",
         "write GROUP 'name', or leave it out: then it is the group 'default'",
-        ("DEQUEUE FROM q GROUP ‸''",),
+        ("DEQUEUE FROM q GROUP ‸''", "ALTER DESTINATION q DROP GROUP ‸''"),
     ),
     Message(
         "dequeue_wait",

@@ -194,14 +194,15 @@ class CreateDestination(Statement):
 
 @dataclass(frozen=True)
 class AlterDestination(Statement):
-    """`action`: PAUSE, RESUME, SET (with `options`), REPLAY (from `version` on) or SKIP (up to `version`), the last two for
-    `query`, or for the only one that delivers there."""
+    """`action`: PAUSE, RESUME, SET (with `options`), REPLAY (from `version` on) or SKIP (up to `version`), these two for
+    `query`, or for the only one that delivers there; DROP GROUP (`group`) of a queue."""
 
     name: str
     action: str
     options: Options = ()
     query: str | None = None
     version: int | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from cq_engine.catalog.destinations import (
     reference,
 )
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor, DeclaredDestination
-from cq_engine.core.errors import AnalysisError, CatalogError, Location
+from cq_engine.core.errors import AnalysisError, CatalogError, Location, did_you_mean
 from cq_engine.destinations import (
     Destination,
     check_declared,
@@ -79,6 +79,8 @@ def alter(queries: Queries, statement: AlterDestination, place: Place) -> str:
             raise _merged(catalog.state, found, statement.action)
         if statement.action in ("REPLAY", "SKIP"):
             said = _move(queries, found, statement)
+        elif statement.group is not None:
+            said = _drop_group(queries, found, statement.group)
         else:
             said = _change(queries, found, statement, place)
         users = deliverers(catalog.state, found.name)
@@ -240,6 +242,25 @@ def _not_kept(query: ContinuousQuery, version: int, kept: int) -> AnalysisError:
         f"the deltas of {query.name} after version {version} are not kept any more",
         hint=f"REPLAY FROM VERSION {kept} gives all that is kept; the option retention says for how long",
     )
+
+
+def _drop_group(queries: Queries, found: DeclaredDestination, group: str) -> str:
+    """DROP GROUP: whoever has messages of it finishes nothing by them, and the next one of this name begins anew."""
+    if found.type != "QUEUE":
+        raise AnalysisError(
+            f"{found.name} has no groups", detail=f"it is a {found.type.lower()}, and no queue"
+        )
+    name = cursor_name("QUEUE", found.name)
+    with queries.services.catalog.aside() as connection:
+        known = queues.standings(connection, name)
+        if group not in known:
+            raise CatalogError(
+                f"queue {found.name} has no group '{group}'",
+                hint=did_you_mean(group, known) or f"DESCRIBE DESTINATION {found.name} shows its groups",
+            )
+        queues.drop(connection, name, group)
+    left = len(known[group].given)
+    return f"group '{group}' of {found.name} dropped" + (f"; messages in flight: {left}" if left else "")
 
 
 def _query(state: CatalogState, found: DeclaredDestination, name: str | None) -> ContinuousQuery:

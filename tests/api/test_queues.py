@@ -323,6 +323,32 @@ class TestLooking:
         with pytest.raises(CQError, match="there are no later messages"):
             engine.execute("ALTER DESTINATION q SKIP FOR keyed TO VERSION 9")
 
+    def test_a_group_that_was_a_mistake(self, engine: Engine) -> None:
+        """It is the one that is furthest behind, until it is dropped, and begins anew where it is asked for again."""
+        found = rows(engine, "DEQUEUE 9 FROM q")
+        engine.execute(f"ACK q UP TO {found[-1]['message_id']}")
+        taken = engine.consume("q", group="biling", timeout=0.0)
+        message = next(taken)
+        lag = self.shown(engine, "Keyed")[3]
+        assert lag > 0
+        for group, said in {"biling": "dropped; messages in flight: 1", "default": "dropped"}.items():
+            with pytest.raises(CQError, match=f"has no group '{group}s'") as raised:
+                engine.execute(f"ALTER DESTINATION q DROP GROUP '{group}s'")
+            assert group in raised.value.hint
+            result = engine.execute(f"ALTER DESTINATION q DROP GROUP '{group}'")
+            assert result.message == f"group '{group}' of q {said}"
+            if group == "biling":
+                assert self.shown(engine, "Keyed")[3] == 0
+        assert not message.ack()
+        taken.close()
+        again = rows(engine, "DEQUEUE 9 FROM q")
+        assert [(row["message_id"], row["attempt"]) for row in again] == [
+            (row["message_id"], 1) for row in found
+        ]
+        engine.execute("CREATE DESTINATION other TYPE callback")
+        with pytest.raises(CQError, match="other has no groups"):
+            engine.execute("ALTER DESTINATION other DROP GROUP 'default'")
+
     def test_dropped_it_leaves_nothing(self, engine: Engine) -> None:
         rows(engine, "DEQUEUE 2 FROM q")
         engine.execute("DROP DESTINATION q CASCADE")

@@ -181,6 +181,7 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
             some.none() | name,
             some.integers(0, 2**63 - 1),
         ),
+        some.builds(st.AlterDestination, name, some.just("DROP GROUP"), group=name),
     ),
     st.DropDestination: some.builds(st.DropDestination, name, flag, flag),
     st.Dequeue: some.builds(
