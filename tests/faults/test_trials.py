@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 
 from cq_engine.core import faults
 from cq_engine.destinations.callback import CallbackDestination
-from tests import postgres
 from tests.faults import run, trials
 from tests.faults.campaign import CELLS, campaign, quick_place
 from tests.faults.kinds import KINDS, why_not
@@ -40,15 +39,9 @@ def test_every_kind_at_every_point(half: list[tuple[str, str]], piece: int, plac
 
 
 @pytest.mark.postgres
-def test_every_point_without_postgresql(place: Path) -> None:
-    problem = postgres.missing()
-    if problem:
-        pytest.skip(problem)
+def test_every_point_without_postgresql(place: Path, fresh_postgres: Callable[[], str]) -> None:
     cells = [cell for cell in CELLS if cell[1] == "lost"][::2]
-    with postgres.server() as server:
-        made = campaign(
-            place, 0, len(cells), cells=cells, postgres=lambda: run.with_cut(postgres.fresh(server))
-        )
+    made = campaign(place, 0, len(cells), cells=cells, postgres=lambda: run.with_cut(fresh_postgres()))
     assert sum(made.values()) >= len(cells)
 
 
