@@ -104,15 +104,9 @@ class Consuming:
     services: Services
     _consumers: WeakSet[Consumer]
     _label: str
-
-    def check_writable(self) -> None:
-        raise NotImplementedError
-
-    def note_commit(self, version: int, changed: Mapping[str, frozenset[str]]) -> None:
-        raise NotImplementedError
-
-    def _catch_up(self) -> None:
-        raise NotImplementedError
+    check_writable: Callable[[], None]
+    note_commit: Callable[[int, Mapping[str, frozenset[str]]], None]
+    _catch_up: Callable[[], None]
 
     def _begin_consuming(self) -> None:
         self._consumers = WeakSet()

@@ -43,16 +43,10 @@ class Duties(Scheduling):
     _answering: ThreadPoolExecutor | None = None
     _on_duty = False
     """Whether the duties are not only this process's, but also under way."""
-
-    def note_commit(self, version: int, changed: Any) -> None:
-        raise NotImplementedError
-
-    def perform(self, kind: str, argument: dict[str, Any]) -> dict[str, Any]:
-        """Does what another process, or this one, asks of the holder of the duties."""
-        raise NotImplementedError
-
-    def _recent_queries(self) -> list[str]:
-        raise NotImplementedError
+    note_commit: Callable[[int, Any], None]
+    perform: Callable[[str, dict[str, Any]], dict[str, Any]]
+    """Does what another process, or this one, asks of the holder of the duties."""
+    _recent_queries: Callable[[], list[str]]
 
     # ------------------------------------------------------------ coming and going
 

@@ -111,12 +111,8 @@ class Following:
 
     services: Services
     _followers: WeakSet[Follower]
-
-    def _catch_up(self) -> None:
-        raise NotImplementedError
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
+    _catch_up: Callable[[], None]
+    _check_open: Callable[[], None]
 
     def follow(self, query: str, from_version: int | None = None, *, snapshot: bool = False) -> Follow:
         """The deltas of a query as they come: an iterator, also asynchronous, of `Delta`, and of `Progress` where a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -30,26 +31,13 @@ class Performing(Duties):
     """What an engine does itself or has done by the process with the duties; a base of `Engine`, which has the parts."""
 
     services: Services
-
-    @property
-    def session(self) -> Transaction | None:
-        """The transaction between BEGIN and COMMIT."""
-        raise NotImplementedError
-
-    def _execute(self, statement: Statement, sql: str) -> Result:
-        raise NotImplementedError
-
-    def check_writable(self) -> None:
-        raise NotImplementedError
-
-    def _catch_up(self) -> None:
-        raise NotImplementedError
-
-    def _plain(self, doing: str) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-    def _vacuum(self, name: str | None, retain: str | None) -> Vacuumed:
-        raise NotImplementedError
+    session: Transaction | None
+    """The transaction between BEGIN and COMMIT."""
+    check_writable: Callable[[], None]
+    _execute: Callable[[Statement, str], Result]
+    _catch_up: Callable[[], None]
+    _plain: Callable[[str], AbstractContextManager[None]]
+    _vacuum: Callable[[str | None, str | None], Vacuumed]
 
     def _run(self, statement: Statement, sql: str) -> Result:
         """Here, or by the holder of the duties where that is another process."""

@@ -21,9 +21,7 @@ class Registering(Upkeep):
     """What an engine gets from its program; a base of `Engine`, which has the parts."""
 
     callbacks: Callbacks
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
+    _check_open: Callable[[], None]
 
     def callback(
         self, name: str, *, batch: str | None = None, concurrency: int | None = None
