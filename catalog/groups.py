@@ -23,6 +23,7 @@ __all__ = [
     "group_of",
     "members",
     "owner",
+    "owner_of",
     "query_options",
     "with_group",
     "with_member",
@@ -41,7 +42,12 @@ def query_options(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
 def owner(state: CatalogState, query: str) -> str:
     """The lower-case name under which the status of a query is kept: its query group's, where it is a member of one."""
     found = state.queries.get(query.lower())
-    return query.lower() if found is None or found.group is None else found.group
+    return query.lower() if found is None else owner_of(found)
+
+
+def owner_of(query: ContinuousQuery) -> str:
+    """`owner` of a query whose definition is at hand."""
+    return query.name.lower() if query.group is None else query.group
 
 
 def group_of(state: CatalogState, query: ContinuousQuery) -> QueryGroup | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from cq_engine.catalog import queues
-from cq_engine.catalog.groups import owner
+from cq_engine.catalog.groups import owner, owner_of
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.queues import DEFAULT_GROUP, END, Given, Place, Standing
 from cq_engine.context.services import Services
@@ -88,11 +88,8 @@ class Consumer:
         self._news.set()
 
     def _tell(self, moved: Collection[str] | None) -> None:
-        if moved is None or any(self._owner(query) in moved for query in self._queue.queries):
+        if moved is None or any(owner_of(query) in moved for query in self._queue.queries):
             self._news.set()
-
-    def _owner(self, query: ContinuousQuery) -> str:
-        return query.name.lower() if query.group is None else query.group
 
     # ------------------------------------------------------------ taking
 
