@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 from cq_engine.catalog.model import ContinuousQuery, OutputColumn, Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
-from cq_engine.core.types import spark_type
+from cq_engine.core.types import inner_pairs, spark_type
 
 __all__ = ["check", "check_columns", "columns_for", "widens"]
 
@@ -93,14 +93,10 @@ def widens(source: t.DataType, target: t.DataType) -> bool:
     """
     if source == target or isinstance(source, t.NullType):
         return True
-    if isinstance(source, t.ArrayType) and isinstance(target, t.ArrayType):
-        return widens(source.elementType, target.elementType)
-    if isinstance(source, t.MapType) and isinstance(target, t.MapType):
-        return widens(source.keyType, target.keyType) and widens(source.valueType, target.valueType)
-    if isinstance(source, t.StructType) and isinstance(target, t.StructType):
-        if [field.name for field in source.fields] != [field.name for field in target.fields]:
-            return False
-        return all(widens(a.dataType, b.dataType) for a, b in zip(source.fields, target.fields))
+    if isinstance(source, t.StructType) and isinstance(target, t.StructType) and source.names != target.names:
+        return False
+    if (pairs := inner_pairs(source, target)) is not None:
+        return all(widens(*pair) for pair in pairs)
     if isinstance(source, t.DecimalType) and isinstance(target, t.DecimalType):
         whole = target.precision - target.scale >= source.precision - source.scale
         return whole and target.scale >= source.scale

@@ -20,6 +20,7 @@ __all__ = [
     "collations",
     "columns_of",
     "contains",
+    "inner_pairs",
     "inner_types",
     "rebuild_type",
     "spark_schema",
@@ -140,6 +141,14 @@ def inner_types(kind: t.DataType) -> Sequence[t.DataType]:
     if isinstance(kind, t.MapType):
         return [kind.keyType, kind.valueType]
     return [field.dataType for field in kind.fields] if isinstance(kind, t.StructType) else []
+
+
+def inner_pairs(source: t.DataType, target: t.DataType) -> Sequence[tuple[t.DataType, t.DataType]] | None:
+    """The types of the values in two arrays, two maps or two structs, in pairs; None for others, and for structs of
+    different lengths."""
+    mine, theirs = inner_types(source), inner_types(target)
+    alike = type(source) is type(target) and isinstance(source, (t.ArrayType, t.MapType, t.StructType))
+    return list(zip(mine, theirs)) if alike and len(mine) == len(theirs) else None
 
 
 # ------------------------------------------------------------------------------------------------ Arrow

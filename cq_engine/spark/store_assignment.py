@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 from cq_engine.catalog.model import Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
-from cq_engine.core.types import spark_type
+from cq_engine.core.types import inner_pairs, spark_type
 from cq_engine.spark.sql import quote
 
 __all__ = ["assign", "can_store"]
@@ -27,13 +27,8 @@ def can_store(source: t.DataType, target: t.DataType) -> bool:
     """
     if source == target or isinstance(source, t.NullType):
         return True
-    if isinstance(source, t.ArrayType) and isinstance(target, t.ArrayType):
-        return can_store(source.elementType, target.elementType)
-    if isinstance(source, t.MapType) and isinstance(target, t.MapType):
-        return can_store(source.keyType, target.keyType) and can_store(source.valueType, target.valueType)
-    if isinstance(source, t.StructType) and isinstance(target, t.StructType):
-        pairs = list(zip(source.fields, target.fields))
-        return len(source) == len(target) and all(can_store(a.dataType, b.dataType) for a, b in pairs)
+    if (pairs := inner_pairs(source, target)) is not None:
+        return all(can_store(*pair) for pair in pairs)
     return any(rule(source, target) for rule in _RULES)
 
 
