@@ -187,7 +187,14 @@ class Attacher:
     ) -> str:
         """Creates the member at `version`, at which the query group is, or gets to without changes."""
         catalog = self.services.catalog
-        state, query, made = self._member(state, group, statement, constants, version)
+        state, number = allocate_id(state)
+        query = replace(
+            group.pattern, name=statement.name, id=number, statement=format_statement(statement),
+            query=statement.query, markers=statement.markers, destinations=statement.destinations,
+            options=statement.options, created_version=version,
+        )  # fmt: skip
+        query, state, made = with_destinations(self.delivery, query, state)
+        state, query = with_member(state, group, query, constants)
         snapshot = statement.start.point == "SNAPSHOT"
         start = self._snapshot(group, query, version) if snapshot else Start(version)
         known = group.name in catalog.state.groups
@@ -203,24 +210,6 @@ class Attacher:
             self.groups.progress.note_snapshot(query, version)
         said = [f"continuous query {query.name} created: {query.verdict}, refreshed with others like it"]
         return "\n  ".join([*said, *query.reasons, *notes(self.services, query, made)])
-
-    def _member(
-        self,
-        state: CatalogState,
-        group: QueryGroup,
-        statement: CreateContinuousQuery,
-        constants: tuple[str, ...],
-        version: int,
-    ) -> tuple[CatalogState, ContinuousQuery, list[str]]:
-        state, number = allocate_id(state)
-        query = replace(
-            group.pattern, name=statement.name, id=number, statement=format_statement(statement),
-            query=statement.query, markers=statement.markers, destinations=statement.destinations,
-            options=statement.options, created_version=version,
-        )  # fmt: skip
-        query, state, made = with_destinations(self.delivery, query, state)
-        state, query = with_member(state, group, query, constants)
-        return state, query, made
 
     def _snapshot(self, group: QueryGroup, query: ContinuousQuery, version: int) -> Start:
         """The member's result as I rows of the shared log."""
