@@ -30,7 +30,6 @@ from cq_engine.catalog.model import (
     Cursor,
 )
 from cq_engine.context.services import Services
-from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations.envelope import Delta, deltas_of
@@ -38,7 +37,7 @@ from cq_engine.destinations.log import read_pairs
 from cq_engine.destinations.pairs import new_column, old_column, pair
 from cq_engine.query.query import version_to_come
 from cq_engine.query.result import Result
-from cq_engine.storage.rows import change_columns, conform, empty
+from cq_engine.storage.rows import change_columns, conform, empty, feed_columns
 
 __all__ = ["PROGRESS", "Follower", "Piece", "Progress", "followed_columns"]
 
@@ -123,14 +122,8 @@ class Piece:
 
 
 def followed_columns(query: ContinuousQuery) -> pa.Schema:
-    """The columns of `Piece.rows`: those of CHANGES."""
-    more = (
-        Column(CHANGE_TYPE, "string"),
-        Column(COMMIT_VERSION, "bigint"),
-        Column(COMMIT_TIMESTAMP, "timestamp"),
-    )
-    shown = (Column(c.name, c.type) for c in query.result.columns[: query.width])
-    return arrow_schema([*shown, *more])
+    """The columns of `Piece.rows`."""
+    return arrow_schema(feed_columns(query))
 
 
 class Follower:

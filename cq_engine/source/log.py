@@ -26,9 +26,9 @@ from cq_engine.core.clock import SystemClock
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.core.types import rebuild_type, spark_schema, spark_type
-from cq_engine.source.rows import Partition, Piece, Selection, columns_of
+from cq_engine.source.rows import Partition, Piece, Selection
 from cq_engine.storage.change_rows import retry_reading, shared_log
-from cq_engine.storage.rows import change_columns, conform, open_dataset
+from cq_engine.storage.rows import change_columns, conform, feed_columns, open_dataset
 
 __all__ = ["QueryLog"]
 
@@ -63,7 +63,7 @@ class QueryLog:
         return t.StructType(
             [
                 t.StructField(field.name, rebuild_type(field.dataType, _carried), True)
-                for field in spark_schema(columns_of(self.query))
+                for field in spark_schema(feed_columns(self.query))
             ]
         )
 
@@ -181,7 +181,7 @@ class QueryLog:
         kinds = tuple(kind for kind, word in KINDS.items() if word[0] in query.markers)
         selection = Selection(
             str(Path(self.catalog.warehouse).absolute()),
-            columns_of(query),
+            feed_columns(query),
             after,
             upto,
             kinds,

@@ -18,7 +18,6 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     INSERT,
     MEMBER,
-    ContinuousQuery,
     DataFile,
 )
 from cq_engine.catalog.tables import reading
@@ -27,17 +26,7 @@ from cq_engine.core.errors import StorageError
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.rows import conform, open_dataset
 
-__all__ = ["Partition", "Piece", "Selection", "batches", "columns_of"]
-
-
-def columns_of(query: ContinuousQuery) -> tuple[Column, ...]:
-    """The columns of a query's change data feed: those of CHANGES."""
-    return (
-        *query.result.columns[: query.width],
-        Column(CHANGE_TYPE, "string"),
-        Column(COMMIT_VERSION, "bigint"),
-        Column(COMMIT_TIMESTAMP, "timestamp"),
-    )
+__all__ = ["Partition", "Piece", "Selection", "batches"]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from pyspark.sql import types as t
 
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DELETE,
     SEQUENCE,
     UPDATE_PREIMAGE,
+    ContinuousQuery,
     VersionedTable,
 )
 from cq_engine.core.arrays import empty_table
@@ -35,6 +37,7 @@ __all__ = [
     "change_columns",
     "conform",
     "empty",
+    "feed_columns",
     "identity_columns",
     "identity_keys",
     "open_dataset",
@@ -55,6 +58,16 @@ def change_columns(table: VersionedTable) -> tuple[Column, ...]:
     physical = table.physical_columns
     taken = {c.name for c in physical}
     return (*physical, *(c for c in more if c.name not in taken))
+
+
+def feed_columns(query: ContinuousQuery) -> tuple[Column, ...]:
+    """The columns of a query's change data feed: those of CHANGES."""
+    return (
+        *(Column(c.name, c.type) for c in query.result.columns[: query.width]),
+        Column(CHANGE_TYPE, "string"),
+        Column(COMMIT_VERSION, "bigint"),
+        Column(COMMIT_TIMESTAMP, "timestamp"),
+    )
 
 
 def conform(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
