@@ -22,7 +22,7 @@ from cq_engine.catalog.model import (
     ContinuousQuery,
     VersionedTable,
 )
-from cq_engine.core.arrays import empty_table
+from cq_engine.core.arrays import array, empty_table
 from cq_engine.core.capabilities import Use, problem
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 __all__ = [
+    "Heap",
     "ResidentImage",
     "change_columns",
     "conform",
@@ -220,10 +221,43 @@ def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
     return ds.dataset(list(paths), schema=schema, format=parquet)
 
 
+class Heap:
+    """Rows in Arrow by their positions; they are only appended."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+        self.nbytes = 0
+        self._chunks: list[pa.Table] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, rows: pa.Table) -> int:
+        """Appends `rows`, with the columns; the position of the first one."""
+        start, rows = self._size, conform(rows, self.columns)
+        self._chunks.append(rows)
+        self._size += rows.num_rows
+        self.nbytes += rows.nbytes
+        return start
+
+    def take(self, positions: Iterable[int]) -> pa.Table:
+        """The rows at these positions."""
+        wanted = list(positions)
+        if not wanted:
+            return empty(self.columns)
+        if len(self._chunks) > 1:
+            self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
+        (whole,) = self._chunks
+        if len(wanted) == self._size and wanted == list(range(self._size)):
+            return whole
+        return whole.take(array(wanted, pa.int64())).combine_chunks()
+
+
 class ResidentImage:
     """The rows of one small table at one version; change rows move it to later versions.
 
-    Rows live in an append-only list of Arrow chunks, `positions` says which of them are alive, by identity.
+    `positions` says which rows of the heap are alive, by identity.
     """
 
     def __init__(self, columns: Sequence[Column], identity: Sequence[str]) -> None:
@@ -232,21 +266,20 @@ class ResidentImage:
         self.identity = tuple(by_name[name] for name in identity)
         self.version = 0
         self.positions: dict[Hashable, int] = {}
-        self._chunks: list[pa.Table] = []
-        self._size = self._bytes = 0
+        self._heap = Heap(columns)
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def nbytes(self) -> int:
-        return self._bytes
+        return self._heap.nbytes
 
     def load(self, rows: pa.Table, version: int) -> None:
         """Adds rows of the image at `version`."""
         self.version = version
         if rows.num_rows:
-            start = self._append(conform(rows, self.columns))
+            start = self._heap.append(rows)
             keys = identity_keys(rows, self.identity)
             self.positions.update(zip(keys, range(start, start + len(keys))))
 
@@ -256,46 +289,26 @@ class ResidentImage:
         if changes.num_rows == 0:
             return
         changes = changes.sort_by(COMMIT_VERSION) if changes.num_rows > 1 else changes
-        start = self._append(conform(changes, self.columns))
+        start = self._heap.append(changes)
         keys = identity_keys(changes, self.identity)
         for offset, (key, kind) in enumerate(zip(keys, changes.column(CHANGE_TYPE).to_pylist())):
             if kind == DELETE:
                 self.positions.pop(key, None)
             elif kind != UPDATE_PREIMAGE:
                 self.positions[key] = start + offset
-        if self._size > 2 * len(self.positions) + 1000:
+        if len(self._heap) > 2 * len(self.positions) + 1000:
             self._compact()
 
     def rows(self) -> pa.Table:
         """The rows that are alive."""
-        return self._take(self.positions.values())
+        return self._heap.take(self.positions.values())
 
     def find(self, keys: Iterable[Hashable]) -> pa.Table:
         """The rows with these identities."""
-        return self._take([self.positions[k] for k in keys if k in self.positions])
-
-    def _take(self, positions: Iterable[int]) -> pa.Table:
-        wanted = list(positions)
-        if not wanted:
-            return empty(self.columns)
-        whole = self._whole()
-        if len(wanted) == self._size and wanted == list(range(self._size)):
-            return whole
-        return whole.take(pa.array(wanted, pa.int64())).combine_chunks()
-
-    def _whole(self) -> pa.Table:
-        if len(self._chunks) > 1:
-            self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
-        return self._chunks[0]
-
-    def _append(self, rows: pa.Table) -> int:
-        start = self._size
-        self._chunks.append(rows)
-        self._size += rows.num_rows
-        self._bytes += rows.nbytes
-        return start
+        return self._heap.take([self.positions[k] for k in keys if k in self.positions])
 
     def _compact(self) -> None:
         live = self.rows()
         self.positions = {key: n for n, key in enumerate(self.positions)}
-        self._chunks, self._size, self._bytes = [live], live.num_rows, live.nbytes
+        self._heap = Heap(self.columns)
+        self._heap.append(live)

@@ -6,7 +6,7 @@ there is one, else a row of the snapshot. So statements may pass through states 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.core.arrays import array
 from cq_engine.storage.identities import Identities
-from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys, row_values
+from cq_engine.storage.rows import Heap, conform, identity_columns, identity_keys, row_values
 
 __all__ = ["BulkPending", "Net", "NetPending", "SmallPending"]
 
@@ -87,10 +87,8 @@ class SmallPending:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._columns = table.storage.physical_columns
         self._identity = identity_columns(table.storage)
-        self._chunks: list[pa.Table] = [empty(self._columns)]
-        self._size = 0
+        self._heap = Heap(table.storage.physical_columns)
         self._entries: dict[Hashable, _Entry] = {}
 
     def __len__(self) -> int:
@@ -99,19 +97,19 @@ class SmallPending:
     @property
     def rows(self) -> int:
         """Rows that this holds, dead ones included: what bounds its memory."""
-        return self._size
+        return len(self._heap)
 
     def apply(self, removed: pa.Table, added: pa.Table) -> None:
         """Takes in the effect of one statement: rows that it saw and removed, and rows that it added."""
         if removed.num_rows:
-            self._remove(conform(removed, self._columns))
+            self._remove(conform(removed, self._heap.columns))
         if added.num_rows:
-            start = self._append(conform(added, self._columns))
+            start = self._heap.append(added)
             for n, key in enumerate(identity_keys(added, self._identity)):
                 self._entries.setdefault(key, _Entry()).after.append(start + n)
 
     def _remove(self, rows: pa.Table) -> None:
-        start = self._append(rows)
+        start = self._heap.append(rows)
         values: list[Hashable] | None = None
         for n, key in enumerate(identity_keys(rows, self._identity)):
             entry = self._entries.setdefault(key, _Entry())
@@ -119,7 +117,7 @@ class SmallPending:
                 entry.before = start + n
                 continue
             values = row_values(rows) if values is None else values
-            mine = row_values(self._take(entry.after))
+            mine = row_values(self._heap.take(entry.after))
             if values[n] in mine:
                 del entry.after[mine.index(values[n])]
             else:
@@ -127,11 +125,11 @@ class SmallPending:
 
     def hidden_rows(self) -> pa.Table:
         """The snapshot rows that are gone."""
-        return self._take(entry.before for entry in self._entries.values() if entry.before >= 0)
+        return self._heap.take(entry.before for entry in self._entries.values() if entry.before >= 0)
 
     def added_rows(self) -> pa.Table:
         """The rows that are new, in the order of their identities' first change."""
-        return self._take(position for entry in self._entries.values() for position in entry.after)
+        return self._heap.take(position for entry in self._entries.values() for position in entry.after)
 
     def overlay(self, image: pa.Table) -> pa.Table:
         """The snapshot `image` with this difference applied."""
@@ -144,34 +142,22 @@ class SmallPending:
     def duplicates(self) -> pa.Table:
         """New rows that share their identity with another new row: at most a few."""
         several = [entry.after for entry in self._entries.values() if len(entry.after) > 1]
-        return self._take(position for after in several[:5] for position in after[:1])
+        return self._heap.take(position for after in several[:5] for position in after[:1])
 
     def net(self) -> Net:
         """The net change. Rows that are equal before and after are left out."""
         single = [e for e in self._entries.values() if e.before >= 0 and e.after]
-        old = self._take(e.before for e in single)
-        new = self._take(e.after[0] for e in single)
+        old = self._heap.take(e.before for e in single)
+        new = self._heap.take(e.after[0] for e in single)
         differs = [n for n, (a, b) in enumerate(zip(row_values(old), row_values(new))) if a != b]
         more = [position for e in single for position in e.after[1:]]
         picked = array(differs, pa.int64())
         return Net(
-            self._take([p for e in self._entries.values() if e.before < 0 for p in e.after] + more),
-            self._take(e.before for e in self._entries.values() if e.before >= 0 and not e.after),
+            self._heap.take([p for e in self._entries.values() if e.before < 0 for p in e.after] + more),
+            self._heap.take(e.before for e in self._entries.values() if e.before >= 0 and not e.after),
             old.take(picked),
             new.take(picked),
         )
-
-    def _append(self, rows: pa.Table) -> int:
-        start = self._size
-        self._chunks.append(rows)
-        self._size += rows.num_rows
-        return start
-
-    def _take(self, positions: Iterable[int]) -> pa.Table:
-        if len(self._chunks) > 1:
-            self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
-        wanted = array(list(positions), pa.int64())
-        return self._chunks[0].take(wanted).combine_chunks()
 
 
 class NetPending(SmallPending):
