@@ -6,32 +6,23 @@ comes again is the same, byte for byte.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.brokers.avro import Row, single_object
-from cq_engine.destinations.envelope import (
-    OPS,
-    Delta,
-    DeltaBatch,
-    json_bytes,
-    json_form,
-    json_row,
-    shown_values,
-)
+from cq_engine.destinations.envelope import OPS, Delta, DeltaBatch, json_bytes, shown_values
+from cq_engine.destinations.row_text import row_text
 
 __all__ = ["FORMATS", "Message", "key_names", "messages", "runs"]
 
 FORMATS = ("json", "debezium-json", "avro")
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """`key` is None where the result has none; `id` is the same whenever it comes again."""
 
     id: str
@@ -75,10 +66,10 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
         "ce_time": when, "cq_query": quote(batch.query), "cq_commit_version": str(batch.commit_version),
         "cq_commit_time_ms": str(milliseconds), **more,
     }  # fmt: skip
-    made = []
+    made, key_text = [], row_text(keys or (), ascii_only=True)
     for delta in batch:
         values = shown_values(places, delta.marker, delta.new, delta.old) if names else delta.key
-        text = None if keys is None else json.dumps(json_row(keys, values), separators=(",", ":"))
+        text = None if keys is None else key_text(values)
         mark = f"{token}/{batch.query_id}/{batch.commit_version}/{delta.sequence}"
         headers = {"ce_id": mark, "ce_type": f"cq.delta.{OPS[delta.marker]}", **common}
         if text is not None:
@@ -107,18 +98,22 @@ def _body(
 ) -> tuple[Callable[[Delta], bytes], str, dict[str, str]]:
     """What makes the body, the content type, and headers of the format."""
     commit = {"query": batch.query, "commit_version": batch.commit_version}
-    when, parts = {"commit_time": batch.commit_time.isoformat()}, json_form(batch.schema, batch.key_columns)
+    when = {"commit_time": batch.commit_time.isoformat()}
     milliseconds = int(batch.commit_time.timestamp() * 1000)
+    image = row_text(list(zip(batch.schema.names, batch.schema.types)))
+    key = row_text(batch.key_columns or ())
+    head = json_bytes({**commit, **when}).decode().removesuffix("}")
+    source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
+    middle = json_bytes(source).decode().removesuffix("}")
 
     def as_json(delta: Delta) -> bytes:
-        return json_bytes({**commit, **when, **parts(delta)})
+        rows = f'"key":{key(delta.key)},"before":{image(delta.old)},"after":{image(delta.new)}'
+        return f'{head},"op":"{OPS[delta.marker]}",{rows},"sequence":{delta.sequence}}}'.encode()
 
     def as_debezium(delta: Delta) -> bytes:
-        source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
-        source["sequence"] = delta.sequence
-        content = parts(delta)
-        rows = {"before": content["before"], "after": content["after"]}
-        return json_bytes({"op": content["op"], **rows, "source": source, "ts_ms": milliseconds})
+        rows = f'"before":{image(delta.old)},"after":{image(delta.new)}'
+        origin = f'{middle},"sequence":{delta.sequence}}}'
+        return f'{{"op":"{OPS[delta.marker]}",{rows},"source":{origin},"ts_ms":{milliseconds}}}'.encode()
 
     if form != "avro":
         return as_debezium if form == "debezium-json" else as_json, "application/json", {}

@@ -21,8 +21,9 @@ from cq_engine.destinations.brokers.avro import Row, single_object
 from cq_engine.destinations.brokers.messages import Message, messages, runs
 from cq_engine.destinations.contract import World
 from cq_engine.destinations.contract.world import row
-from cq_engine.destinations.envelope import DeltaBatch
+from cq_engine.destinations.envelope import DeltaBatch, json_row
 from cq_engine.destinations.log import read_pairs
+from cq_engine.destinations.row_text import row_text
 
 NOON = datetime(2026, 5, 1, 12, 30, 15, 123456)  # noqa: DTZ001 - TIMESTAMP_NTZ
 
@@ -51,6 +52,32 @@ def decoded(content: bytes, schema: str) -> Any:
     mark = bytes.fromhex(fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
     assert content[:10] == b"\xc3\x01" + mark
     return fastavro.schemaless_reader(io.BytesIO(content[10:]), fastavro.parse_schema(parsed), None)
+
+
+COLUMNS = [
+    ("i", pa.int64()), ("b", pa.bool_()), ("s", pa.string()), ("f", pa.float32()), ("d", pa.float64()),
+    ("n", pa.decimal128(38, 4)), ("x", pa.binary()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32()),
+    ("l", pa.list_(pa.float64())), ("m", pa.map_(pa.string(), pa.int32())), ("s", pa.string()), ('"ü', pa.null()),
+]  # fmt: skip
+ROWS = st.tuples(
+    *(
+        st.none() | each
+        for each in (
+            st.integers(-(2**63), 2**63 - 1), st.booleans(), st.text(), st.floats(width=32), st.floats(),
+            st.decimals(allow_nan=False, allow_infinity=False, places=4), st.binary(),
+            st.datetimes(timezones=st.just(timezone.utc)), st.dates(), st.lists(st.none() | st.floats()),
+            st.lists(st.tuples(st.text(), st.none() | st.integers())), st.text(), st.none(),
+        )
+    )
+)  # fmt: skip
+
+
+@given(row=st.none() | ROWS, ascii_only=st.booleans())
+def test_the_text_of_a_row_is_what_json_makes_of_it(row: Any, ascii_only: bool) -> None:
+    wanted = json.dumps(
+        json_row(COLUMNS, row), ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":")
+    )
+    assert row_text(COLUMNS, ascii_only=ascii_only)(row) == wanted
 
 
 def test_the_fingerprint_is_that_of_the_specification() -> None:
