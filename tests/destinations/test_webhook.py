@@ -20,7 +20,8 @@ import pytest
 from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.core.errors import AnalysisError, DestinationError
 from cq_engine.core.retry import Retry
-from cq_engine.destinations import Callbacks, Destination, resolve
+from cq_engine.destinations import Callbacks, Delivered, Destination, resolve
+from cq_engine.destinations.contract import DestinationContract, Line, Subject, World
 from cq_engine.destinations.dead_letters import give_up
 from cq_engine.destinations.kinds import check_declared
 from cq_engine.destinations.webhook import _retry_after, signature
@@ -112,6 +113,50 @@ def hook(world: Any, url: str, **options: str) -> Destination:
     return resolve(
         world.services, world.query, reference, Callbacks(), declared=known, retry=Retry(attempts=1)
     )
+
+
+class HookSubject(Subject):
+    """A webhook under the contract suite: what its server has accepted is what it has received."""
+
+    def __init__(self, world: World, server: Server) -> None:
+        super().__init__(world)
+        self.server = server
+
+    @property
+    def destination(self) -> Destination:
+        return hook(self.world, self.server.url)
+
+    def deliver(self, upto: int | None = None) -> Delivered | None:
+        try:
+            return super().deliver(upto)
+        finally:
+            taken = [headers for headers, _, status in self.server.requests if status < 300]
+            self.keys = [headers["Idempotency-Key"] for headers in taken]  # type: ignore[misc]
+            self.batches = [self._lines(content) for content in self.server.accepted()]
+
+    @staticmethod
+    def _lines(content: dict[str, Any]) -> list[Line]:
+        markers = {"c": "I", "u": "U", "d": "D"}
+        return [
+            (content["commit_version"], markers[d["op"]], (d["after"] or d["before"])["id"])
+            for d in content["deltas"]
+        ]
+
+    def received(self) -> list[Line]:
+        return [line for content in self.server.accepted() for line in self._lines(content)]
+
+    def break_down(self) -> None:
+        self.server.plan = [(503, {})] * 99
+
+    def repair(self) -> None:
+        self.server.plan = []
+
+
+class TestContract(DestinationContract):
+    @pytest.fixture
+    def subject(self, world: World, server: Server) -> HookSubject:
+        limit(world, batch_deltas=2)
+        return HookSubject(world, server)
 
 
 def failure(destination: Destination, upto: int) -> DestinationError:
