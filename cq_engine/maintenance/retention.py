@@ -128,13 +128,13 @@ def _cut(services: Services, conf: Mapping[str, str], subject: _Subject) -> list
     from cq_engine.catalog.delta_compaction import cut_log, open_log, superseded  # which commits do without
 
     warehouse, storage = services.catalog.warehouse, services.catalog.view.storage.get(subject.log.id)
-    if storage is None or not storage.published_log:
+    declared, length = (_retention(conf, subject.options, each) for each in (None, subject.retain))
+    if storage is None or not storage.published_log or (declared is None and length is None):
         return []
     root = root_of(storage, "log")
     handle = open_log(warehouse, root)
     if handle is None:
         return []
-    declared, length = (_retention(conf, subject.options, each) for each in (None, subject.retain))
     if declared is not None:
         cut_log(handle, Path(warehouse, root), _hours(declared), Path(warehouse))
     if length is None:
