@@ -223,7 +223,7 @@ def test_an_error_while_rows_are_computed_has_its_place(engine: Engine) -> None:
     assert raised.value.render().startswith("s.cql:8:3: error: Division by zero")
     with pytest.raises(CatalogError) as failed:
         engine.execute("DROP TABLE nowhere", source="s.cql", line=7, column=3)
-    assert failed.value.render().startswith("s.cql:7:3: error: ")
+    assert failed.value.render().startswith("s.cql:7:14: error: ")
 
 
 def test_transaction_statements_in_the_wrong_place(engine: Engine) -> None:

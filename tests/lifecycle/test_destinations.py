@@ -220,7 +220,7 @@ def test_dropping(engine: Engine) -> None:
         ("CREATE DESTINATION log TYPE callback", "q delivers to TABLE log already", "another name", 20),
         ("ALTER DESTINATION usd PAUSE", "there is no destination usd", "did you mean used?", 19),
         ("DROP DESTINATION nowhere", "there is no destination nowhere", "SHOW DESTINATIONS", 18),
-        ("DESCRIBE DESTINATION nowhere", "there is no destination nowhere", "SHOW DESTINATIONS", None),
+        ("DESCRIBE DESTINATION nowhere", "there is no destination nowhere", "SHOW DESTINATIONS", 22),
         ("ALTER DESTINATION used REPLAY FROM VERSION 1", "no queries deliver to used", "DESTINATION names it", 19),
         (
             "CREATE CONTINUOUS QUERY r DESTINATION CALLBACK used AS SELECT id FROM t",
