@@ -93,6 +93,7 @@ class KafkaSink(BrokerSink):
             **self._cluster,
             "acks": "all",
             "enable.idempotence": True,
+            "delivery.report.only.error": True,
             "message.timeout.ms": milliseconds,
             "partitioner": "murmur2_random",  # a key has the partition that Java's clients give it
         }
