@@ -3,18 +3,21 @@
     python benchmarks/destinations.py                                     # 100 000 deltas of one commit, each type
     python benchmarks/destinations.py --kinds table delta --rows 20000
     python benchmarks/destinations.py --url redis=redis://127.0.0.1:6379/0 --url postgresql=postgresql://cq@127.0.0.1/bench
+    python benchmarks/destinations.py --kinds --url kafka=mock --url mariadb=mariadb://root@127.0.0.1/bench
 
 A query over one table has a delta for each row; its destination is paused until the refresh is done, so that what is timed is
 the delivery: from RESUME until the destination has everything. The plain loop has the rows in Arrow and writes them in the
 same form, in batches of 10 000, without a log, a cursor or an answer to a crash; `over` is its time divided by ours, and
 above 0.5 means that we take less than twice as long. `queue` is timed from the first to the last acknowledged message,
-taken 500 at a time, and has no plain loop. Brokers and PostgreSQL are measured where `--url` names them. One JSON line per
-figure goes to standard output.
+taken 500 at a time, and has no plain loop. Brokers, PostgreSQL and MariaDB are measured where `--url` names them; `kafka=mock` is the
+mock cluster of librdkafka, in the same process. Of NATS a stream has to keep `sink` and `plain`, of RabbitMQ there has to be the
+exchange `amq.fanout` with a queue. One JSON line per figure goes to standard output.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
 import os
@@ -33,6 +36,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from frame import Figure, arguments, canvas, run
 from pyspark.sql import SparkSession
+from sqlalchemy.engine import make_url
 
 import cq_engine
 
@@ -55,7 +59,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
                 for number in range(options.rounds):
                     place = directory / f"{kind}-{number}"
                     place.mkdir()
-                    yield one(place, kind, urls.get(kind, ""), options.rows, spark)
+                    with cluster(urls.get(kind, "")) as url:
+                        yield one(place, kind, url, options.rows, spark)
 
     return run(NAME, options, measure, conclude=conclude, draw=plot)
 
@@ -127,6 +132,11 @@ def declaration(kind: str, directory: Path) -> str:
         "delta": f"delta WITH (path = '{directory}/lake')",
         "sqlite": f"database WITH (url = 'sqlite:///{directory}/sink.db', table = 'sink')",
         "postgresql": "database WITH (url = '${CQ_BENCH_URL}', table = 'sink')",
+        "mariadb": "database WITH (url = '${CQ_BENCH_URL}', table = 'sink')",
+        "kafka": "kafka WITH (url = '${CQ_BENCH_URL}', topic = 'sink')",
+        "kafka_transactional": "kafka WITH (url = '${CQ_BENCH_URL}', topic = 'sink', transactional = 'true')",
+        "nats": "nats WITH (url = '${CQ_BENCH_URL}', subject = 'sink')",
+        "rabbitmq": "rabbitmq WITH (url = '${CQ_BENCH_URL}', exchange = 'amq.fanout')",
         "webhook": "webhook WITH (url = '${CQ_BENCH_HOOK}')",
         "redis": "redis WITH (url = '${CQ_BENCH_URL}', stream = 'sink')",
     }[kind]
@@ -160,6 +170,11 @@ def by_hand(kind: str, url: str, directory: Path) -> Callable[[Blocks], None] | 
         "callback": _callback,
         "webhook": partial(_webhook, os.environ["CQ_BENCH_HOOK"]),
         "redis": partial(_redis, url),
+        "mariadb": partial(_mariadb, url),
+        "kafka": partial(_kafka, url),
+        "kafka_transactional": partial(_kafka, url),
+        "nats": partial(_nats, url),
+        "rabbitmq": partial(_rabbitmq, url),
     }.get(kind)
 
 
@@ -184,6 +199,65 @@ def _postgresql(url: str, blocks: Blocks) -> None:
             for block in blocks:
                 for row in zip(*(column.to_pylist() for column in block.columns)):
                     copy.write_row(row)
+
+
+def _mariadb(url: str, blocks: Blocks) -> None:
+    import pymysql
+
+    place = make_url(url)
+    connection = pymysql.connect(
+        host=place.host, port=place.port or 3306, user=place.username, database=place.database
+    )
+    with closing(connection), connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS plain (id INT, name LONGTEXT, amount DOUBLE)")
+        for block in blocks:
+            rows = list(zip(*(column.to_pylist() for column in block.columns)))
+            cursor.executemany("INSERT INTO plain VALUES (%s, %s, %s)", rows)
+        connection.commit()
+
+
+def _delta_of(row: dict[str, object]) -> str:
+    return json.dumps({"op": "c", "after": row})
+
+
+def _kafka(url: str, blocks: Blocks) -> None:
+    import confluent_kafka
+
+    settings = {"bootstrap.servers": url.removeprefix("kafka://"), "enable.idempotence": True}
+    producer = confluent_kafka.Producer(settings)
+    names = ("ce_specversion", "ce_source", "ce_time", "ce_type", "cq_query", "cq_version", "cq_time", "type")
+    common = [(name, "about as long as these are") for name in names]
+    for block in blocks:
+        for row in block.to_pylist():
+            key = str(row["id"])
+            headers = [("ce_id", f"0123456789abcdef/1/2/{key}"), ("ce_partitionkey", key), *common]
+            producer.produce("plain", _delta_of(row), key, headers=headers)
+        assert producer.flush(60) == 0
+
+
+def _nats(url: str, blocks: Blocks) -> None:
+    import nats
+
+    async def send() -> None:
+        client = await nats.connect(url)
+        stream = client.jetstream()
+        for block in blocks:
+            for some in block.to_batches(max_chunksize=500):
+                bodies = [_delta_of(row).encode() for row in some.to_pylist()]
+                await asyncio.gather(*(stream.publish("plain", body) for body in bodies))
+        await client.close()
+
+    asyncio.run(send())
+
+
+def _rabbitmq(url: str, blocks: Blocks) -> None:
+    import pika
+
+    with pika.BlockingConnection(pika.URLParameters(url)) as client:
+        channel = client.channel()
+        for block in blocks:
+            for row in block.to_pylist():
+                channel.basic_publish("amq.fanout", "plain", _delta_of(row).encode())
 
 
 def _callback(blocks: Blocks) -> None:
@@ -213,6 +287,22 @@ def _redis(url: str, blocks: Blocks) -> None:
                 for row in block.to_pylist():
                     pipeline.xadd("plain", {"key": row["id"], "body": json.dumps({"op": "c", "after": row})})
                 pipeline.execute()
+
+
+@contextmanager
+def cluster(url: str) -> Iterator[str]:
+    """`url`, or where it is `mock` that of a mock cluster with the topics sink and plain."""
+    if url != "mock":
+        yield url
+        return
+    import confluent_kafka
+
+    owner = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock"})
+    for topic in ("sink", "plain"):
+        while topic not in owner.list_topics(timeout=30).topics:
+            owner.list_topics(topic, timeout=30)  # which makes it
+    (broker,) = owner.list_topics(timeout=30).brokers.values()
+    yield f"kafka://127.0.0.1:{broker.port}"
 
 
 @contextmanager
@@ -268,9 +358,9 @@ def plot(figures: Sequence[Figure], path: str) -> None:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__ or "", scales=(), rounds=3)
-    parser.add_argument("--kinds", nargs="+", choices=OWN, default=list(OWN))
+    parser.add_argument("--kinds", nargs="*", choices=OWN, default=list(OWN))
     parser.add_argument("--rows", type=int, default=100_000, help="deltas (default: 100 000)")
-    parser.add_argument("--url", action="append", default=[], metavar="KIND=URL", help="redis or postgresql")
+    parser.add_argument("--url", action="append", default=[], metavar="KIND=URL", help="of a server")
     return parser.parse_args(argv)
 
 

@@ -224,3 +224,18 @@ def test_writers(run: Run) -> None:
         assert figure["commits_per_second"] > 0
         assert figure["tries_per_commit"] >= 1
         assert figure["median_ms"] <= figure["p99_ms"]
+
+
+def test_destination_lag(run: Run) -> None:
+    follow, lag = run("destination_lag", "--kinds", "sqlite", "--seconds", "1")
+    assert (follow["figure"], lag["figure"], lag["of"]) == ("follow", "lag", "sqlite")
+    assert 0 < follow["median"] <= follow["p99"]
+    assert 0 <= lag["median"] <= lag["greatest"]
+
+
+def test_merged_table(run: Run) -> None:
+    history, merge, over = run("merged_table", "--scale", "0.001", "--rounds", "1", "--transactions", "3")
+    assert (history["mode"], merge["mode"]) == ("history", "merge")
+    assert history["rows"] > 0
+    assert merge["rows"] > 9000
+    assert over["ratio"] > 0
