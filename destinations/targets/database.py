@@ -28,8 +28,8 @@ from cq_engine.destinations.options import COMMON, Option, one_of
 from cq_engine.destinations.targets import database_rows
 from cq_engine.destinations.targets.database_types import check_table, declared_type
 from cq_engine.destinations.targets.dialects import DIALECTS, Dialect, said_by
+from cq_engine.destinations.targets.net_changes import GONE
 from cq_engine.destinations.targets.target import (
-    GONE,
     Mark,
     Target,
     TargetDestination,

@@ -23,7 +23,8 @@ from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import arrow_schema, columns_of
 from cq_engine.destinations.base import Unreachable
 from cq_engine.destinations.fit import check_columns
-from cq_engine.destinations.targets.target import GONE, Mark, Target, TargetDestination, foreign_rows, local
+from cq_engine.destinations.targets.net_changes import GONE
+from cq_engine.destinations.targets.target import Mark, Target, TargetDestination, foreign_rows, local
 
 __all__ = ["DeltaTarget", "failing", "is_table", "schema_of"]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -32,25 +31,21 @@ from cq_engine.core.errors import AnalysisError, DestinationError, Location
 from cq_engine.destinations.base import Delivered, Destination, Unreachable
 from cq_engine.destinations.envelope import key_places
 from cq_engine.destinations.fit import columns_for
-from cq_engine.destinations.layout import choose, output_rows
+from cq_engine.destinations.layout import output_rows
 from cq_engine.destinations.log import commit_times, read_pairs
-from cq_engine.destinations.pairs import MARKERS, new_column, old_column
+from cq_engine.destinations.pairs import MARKERS
+from cq_engine.destinations.targets.net_changes import net_changes, without_minus_zero
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.storage.rows import conform, identity_keys
+from cq_engine.storage.rows import conform
 
 __all__ = [
-    "GONE",
     "Mark",
     "Target",
     "TargetDestination",
     "check_mode",
     "foreign_rows",
     "local",
-    "net_changes",
 ]
-
-GONE = "_cq_gone"
-"""The column of `net_changes` that is true where a key has no row any more."""
 
 
 def local(path: str) -> Path | None:
@@ -284,7 +279,7 @@ class TargetDestination(Destination):
                 nonlocal count
                 for rows in result_blocks(found.rows, services.limits.log_block_rows):
                     count += rows.num_rows
-                    yield _without_minus_zero(conform(rows, self.columns), self.key)
+                    yield without_minus_zero(conform(rows, self.columns), self.key)
 
             target.replace(blocks(), Mark(found.version, order))
         return found.version, count
@@ -306,28 +301,3 @@ def result_blocks(rows: DataFrame, size: int) -> Iterator[pa.Table]:
             cut.unpersist()
     finally:
         kept.unpersist()
-
-
-def net_changes(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
-    """What deltas in the wide layout do to the result, by key: the row that the key has after the last of them, or, with
-    `GONE`, the last one that it had. The columns are those of the result, and `GONE`."""
-    gone = pc.equal(wide.column("marker"), "D")
-    columns = query.result.columns[: query.width]
-    shown = [choose(gone, wide.column(old_column(n)), wide.column(new_column(n))) for n in range(query.width)]
-    rows = pa.table({c.name: column for c, column in zip(columns, shown)} | {GONE: gone})
-    places = key_places(query) or ()
-    versions = wide.column("version")
-    if wide.num_rows > 1 and versions[0] != versions[-1]:  # one commit has a key but once
-        keys = identity_keys(rows, [columns[n] for n in places])
-        last = {key: place for place, key in enumerate(keys)}
-        rows = rows.take(pa.array(sorted(last.values()), pa.int64()))
-    return _without_minus_zero(rows, places)
-
-
-def _without_minus_zero(rows: pa.Table, places: tuple[int, ...]) -> pa.Table:
-    """−0.0 and 0.0 are one key, and not everywhere equal."""
-    for n in places:
-        if pa.types.is_floating(rows.schema.field(n).type):
-            zero = pa.scalar(0.0, rows.schema.field(n).type)
-            rows = rows.set_column(n, rows.schema.field(n), pc.add(rows.column(n), zero))
-    return rows

@@ -63,6 +63,27 @@ def change(engine: Engine, dice: random.Random, number: int) -> None:
         tx.execute(f"DELETE FROM t WHERE id % 7 = {dice.randint(0, 6)}")
 
 
+def test_a_key_that_is_written_anew(engine: Engine, tmp_path: Path) -> None:
+    """A collation takes the old and the new spelling for one key, the targets do not."""
+    lake, file = tmp_path / "lake", tmp_path / "x.db"
+    engine.execute("CREATE TABLE u (s STRING COLLATE UTF8_LCASE PRIMARY KEY, v INT)")
+    engine.execute(f"CREATE DESTINATION lake TYPE delta WITH (path = '{lake}', mode = 'merge')")
+    options = f"url = 'sqlite:///{file}', table = 'sums', mode = 'merge'"
+    engine.execute(f"CREATE DESTINATION sums TYPE database WITH ({options})")
+    engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND DESTINATION lake, sums AS SELECT s, v FROM u")
+    for statements, wanted in (
+        (("INSERT INTO u VALUES ('ABC', 1), ('x', 2)",), [("ABC", 1), ("x", 2)]),
+        (("UPDATE u SET s = 'Abc' WHERE v = 1",), [("Abc", 1), ("x", 2)]),
+        (("UPDATE u SET s = 'abc', v = 3 WHERE v = 1", "UPDATE u SET s = 'aBC' WHERE v = 3"), [("aBC", 3), ("x", 2)]),
+        (("UPDATE u SET s = 'abC' WHERE v = 3", "DELETE FROM u WHERE v = 3"), [("x", 2)]),
+    ):  # fmt: skip
+        for statement in statements:
+            engine.execute(statement)
+        engine.refresh("q")
+        assert sorted(by_sqlite(file)) == wanted
+        assert sorted(by_delta(lake)) == wanted
+
+
 @pytest.mark.parametrize("mode", ["COMPRESSED", "TRANSACTIONAL"])
 def test_targets_have_the_result_and_the_history(engine: Engine, tmp_path: Path, mode: str) -> None:
     dice, lake, log, file = random.Random(3), tmp_path / "lake", tmp_path / "log", tmp_path / "x.db"
