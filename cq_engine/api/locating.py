@@ -48,6 +48,8 @@ def locate_errors(
         raise
 
 
+_MOST = 500
+"""So many characters of a message are looked at: one can list the columns of a wide table."""
 _OURS = frozenset(
     re.findall(
         r"\w+",
@@ -72,13 +74,14 @@ def _offset_of_subject(error: CQError, sql: str) -> int | None:
     the statement's words, or has none of them."""
     if error.location is not None or not isinstance(error, (AnalysisError, CatalogError)):
         return None
-    code = scan(sql).code
-    words = re.findall(r"(columns? )?\b([^\W\d]\w*)", error.message)
-    for _, word in sorted(words, key=lambda each: not each[0]):  # a column before its table
-        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", code, re.IGNORECASE)
-        if found is not None and word.lower() not in _OURS:
-            return found.start()
-    return None
+    words = re.findall(r"(columns? )?\b([^\W\d]\w*)", error.message[:_MOST].lower())
+    in_order = [word for _, word in sorted(words, key=lambda each: not each[0])]  # a column before its table
+    wanted = frozenset(in_order) - _OURS
+    places: dict[str, int] = {}
+    for found in re.finditer(r"\w+", scan(sql).code) if wanted else ():
+        if found[0].lower() in wanted:
+            places.setdefault(found[0].lower(), found.start())
+    return next((places[word] for word in in_order if word in places), None)
 
 
 def _offset(sql: str, statement: Statement) -> int:
