@@ -1,4 +1,4 @@
-"""The JSON text of rows, byte for byte that of `json_bytes(json_row(...))`: what the types decide is decided once.
+"""The JSON text of deltas and rows, byte for byte that of `json_bytes(json_row(...))`: what the types decide is decided once.
 
 With 100 000 rows, making dictionaries and encoding them takes most of the time that a delivery to a broker takes.
 """
@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from cq_engine.core.values import json_value
+from cq_engine.destinations.envelope import OPS, Delta
 
-__all__ = ["row_text"]
+__all__ = ["delta_text", "row_text"]
 
 Text = Callable[[Any], str]
 _Types = pa.types
@@ -39,6 +40,18 @@ def row_text(columns: Sequence[tuple[str, pa.DataType]], *, ascii_only: bool = F
         return (
             "{" + ",".join([head + ("null" if row[n] is None else of(row[n])) for head, n, of in parts]) + "}"
         )
+
+    return text
+
+
+def delta_text(schema: pa.Schema, keys: Sequence[tuple[str, pa.DataType]] | None) -> Callable[[Delta], str]:
+    """What gives the text of a delta's `op` (c, u or d), `key`, `before`, `after` and `sequence`, with no brackets around it.
+    `keys` are the columns of the key; None of a multiset."""
+    image, key = row_text(list(zip(schema.names, schema.types))), row_text(keys or ())
+
+    def text(delta: Delta) -> str:
+        rows = f'"key":{key(delta.key)},"before":{image(delta.old)},"after":{image(delta.new)}'
+        return f'"op":"{OPS[delta.marker]}",{rows},"sequence":{delta.sequence}'
 
     return text
 

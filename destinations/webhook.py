@@ -26,9 +26,10 @@ from cq_engine.catalog.model import DeclaredDestination
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, DestinationError
 from cq_engine.destinations.callback import CallbackDestination
-from cq_engine.destinations.envelope import DeltaBatch, json_bytes, json_form
+from cq_engine.destinations.envelope import DeltaBatch, json_bytes
 from cq_engine.destinations.kind_parts import Kind, Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, one_of, seconds
+from cq_engine.destinations.row_text import delta_text
 from cq_engine.destinations.urls import HUSH, check_url
 from cq_engine.destinations.variables import VARIABLE, expand
 
@@ -263,12 +264,13 @@ def _retry_after(value: str | None) -> float:
 
 def body(name: str, batch: DeltaBatch) -> bytes:
     """The batch as JSON: the commit, and a list of deltas with `op` (c, u or d), `key`, `before`, `after`, `sequence`."""
-    deltas = list(map(json_form(batch.schema, batch.key_columns), batch))
-    content = {
+    commit = {
         "query": batch.query, "destination": name, "commit_version": batch.commit_version,
-        "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last, "deltas": deltas,
+        "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last,
     }  # fmt: skip
-    return json_bytes(content)
+    text = delta_text(batch.schema, batch.key_columns)
+    deltas = ",".join([f"{{{text(delta)}}}" for delta in batch])
+    return f'{json_bytes(commit).decode()[:-1]},"deltas":[{deltas}]}}'.encode()
 
 
 KIND = Kind(WebhookDestination, {**OPTIONS, **COMMON}, make_webhook, check_webhook, reach_webhook)

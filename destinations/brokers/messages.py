@@ -15,7 +15,7 @@ import pyarrow as pa
 from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.brokers.avro import Row, single_object
 from cq_engine.destinations.envelope import OPS, Delta, DeltaBatch, json_bytes, shown_values
-from cq_engine.destinations.row_text import row_text
+from cq_engine.destinations.row_text import delta_text, row_text
 
 __all__ = ["FORMATS", "Message", "key_names", "messages", "runs"]
 
@@ -101,14 +101,13 @@ def _body(
     when = {"commit_time": batch.commit_time.isoformat()}
     milliseconds = int(batch.commit_time.timestamp() * 1000)
     image = row_text(list(zip(batch.schema.names, batch.schema.types)))
-    key = row_text(batch.key_columns or ())
+    whole = delta_text(batch.schema, batch.key_columns)
     head = json_bytes({**commit, **when}).decode().removesuffix("}")
     source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
     middle = json_bytes(source).decode().removesuffix("}")
 
     def as_json(delta: Delta) -> bytes:
-        rows = f'"key":{key(delta.key)},"before":{image(delta.old)},"after":{image(delta.new)}'
-        return f'{head},"op":"{OPS[delta.marker]}",{rows},"sequence":{delta.sequence}}}'.encode()
+        return f"{head},{whole(delta)}}}".encode()
 
     def as_debezium(delta: Delta) -> bytes:
         rows = f'"before":{image(delta.old)},"after":{image(delta.new)}'

@@ -21,9 +21,9 @@ from cq_engine.destinations.brokers.avro import Row, single_object
 from cq_engine.destinations.brokers.messages import Message, messages, runs
 from cq_engine.destinations.contract import World
 from cq_engine.destinations.contract.world import row
-from cq_engine.destinations.envelope import DeltaBatch, json_row
+from cq_engine.destinations.envelope import Delta, DeltaBatch, json_bytes, json_form, json_row
 from cq_engine.destinations.log import read_pairs
-from cq_engine.destinations.row_text import row_text
+from cq_engine.destinations.row_text import delta_text, row_text
 
 NOON = datetime(2026, 5, 1, 12, 30, 15, 123456)  # noqa: DTZ001 - TIMESTAMP_NTZ
 
@@ -78,6 +78,17 @@ def test_the_text_of_a_row_is_what_json_makes_of_it(row: Any, ascii_only: bool) 
         json_row(COLUMNS, row), ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":")
     )
     assert row_text(COLUMNS, ascii_only=ascii_only)(row) == wanted
+
+
+@given(old=ROWS, new=ROWS, marker=st.sampled_from("IUD"), keyed=st.booleans())
+def test_the_text_of_a_delta_is_what_json_makes_of_it(old: Any, new: Any, marker: str, keyed: bool) -> None:
+    before, after = None if marker == "I" else old, None if marker == "D" else new
+    keys = COLUMNS[:2] if keyed else None
+    delta = Delta(marker, (after or before)[:2] if keyed else None, after, before, 7, NOON, 3)
+    unnamed_twice = [(str(n), kind) for n, (_, kind) in enumerate(COLUMNS)]
+    schema = pa.schema(unnamed_twice)
+    wanted = json_bytes(json_form(schema, keys)(delta)).decode()
+    assert f"{{{delta_text(schema, keys)(delta)}}}" == wanted
 
 
 def test_the_fingerprint_is_that_of_the_specification() -> None:
