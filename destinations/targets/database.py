@@ -127,7 +127,7 @@ def _engine_of(url: sa.URL, secret: tuple[tuple[str, str], ...]) -> Engine:
             hint=f"pip install 'cq-engine[{dialect.extra}]'",
         ) from error
 
-    @event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy asks for the settings
     def connect(connection: Any, _record: Any) -> None:
         if not dialect.is_server:
             connection.isolation_level = None  # the driver would end transactions by itself
@@ -164,7 +164,13 @@ def _connected(name: str, address: Address) -> Iterator[Connection]:
     with _failing(name, address):
         try:
             connection = _engine(address).connect()
-        except TypeError as error:  # how a driver in Python says it
+        except (
+            AttributeError,
+            OSError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:  # how a driver in Python says it
             raise DestinationError(
                 f"database {name} ({address.shown}): {address.clean(str(error))}",
                 hint="write only parameters in the URL that the driver has",

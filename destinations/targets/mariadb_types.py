@@ -20,6 +20,8 @@ _COLLATION = "utf8mb4_nopad_bin"
 """By which two texts are equal that have the same characters; others ignore case, accents or blanks at the end."""
 _LONG = mysql.LONGTEXT(charset="utf8mb4", collation=_COLLATION)
 _MICROSECONDS = 6
+_NESTED = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
+"""Are JSON there, in which nothing but characters that differ makes two texts differ."""
 
 _OTHERS: tuple[tuple[type[t.DataType], Any], ...] = (
     (t.ByteType, mysql.TINYINT()),
@@ -65,7 +67,7 @@ def spark_type_of(found: Any, wanted: t.DataType) -> t.DataType | None:
             else t.TimestampNTZType()
         )
     if isinstance(found, (mysql.LONGTEXT, mysql.JSON)):
-        return wanted if isinstance(wanted, (t.ArrayType, t.MapType, t.StructType, t.VariantType)) else t.StringType()  # fmt: skip
+        return wanted if isinstance(wanted, _NESTED) else t.StringType()
     for of, there in (
         (mysql.BIGINT, t.LongType()),
         (mysql.INTEGER, t.IntegerType()),
@@ -106,14 +108,19 @@ def check_storage(
     by_name = {column.name.lower(): n for n, column in enumerate(columns)}
     for column, characters, collation in connection.execute(sa.text(_COLLATIONS), place):
         number = by_name.get(column.lower())
-        if number is None or not isinstance(spark_type(columns[number].type), t.StringType):
+        kind = None if number is None else spark_type(columns[number].type)
+        if not isinstance(kind, (t.StringType, *_NESTED)):
             continue
-        if characters == "utf8mb4" and (number not in key or str(collation).endswith("_nopad_bin")):
+        tells_apart = str(collation).endswith("_bin" if isinstance(kind, _NESTED) else "_nopad_bin")
+        has_all = characters == "utf8mb4" or isinstance(kind, _NESTED)
+        if has_all and (number not in key or tells_apart):
             continue
         raise DestinationError(
             f"column {column} of table {name} has the collation {collation}",
             detail="it has not all characters"
-            if characters != "utf8mb4"
+            if not has_all
             else "it takes different values of the key for the same",
-            hint=f"declare it LONGTEXT CHARACTER SET utf8mb4 COLLATE {_COLLATION}",
+            hint="declare it JSON"
+            if isinstance(kind, _NESTED)
+            else f"declare it LONGTEXT CHARACTER SET utf8mb4 COLLATE {_COLLATION}",
         )

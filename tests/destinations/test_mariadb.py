@@ -18,6 +18,7 @@ from cq_engine.context.services import ResultRows
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import arrow_schema
+from cq_engine.destinations.contract.world import row
 from cq_engine.destinations.targets import database_rows
 from cq_engine.destinations.targets import target as targets
 from cq_engine.destinations.targets.database import DatabaseDestination, _DatabaseTarget, reach_database
@@ -256,6 +257,56 @@ def test_a_table_that_does_not_do(world: Any, url: str) -> None:
     run(url, "UPDATE Sink SET more = 8 WHERE k = 'A'")
     sink(world, url).deliver(world.refresh(("U", ("A", 1), ("A", 2)), ("D", ("a ", 1))))
     same(run(url, "SELECT k, n, more FROM Sink"), [("a", 1, 7), ("A", 2, 8)])
+
+
+def test_a_key_that_is_json(world: Any, url: str) -> None:
+    define(world, Column("k", "array<string>"), Column("n", "int"))
+    run(
+        url,
+        "CREATE OR REPLACE TABLE Sink (n INT, k LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci)",
+    )
+    with pytest.raises(DestinationError, match="has the collation utf8mb4_general_ci"):
+        sink(world, url).check()
+    run(url, "CREATE OR REPLACE TABLE Sink (n INT, k JSON)")
+    sink(world, url).deliver(world.refresh(("I", (["a"], 1)), ("I", (["A"], 2))))
+    assert sorted(read(url, ("int", "array<string>"))) == [(1, ["a"]), (2, ["A"])]
+
+
+@pytest.mark.parametrize(
+    "more", ["connect_timeout=abc", "connect_timeout=0", "ssl_ca=/nope", "charset=nope", "no_such=1"]
+)
+def test_parameters_that_the_driver_does_not_take(world: Any, url: str, more: str) -> None:
+    declared = DeclaredDestination("d", "DATABASE", (("url", f"{url}?{more}"), ("table", "t")))
+    with pytest.raises(DestinationError):
+        reach_database(declared, None)
+
+
+def test_autocommit_in_the_url(world: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would make rows durable before the mark."""
+    elsewhere = f"{url}?autocommit=true"
+    sink(world, elsewhere, "history").deliver(world.refresh(("I", row(1))))
+    newest = world.refresh(("I", row(2)))
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("power is lost")
+
+    with monkeypatch.context() as now:
+        now.setattr(_DatabaseTarget, "_write_mark", fails)
+        with pytest.raises(DestinationError, match="power is lost"):
+            sink(world, elsewhere, "history").deliver(newest)
+    assert run(url, "SELECT count(*) FROM Sink") == [(1,)]
+    sink(world, elsewhere, "history").deliver(newest)
+    assert run(url, "SELECT count(*) FROM Sink") == [(2,)]
+
+
+def test_a_server_whose_names_have_other_quotes(world: Any, url: str) -> None:
+    run(url, "SET GLOBAL sql_mode = 'ANSI_QUOTES'")
+    try:
+        for n in (1, 2):
+            sink(world, url, "history").deliver(world.refresh(("I", row(n))))
+    finally:
+        run(url, "SET GLOBAL sql_mode = DEFAULT")
+    assert run(url, "SELECT count(*) FROM Sink") == [(2,)]
 
 
 def test_nothing_is_cut_off(world: Any, url: str) -> None:
