@@ -78,9 +78,11 @@ def _offset_of_subject(error: CQError, sql: str) -> int | None:
     in_order = [word for _, word in sorted(words, key=lambda each: not each[0])]  # a column before its table
     wanted = frozenset(in_order) - _OURS
     places: dict[str, int] = {}
-    for found in re.finditer(r"\w+", scan(sql).code) if wanted else ():
-        if found[0].lower() in wanted:
-            places.setdefault(found[0].lower(), found.start())
+    scanned = scan(sql) if wanted else scan("")
+    for text in (scanned.skeleton, scanned.code):  # in strings last
+        for found in re.finditer(r"\w+", text):
+            if found[0].lower() in wanted:
+                places.setdefault(found[0].lower(), found.start())
     return next((places[word] for word in in_order if word in places), None)
 
 
