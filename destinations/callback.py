@@ -14,7 +14,7 @@ from typing import ClassVar
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core import faults
-from cq_engine.core.errors import CQError, DestinationError, did_you_mean
+from cq_engine.core.errors import CQError, DestinationError, LeaseError, did_you_mean
 from cq_engine.core.interrupts import is_interrupt
 from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Delivered, Destination
@@ -170,6 +170,8 @@ class CallbackDestination(Destination):
                 return
             except BaseException as error:
                 if is_interrupt(error) or isinstance(error, Cancelled):
+                    raise
+                if isinstance(error, LeaseError) and not self.registered:
                     raise
                 failure = self._refusal(batch, error)
                 if attempt == self.retry.attempts:

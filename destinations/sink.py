@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import ClassVar
@@ -55,6 +55,10 @@ class Sink(ABC):
     token: str = ""
     """What tells the destination from another one that has, or had, its name; with `DeltaBatch.query_id`, version and sequence
     it is a key that no other delta has."""
+
+    check_turn: Callable[[], None] = staticmethod(lambda: None)
+    """Raises LeaseError where another process serves the destination now. The engine has asked before each batch; it is to be
+    asked again where the target ends another process's work for this one."""
 
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         """Must not touch the target.
@@ -110,6 +114,7 @@ class SinkDestination(CallbackDestination):
             retry=wanted.retry, stopped=wanted.stopped,
         )  # fmt: skip
         self.sink = sink
+        self.sink.check_turn = self._check_turn
         self._opened = False
 
     def check(self) -> None:

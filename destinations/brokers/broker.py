@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from cq_engine.core.errors import DestinationError
+from cq_engine.core.errors import DestinationError, LeaseError
 from cq_engine.destinations.base import Unreachable
 from cq_engine.destinations.brokers.avro import Row
 from cq_engine.destinations.brokers.messages import FORMATS, Message, key_names, messages
@@ -162,7 +162,7 @@ class BrokerSink(Sink):
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except DestinationError:
+        except (DestinationError, LeaseError):
             raise
         except Exception as error:  # noqa: BLE001 - each library has errors of its own
             kind = Unreachable if self.is_away(error) else DestinationError

@@ -99,7 +99,12 @@ class KafkaSink(BrokerSink):
         }
         self._refused: Any = None
         self._errors = kafka.KafkaError
-        self._producer = kafka.Producer(self._settings, logger=_silent)
+        if not self._is_transactional:
+            self._producer = kafka.Producer(self._settings, logger=_silent)
+
+    @property
+    def _is_transactional(self) -> bool:
+        return bool(self.options["transactional"].lower() == "true")
 
     def _said(self, error: Any) -> None:
         if error.code() in (self._errors._AUTHENTICATION, self._errors._SSL):  # noqa: SLF001 - public names
@@ -107,6 +112,8 @@ class KafkaSink(BrokerSink):
 
     def verify(self) -> None:
         topic, kafka = self.options["topic"], self.library()
+        if self._producer is None:
+            self._producer = kafka.Producer(self._settings, logger=_silent)
         try:
             known = self._producer.list_topics(timeout=self.timeout).topics
         except kafka.KafkaException as error:
@@ -116,7 +123,7 @@ class KafkaSink(BrokerSink):
             raise DestinationError(f"{self.shown}: there is no topic {topic}", hint="make it first")
 
     def send(self, made: Sequence[Message]) -> None:
-        if self.options["transactional"].lower() == "true":
+        if self._is_transactional:
             self._transact(made)
             return
         for piece in runs(made):
@@ -126,6 +133,7 @@ class KafkaSink(BrokerSink):
         """Sends what the mark has not, and the mark, or nothing."""
         if self._marks is None:
             self._begin(made[0].id.rpartition("/")[0].rpartition("/")[0])
+            self.check_turn()  # else this one would have ended its successor, and would send what that has sent
         left = [each for each in made if self._mark is None or not self._mark.has(each)]
         if not left:
             return
@@ -193,7 +201,7 @@ class KafkaSink(BrokerSink):
             producer.flush(0)
         if marks is not None:
             with suppress(Exception):  # none is open, or the next producer ends it
-                producer.abort_transaction(min(1.0, self.timeout))
+                producer.abort_transaction(min(5.0, self.timeout))
             marks.close()
 
     def is_away(self, error: Exception) -> bool:

@@ -129,6 +129,7 @@ class _Noted(Sink):
         self._inner.check_columns(columns)
 
     def open(self) -> None:
+        self._inner.check_turn = self.check_turn
         self._inner.open()
 
     def write(self, batch: DeltaBatch) -> None:
