@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,9 +124,9 @@ def _example(options: Namespace) -> int:
 
 
 def _serve(options: Namespace) -> int:
-    from cq_engine.repl.serve import serve
+    from cq_engine.repl.serve import Stop, serve
 
-    stop = threading.Event()
+    stop = Stop()
 
     def stop_serving(_number: int, _frame: FrameType | None) -> None:
         stop.set()

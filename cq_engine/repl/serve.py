@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import itertools
-import threading
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from cq_engine.catalog.model import QueryStatus, RefreshRecord
 from cq_engine.repl.ports import EngineLike, Overview
 
-__all__ = ["refresh_line", "serve"]
+__all__ = ["Stop", "refresh_line", "serve"]
 
 _MOST = 1000
 """Refreshes told at one look; where there are more, the oldest are left out."""
 
 
-def serve(engine: EngineLike, stop: threading.Event, say: Callable[[str], None], *, seconds: float) -> None:
+class Stop:
+    """Says that serving is to end. A signal handler may call `set` at any moment: it takes no lock. That of an Event may be
+    held by the very code that the signal interrupts, which then goes on never."""
+
+    def __init__(self) -> None:
+        self._here, self._there = socket.socketpair()
+        self._there.setblocking(False)
+
+    def __enter__(self) -> Stop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._here.close()
+        self._there.close()
+
+    def set(self) -> None:
+        """From now on `wait` gives True."""
+        with suppress(OSError):  # it was said often enough, or all is over
+            self._there.send(b".")
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for so long at most; whether `set` was called."""
+        self._here.settimeout(seconds)
+        try:
+            return bool(self._here.recv(1, socket.MSG_PEEK))
+        except (TimeoutError, BlockingIOError):
+            return False
+
+
+def serve(engine: EngineLike, stop: Stop, say: Callable[[str], None], *, seconds: float) -> None:
     """Tells what the engine's scheduler does until `stop` is set, looking every `seconds`."""
     catalog = engine.catalog
     last = next(iter(catalog.refreshes(limit=1)), None)

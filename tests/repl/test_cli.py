@@ -25,7 +25,7 @@ from cq_engine.launch import prestart as ahead
 from cq_engine.query.result import text_result
 from cq_engine.query.stream import StreamingResult
 from cq_engine.repl.arguments import COMMANDS
-from cq_engine.repl.serve import serve
+from cq_engine.repl.serve import Stop, serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -442,7 +442,7 @@ class TestServe:
         new = replace(old, from_version=4, to_version=7, inserted=3, plan="aggregate", seconds=0.125)
         engine.catalog.records.append(old)
         said: list[str] = []
-        stop = threading.Event()
+        stop = Stop()
         serving = threading.Thread(target=serve, args=(engine, stop, said.append), kwargs={"seconds": 0.01})
         serving.start()
         time.sleep(0.1)
@@ -466,8 +466,26 @@ class TestServe:
             assert running.stdout is not None
             assert running.stdout.readline() == "serving wh; Ctrl-C stops\n"
             running.send_signal(number)
-            assert running.communicate(timeout=30)[0] == "stopped\n"
+            try:
+                assert running.communicate(timeout=30)[0] == "stopped\n"
+            finally:
+                running.kill()
             assert running.returncode == 0
+
+    def test_a_signal_at_any_moment(self) -> None:
+        """A handler that takes a lock stands still where the code that it interrupts has it."""
+        program = (
+            "import random, signal\n"
+            "from cq_engine.repl.serve import Stop\n"
+            "for _ in range(5000):\n"
+            "    with Stop() as stop:\n"
+            "        signal.signal(signal.SIGALRM, lambda *_: stop.set())\n"
+            "        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-4))\n"
+            "        while not stop.wait(1e-5):\n"
+            "            pass\n"
+            "        assert stop.wait(0)\n"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
 
     def test_a_warehouse_that_does_not_open(
         self, cq: Callable[..., int], capsys: pytest.CaptureFixture[str]
