@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import ContinuousQuery
-from cq_engine.core.columns import Column
 from cq_engine.core.types import collations, spark_type
 from cq_engine.core.values import python_rows
 from cq_engine.destinations.envelope import key_places
-from cq_engine.destinations.layout import choose
-from cq_engine.destinations.pairs import new_column, old_column
+from cq_engine.destinations.layout import shown_columns
+from cq_engine.destinations.pairs import old_column
 from cq_engine.storage.rows import identity_keys
 
 __all__ = ["GONE", "net_changes", "without_minus_zero"]
@@ -30,12 +27,10 @@ def net_changes(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
     target has it, and the new one.
     """
     columns = query.result.columns[: query.width]
-    places = key_places(query) or ()
-    marker = wide.column("marker")
-    old = _rows(columns, wide, [old_column(n) for n in range(query.width)], places)
-    new = _rows(columns, wide, [new_column(n) for n in range(query.width)], places)
-    gone = pc.equal(marker, "D")
-    after = _chosen(gone, old, new).append_column(GONE, gone)
+    names, places = [column.name for column in columns], key_places(query) or ()
+    gone = pc.equal(wide.column("marker"), "D")
+    after = pa.table(shown_columns(wide, range(query.width)), names=names)
+    after = without_minus_zero(after, places).append_column(GONE, gone)
     key = [columns[n] for n in places]
     written_anew = any(collations(spark_type(column.type)) for column in key)
     versions = wide.column("version")
@@ -49,27 +44,17 @@ def net_changes(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
         after = after.take(pa.array(last, pa.int64()))
     if not written_anew:
         return after
-    before = old.take(pa.array(first, pa.int64()))
-    was_there = pc.not_equal(marker.take(pa.array(first, pa.int64())), "I").to_pylist()
-    names = [column.name for column in key]
-    spelled = zip(*(map(repr, python_rows(each.select(names))) for each in (before, after)))
+    began = wide.take(pa.array(first, pa.int64()))
+    before = began.select([old_column(n) for n in range(query.width)]).rename_columns(names)
+    before = without_minus_zero(before, places)
+    was_there = pc.not_equal(began.column("marker"), "I").to_pylist()
+    key_names = [column.name for column in key]
+    spelled = zip(*(map(repr, python_rows(each.select(key_names))) for each in (before, after)))
     differ = pa.array([there and a != b for there, (a, b) in zip(was_there, spelled)], pa.bool_())
     gone = pa.array(differ.filter(differ))
     left = before.filter(differ).append_column(GONE, gone)
     superseded = pc.and_(differ, after.column(GONE).combine_chunks())
     return pa.concat_tables([left, after.filter(pc.invert(superseded))])
-
-
-def _rows(
-    columns: Sequence[Column], wide: pa.Table, names: Sequence[str], places: tuple[int, ...]
-) -> pa.Table:
-    rows = wide.select(names).rename_columns([column.name for column in columns])
-    return without_minus_zero(rows, places)
-
-
-def _chosen(condition: pa.ChunkedArray, some: pa.Table, others: pa.Table) -> pa.Table:
-    pairs = zip(some.columns, others.columns)
-    return pa.Table.from_arrays([choose(condition, *pair) for pair in pairs], names=some.column_names)
 
 
 def without_minus_zero(rows: pa.Table, places: tuple[int, ...]) -> pa.Table:
