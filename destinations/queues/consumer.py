@@ -346,13 +346,15 @@ class Consumer:
     def _bury(self, queue: Queue, some: Sequence[Given], reason: str) -> bool:
         """Gives messages to the dead letters that are as they are known. False where one is not."""
         queries = {query.name.lower(): query for query in queue.queries}
-        messages, kept = [], []
-        for each in some:
-            query = queries.get(each.query)
-            wide = None if query is None else read_places(self.services, query, [each.place]).get(each.place)
-            if query is not None and wide is not None:
-                kept.append(each)
-                messages.append((query, wide, each.attempt, reason.format(each.attempt)))
+        rows = {
+            name: read_places(self.services, query, [each.place for each in some if each.query == name])
+            for name, query in queries.items()
+        }
+        messages = [
+            (queries[each.query], rows[each.query][each.place], each.attempt, reason.format(each.attempt))
+            for each in some
+            if each.place in rows.get(each.query, ())
+        ]
 
         def forget(connection: sa.Connection) -> bool:
             there = [known for each in some for known in self._same(connection, each)]
