@@ -100,7 +100,10 @@ class KafkaSink(BrokerSink):
         self._refused: Any = None
         self._errors = kafka.KafkaError
         if not self._is_transactional:
-            self._producer = kafka.Producer(self._settings, logger=_silent)
+            self._producer = self._new_producer()
+
+    def _new_producer(self, **more: Any) -> Any:
+        return self.library().Producer({**self._settings, **more}, logger=_silent)
 
     @property
     def _is_transactional(self) -> bool:
@@ -113,7 +116,7 @@ class KafkaSink(BrokerSink):
     def verify(self) -> None:
         topic, kafka = self.options["topic"], self.library()
         if self._producer is None:
-            self._producer = kafka.Producer(self._settings, logger=_silent)
+            self._producer = self._new_producer()
         try:
             known = self._producer.list_topics(timeout=self.timeout).topics
         except kafka.KafkaException as error:
@@ -150,7 +153,7 @@ class KafkaSink(BrokerSink):
         """Ends what another producer of this query and destination has open, whom nothing is taken from any more."""
         kafka, name = self.library(), f"cq/{of}"
         more = {"transactional.id": name, "transaction.timeout.ms": round(self.timeout * 1000) + _SLACK}
-        self._producer = kafka.Producer({**self._settings, **more}, logger=_silent)
+        self._producer = self._new_producer(**more)
         self._producer.init_transactions(self.timeout)
         reader = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._marks = kafka.Consumer({**self._cluster, **reader}, logger=_silent)
