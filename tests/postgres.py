@@ -8,13 +8,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.brokers import free_port
 
 __all__ = ["cut", "fresh", "missing", "server"]
 
@@ -37,7 +38,7 @@ def server() -> Iterator[str]:
     account = _account()
     if account is not None:
         shutil.chown(directory, account)
-    data, port = directory / "data", _free_port()
+    data, port = directory / "data", free_port()
     subprocess.run(
         [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data],
         check=True,
@@ -101,12 +102,6 @@ def _account() -> str | None:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}
     return next(name for name in ("postgres", "nobody", "daemon") if name in known)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int) -> None:
