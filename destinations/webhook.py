@@ -37,9 +37,6 @@ __all__ = [
     "OPTIONS",
     "WebhookDestination",
     "body",
-    "check_webhook",
-    "make_webhook",
-    "reach_webhook",
     "signature",
 ]
 
@@ -108,7 +105,7 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def check_webhook(destination: DeclaredDestination, place: Place) -> None:
+def _check(destination: DeclaredDestination, place: Place) -> None:
     """Raises AnalysisError where a declaration has a secret in it, or headers that are the engine's."""
     check_url(destination, place)
     given = dict(destination.options)
@@ -122,13 +119,13 @@ def check_webhook(destination: DeclaredDestination, place: Place) -> None:
             )  # fmt: skip
 
 
-def reach_webhook(destination: DeclaredDestination, _: Services) -> None:
+def _reach(destination: DeclaredDestination, _: Services) -> None:
     """Raises DestinationError where a variable is not set. Nothing is sent."""
     for value in dict(destination.options).values():
         expand(value)
 
 
-def make_webhook(wanted: Wanted) -> WebhookDestination:
+def _make(wanted: Wanted) -> WebhookDestination:
     """The destination; DestinationError where it was not declared."""
     if "url" not in dict(wanted.declared.options):
         name = wanted.reference.name
@@ -273,4 +270,4 @@ def body(name: str, batch: DeltaBatch) -> bytes:
     return f'{json_bytes(commit).decode()[:-1]},"deltas":[{deltas}]}}'.encode()
 
 
-KIND = Kind(WebhookDestination, {**OPTIONS, **COMMON}, make_webhook, check_webhook, reach_webhook)
+KIND = Kind(WebhookDestination, {**OPTIONS, **COMMON}, _make, _check, _reach)

@@ -22,7 +22,7 @@ from cq_engine.destinations.kind_parts import Kind, Wanted
 from cq_engine.destinations.log import needed_from
 from cq_engine.destinations.options import COMMON, Option, seconds
 
-__all__ = ["OPTIONS", "Queue", "QueueDestination", "make_queue", "needed_by", "queue_named"]
+__all__ = ["OPTIONS", "Queue", "QueueDestination", "needed_by", "queue_named"]
 
 _PREFIX = cursor_name("QUEUE", "")
 
@@ -74,7 +74,7 @@ class QueueDestination(Destination):
         raise AssertionError("consumers take messages from a queue; nothing is delivered to it")
 
 
-def make_queue(wanted: Wanted) -> QueueDestination:
+def _make(wanted: Wanted) -> QueueDestination:
     return QueueDestination(wanted.services, wanted.query, wanted.reference.name)
 
 
@@ -136,4 +136,4 @@ def needed_by(services: Services, cursor: Cursor) -> int:
         return needed_from(cursor)
 
 
-KIND = Kind(QueueDestination, OPTIONS, make_queue)
+KIND = Kind(QueueDestination, OPTIONS, _make)

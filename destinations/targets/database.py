@@ -65,7 +65,7 @@ TABLE = Option(
 )
 
 
-def check_database(destination: DeclaredDestination, place: Callable[[str], Location | None]) -> None:
+def _check(destination: DeclaredDestination, place: Callable[[str], Location | None]) -> None:
     """What is to be checked of a declaration without asking the database: it must not have a password in it."""
     check_mode(destination, place)
     url = dict(destination.options)["url"]
@@ -369,6 +369,6 @@ KIND = Kind(
     DatabaseDestination,
     {"url": URL, "table": TABLE, "mode": one_of("history", "merge"), **COMMON},
     lambda wanted: DatabaseDestination(wanted.services, wanted.query, wanted.declared, wanted.stopped),
-    check_database,
+    _check,
     reach_database,
 )
