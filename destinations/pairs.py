@@ -63,18 +63,18 @@ def pair(changes: pa.Table, columns: Sequence[Column]) -> pa.Table:
     _check_pairs(before, after, version, sequence)
     places = np.flatnonzero(~before)
     after, deleted = after[places], deleted[places]
-    markers = np.where(deleted, "D", np.where(after, "U", "I"))
-    new = pa.array(places, pa.int64(), mask=deleted)
-    old = pa.array(np.where(after, places - 1, places), pa.int64(), mask=~(after | deleted))
-    shown = pa.array(places, pa.int64())
+    markers = np.where(deleted, MARKERS.index("D"), np.where(after, MARKERS.index("U"), MARKERS.index("I")))
+    earlier = np.where(after, places - 1, places)
     wide = {
-        "marker": pa.array(markers.tolist(), pa.string()),
+        "marker": pa.array(MARKERS, pa.string()).take(pa.array(markers)),
         "version": pa.array(version[places], pa.int64()),
         "sequence": pa.array(sequence[places], pa.int64()),
-        "time": changes.column(REFRESH_TIME).take(shown),
+        "time": _taken(changes.column(REFRESH_TIME), places, np.zeros_like(deleted)),
     }
-    wide |= {new_column(n): changes.column(c.name).take(new) for n, c in enumerate(columns)}
-    wide |= {old_column(n): changes.column(c.name).take(old) for n, c in enumerate(columns)}
+    for n, column in enumerate(columns):
+        wide[new_column(n)] = _taken(changes.column(column.name), places, deleted)
+    for n, column in enumerate(columns):
+        wide[old_column(n)] = _taken(changes.column(column.name), earlier, ~(after | deleted))
     return pa.table(wide)
 
 
@@ -87,17 +87,26 @@ def select_markers(wide: pa.Table, markers: Sequence[str]) -> pa.Table:
 
 def _sort(changes: pa.Table) -> pa.Table:
     """By version and sequence, a pre-image before its post-image."""
-    order = changes.select([COMMIT_VERSION, SEQUENCE]).append_column(
-        "rank", pc.not_equal(changes.column(CHANGE_TYPE), UPDATE_PREIMAGE).cast(pa.int8())
-    )
-    keys = [(COMMIT_VERSION, "ascending"), (SEQUENCE, "ascending"), ("rank", "ascending")]
-    places = pc.sort_indices(order, sort_keys=keys)
-    if (
-        changes.num_rows
-        and not pc.all(pc.equal(places, pa.array(np.arange(len(places)), pa.uint64()))).as_py()
-    ):
-        changes = changes.take(places)
+    version, sequence = _numbers(changes, COMMIT_VERSION), _numbers(changes, SEQUENCE)
+    rank = ~_is(changes.column(CHANGE_TYPE), UPDATE_PREIMAGE)
+    after = np.diff(rank.astype(np.int8)) >= 0  # compared from the last key to the first
+    for key in (sequence, version):
+        step = np.diff(key)
+        after = (step > 0) | ((step == 0) & after)
+    if not after.all():
+        changes = changes.take(pa.array(np.lexsort((rank, sequence, version))))
     return changes.combine_chunks()
+
+
+def _taken(
+    column: pa.ChunkedArray, places: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_]
+) -> pa.ChunkedArray | pa.Array:
+    """The values at `places`, NULL where one is `missing`; mostly all of them, or none, and nothing is copied."""
+    if missing.all():
+        return pa.nulls(len(places), column.type)
+    if len(places) == len(column) and not missing.any() and np.array_equal(places, np.arange(len(places))):
+        return column
+    return column.take(pa.array(places, pa.int64(), mask=missing))
 
 
 def _is(kinds: pa.ChunkedArray, kind: str) -> npt.NDArray[np.bool_]:

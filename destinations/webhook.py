@@ -29,7 +29,7 @@ from cq_engine.destinations.callback import CallbackDestination
 from cq_engine.destinations.envelope import DeltaBatch, json_bytes
 from cq_engine.destinations.kind_parts import Kind, Place, Wanted
 from cq_engine.destinations.options import COMMON, Option, one_of, seconds
-from cq_engine.destinations.row_text import delta_text
+from cq_engine.destinations.row_text import delta_texts, steps
 from cq_engine.destinations.urls import HUSH, check_url
 from cq_engine.destinations.variables import VARIABLE, expand
 
@@ -265,8 +265,8 @@ def body(name: str, batch: DeltaBatch) -> bytes:
         "query": batch.query, "destination": name, "commit_version": batch.commit_version,
         "commit_time": batch.commit_time.isoformat(), "sequence": batch.sequence, "last": batch.last,
     }  # fmt: skip
-    text = delta_text(batch.schema, batch.key_columns)
-    deltas = ",".join([f"{{{text(delta)}}}" for delta in batch])
+    texts = delta_texts(batch.schema, batch.key_columns)
+    deltas = ",".join([f"{{{text}}}" for step in steps(batch) for text in texts(step)])
     return f'{json_bytes(commit).decode()[:-1]},"deltas":[{deltas}]}}'.encode()
 
 

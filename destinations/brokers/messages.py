@@ -15,11 +15,12 @@ import pyarrow as pa
 from cq_engine.core.errors import DestinationError, did_you_mean
 from cq_engine.destinations.brokers.avro import Row, single_object
 from cq_engine.destinations.envelope import OPS, Delta, DeltaBatch, json_bytes, shown_values
-from cq_engine.destinations.row_text import delta_text, row_text
+from cq_engine.destinations.row_text import delta_texts, row_texts, steps
 
 __all__ = ["FORMATS", "Message", "key_names", "messages", "runs"]
 
 FORMATS = ("json", "debezium-json", "avro")
+_TYPES = {marker: f"cq.delta.{op}" for marker, op in OPS.items()}
 
 
 class Message(NamedTuple):
@@ -66,15 +67,16 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
         "ce_time": when, "cq_query": quote(batch.query), "cq_commit_version": str(batch.commit_version),
         "cq_commit_time_ms": str(milliseconds), **more,
     }  # fmt: skip
-    made, key_text = [], row_text(keys or (), ascii_only=True)
-    for delta in batch:
-        values = shown_values(places, delta.marker, delta.new, delta.old) if names else delta.key
-        text = None if keys is None else key_text(values)
-        mark = f"{token}/{batch.query_id}/{batch.commit_version}/{delta.sequence}"
-        headers = {"ce_id": mark, "ce_type": f"cq.delta.{OPS[delta.marker]}", **common}
-        if text is not None:
-            headers["ce_partitionkey"] = text
-        made.append(Message(mark, text, body(delta), headers, content_type))
+    key_texts = row_texts(keys or (), ascii_only=True)
+    place, made = f"{token}/{batch.query_id}/{batch.commit_version}", []
+    for step in steps(batch):
+        values = [shown_values(places, d.marker, d.new, d.old) if names else d.key for d in step]
+        for delta, text, content in zip(step, key_texts(values), body(step)):
+            mark = f"{place}/{delta.sequence}"
+            headers = {"ce_id": mark, "ce_type": _TYPES[delta.marker], **common}
+            if keys is not None:
+                headers["ce_partitionkey"] = text
+            made.append(Message(mark, None if keys is None else text, content, headers, content_type))
     return made
 
 
@@ -95,36 +97,41 @@ def runs(made: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 def _body(
     form: str, batch: DeltaBatch, destination: str
-) -> tuple[Callable[[Delta], bytes], str, dict[str, str]]:
-    """What makes the body, the content type, and headers of the format."""
+) -> tuple[Callable[[Sequence[Delta]], list[bytes]], str, dict[str, str]]:
+    """What makes the bodies, the content type, and headers of the format."""
     commit = {"query": batch.query, "commit_version": batch.commit_version}
     when = {"commit_time": batch.commit_time.isoformat()}
     milliseconds = int(batch.commit_time.timestamp() * 1000)
-    image = row_text(list(zip(batch.schema.names, batch.schema.types)))
-    whole = delta_text(batch.schema, batch.key_columns)
+    image = row_texts(list(zip(batch.schema.names, batch.schema.types)))
+    whole = delta_texts(batch.schema, batch.key_columns)
     head = json_bytes({**commit, **when}).decode().removesuffix("}")
     source = {"connector": "cq", "name": destination, "ts_ms": milliseconds, **commit, **when}
     middle = json_bytes(source).decode().removesuffix("}")
 
-    def as_json(delta: Delta) -> bytes:
-        return f"{head},{whole(delta)}}}".encode()
+    def as_json(deltas: Sequence[Delta]) -> list[bytes]:
+        return [f"{head},{text}}}".encode() for text in whole(deltas)]
 
-    def as_debezium(delta: Delta) -> bytes:
-        rows = f'"before":{image(delta.old)},"after":{image(delta.new)}'
-        origin = f'{middle},"sequence":{delta.sequence}}}'
-        return f'{{"op":"{OPS[delta.marker]}",{rows},"source":{origin},"ts_ms":{milliseconds}}}'.encode()
+    def as_debezium(deltas: Sequence[Delta]) -> list[bytes]:
+        before, after = image([delta.old for delta in deltas]), image([delta.new for delta in deltas])
+        return [
+            f'{{"op":"{OPS[delta.marker]}","before":{old},"after":{new},"source":{middle},'
+            f'"sequence":{delta.sequence}}},"ts_ms":{milliseconds}}}'.encode()
+            for delta, old, new in zip(deltas, before, after)
+        ]
 
     if form != "avro":
         return as_debezium if form == "debezium-json" else as_json, "application/json", {}
     kept = Row(batch.schema)
     encode, schema = single_object(kept.record)
 
-    def as_avro(delta: Delta) -> bytes:
-        return encode(
+    def as_avro(deltas: Sequence[Delta]) -> list[bytes]:
+        records = (
             {
                 **commit, "op": OPS[delta.marker], "commit_time": batch.commit_time, "sequence": delta.sequence,
                 "before": kept.value(delta.old), "after": kept.value(delta.new),
             }
+            for delta in deltas
         )  # fmt: skip
+        return [encode(record) for record in records]
 
     return as_avro, "application/vnd.apache.avro+binary", {"avro_schema": schema}

@@ -23,7 +23,7 @@ from cq_engine.destinations.contract import World
 from cq_engine.destinations.contract.world import row
 from cq_engine.destinations.envelope import Delta, DeltaBatch, json_bytes, json_form, json_row
 from cq_engine.destinations.log import read_pairs
-from cq_engine.destinations.row_text import delta_text, row_text
+from cq_engine.destinations.row_text import delta_texts, row_texts
 
 NOON = datetime(2026, 5, 1, 12, 30, 15, 123456)  # noqa: DTZ001 - TIMESTAMP_NTZ
 
@@ -57,7 +57,7 @@ def decoded(content: bytes, schema: str) -> Any:
 COLUMNS = [
     ("i", pa.int64()), ("b", pa.bool_()), ("s", pa.string()), ("f", pa.float32()), ("d", pa.float64()),
     ("n", pa.decimal128(38, 4)), ("x", pa.binary()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32()),
-    ("l", pa.list_(pa.float64())), ("m", pa.map_(pa.string(), pa.int32())), ("s", pa.string()), ('"ü', pa.null()),
+    ("l", pa.list_(pa.float64())), ("m", pa.map_(pa.string(), pa.int32())), ("s", pa.string()), ('"ü%s', pa.null()),
 ]  # fmt: skip
 ROWS = st.tuples(
     *(
@@ -72,12 +72,14 @@ ROWS = st.tuples(
 )  # fmt: skip
 
 
-@given(row=st.none() | ROWS, ascii_only=st.booleans())
-def test_the_text_of_a_row_is_what_json_makes_of_it(row: Any, ascii_only: bool) -> None:
-    wanted = json.dumps(
-        json_row(COLUMNS, row), ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":")
-    )
-    assert row_text(COLUMNS, ascii_only=ascii_only)(row) == wanted
+@given(rows=st.lists(st.none() | ROWS, max_size=4), width=st.integers(0, 13), ascii_only=st.booleans())
+def test_the_texts_of_rows_are_what_json_makes_of_them(rows: Any, width: int, ascii_only: bool) -> None:
+    columns, rows = COLUMNS[:width], [None if row is None else row[:width] for row in rows]
+    wanted = [
+        json.dumps(json_row(columns, row), ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
+        for row in rows
+    ]
+    assert row_texts(columns, ascii_only=ascii_only)(rows) == wanted
 
 
 @given(old=ROWS, new=ROWS, marker=st.sampled_from("IUD"), keyed=st.booleans())
@@ -88,7 +90,7 @@ def test_the_text_of_a_delta_is_what_json_makes_of_it(old: Any, new: Any, marker
     unnamed_twice = [(str(n), kind) for n, (_, kind) in enumerate(COLUMNS)]
     schema = pa.schema(unnamed_twice)
     wanted = json_bytes(json_form(schema, keys)(delta)).decode()
-    assert f"{{{delta_text(schema, keys)(delta)}}}" == wanted
+    assert [f"{{{text}}}" for text in delta_texts(schema, keys)([delta, delta])] == [wanted] * 2
 
 
 def test_the_fingerprint_is_that_of_the_specification() -> None:
