@@ -220,18 +220,22 @@ def _delta_of(row: dict[str, object]) -> str:
     return json.dumps({"op": "c", "after": row})
 
 
+def _headers_of(key: str) -> dict[str, str]:
+    """As many, and about as long, as those that our messages have."""
+    names = ("ce_specversion", "ce_source", "ce_time", "ce_type", "cq_query", "cq_version", "cq_time", "type")
+    common = dict.fromkeys(names, "about as long as these are")
+    return {"ce_id": f"0123456789abcdef/1/2/{key}", "ce_partitionkey": key, **common}
+
+
 def _kafka(url: str, blocks: Blocks) -> None:
     import confluent_kafka
 
     settings = {"bootstrap.servers": url.removeprefix("kafka://"), "enable.idempotence": True}
     producer = confluent_kafka.Producer(settings)
-    names = ("ce_specversion", "ce_source", "ce_time", "ce_type", "cq_query", "cq_version", "cq_time", "type")
-    common = [(name, "about as long as these are") for name in names]
     for block in blocks:
         for row in block.to_pylist():
             key = str(row["id"])
-            headers = [("ce_id", f"0123456789abcdef/1/2/{key}"), ("ce_partitionkey", key), *common]
-            producer.produce("plain", _delta_of(row), key, headers=headers)
+            producer.produce("plain", _delta_of(row), key, headers=list(_headers_of(key).items()))
         assert producer.flush(60) == 0
 
 
@@ -285,7 +289,8 @@ def _redis(url: str, blocks: Blocks) -> None:
         for block in blocks:
             with client.pipeline(transaction=True) as pipeline:
                 for row in block.to_pylist():
-                    pipeline.xadd("plain", {"key": row["id"], "body": json.dumps({"op": "c", "after": row})})
+                    key = str(row["id"])
+                    pipeline.xadd("plain", {"key": key, "body": _delta_of(row), **_headers_of(key)})
                 pipeline.execute()
 
 
