@@ -247,8 +247,8 @@ def _nats(url: str, blocks: Blocks) -> None:
         stream = client.jetstream()
         for block in blocks:
             for some in block.to_batches(max_chunksize=500):
-                bodies = [_delta_of(row).encode() for row in some.to_pylist()]
-                await asyncio.gather(*(stream.publish("plain", body) for body in bodies))
+                sent = [(_delta_of(row).encode(), _headers_of(str(row["id"]))) for row in some.to_pylist()]
+                await asyncio.gather(*(stream.publish("plain", body, headers=more) for body, more in sent))
         await client.close()
 
     asyncio.run(send())
@@ -261,7 +261,8 @@ def _rabbitmq(url: str, blocks: Blocks) -> None:
         channel = client.channel()
         for block in blocks:
             for row in block.to_pylist():
-                channel.basic_publish("amq.fanout", "plain", _delta_of(row).encode())
+                headers = pika.BasicProperties(headers=_headers_of(str(row["id"])))
+                channel.basic_publish("amq.fanout", "plain", _delta_of(row).encode(), headers)
 
 
 def _callback(blocks: Blocks) -> None:
