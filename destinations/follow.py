@@ -183,6 +183,7 @@ class Follower:
     def close(self) -> None:
         """Ends it; whoever waits for the next piece gets none."""
         self._closed = True
+        self._pieces = None
         self.services.catalog.watchers.remove(self._tell)
         self._news.set()
         if self.on_news is not None:
@@ -208,7 +209,7 @@ class Follower:
         if end is not None:
             self._position = end
         self._snapshot = False
-        self._pieces = pieces if piece.upto is None else None
+        self._pieces = pieces if piece.upto is None and not self._closed else None
         return piece
 
     def _available(self) -> Iterator[Piece]:

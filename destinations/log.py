@@ -17,6 +17,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import StorageError
 from cq_engine.destinations.pairs import CHANGE_TYPES, MARKERS, pair, select_markers
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.persisting import persisted
 from cq_engine.spark.sql import quote
 from cq_engine.storage.rows import change_columns, conform
 
@@ -106,13 +107,10 @@ def _large_blocks(
     count = max(1, math.ceil(count_rows(services, query, cursor, upto) / size))
     rows = read_frame(services, query, cursor, upto)
     keys = [f.col(_VERSION), f.col(SEQUENCE)]  # after that: there may have been no Spark yet
-    rows = rows.repartitionByRange(count, *keys).sortWithinPartitions(*keys).persist()
-    try:
-        for condition in _slices(rows, size):
-            found = conform(to_arrow(rows.where(condition)), change_columns(query.result))
+    with persisted(rows.repartitionByRange(count, *keys).sortWithinPartitions(*keys)) as kept:
+        for condition in _slices(kept, size):
+            found = conform(to_arrow(kept.where(condition)), change_columns(query.result))
             yield pair(found, query.result.columns)
-    finally:
-        rows.unpersist()
 
 
 def _slices(rows: DataFrame, most: int) -> Iterator[SparkColumn]:

@@ -28,6 +28,7 @@ from cq_engine.refresh.executors import Changes, Executor
 from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_files
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.persisting import release
 from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import quote, run_sql
 from cq_engine.storage.rows import change_columns
@@ -50,7 +51,7 @@ class Cluster(Executor[DataFrame]):
     ) -> None:
         super().__exit__(kind, error, trace)
         for frame in self._kept:
-            frame.unpersist()
+            release(frame)
 
     def run(self, name: str, text: Text) -> DataFrame:  # noqa: ARG002 - prepared statements have names
         statement = text(self.binder, self.binder.attach)

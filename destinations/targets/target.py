@@ -36,6 +36,7 @@ from cq_engine.destinations.log import commit_times, read_pairs
 from cq_engine.destinations.pairs import MARKERS
 from cq_engine.destinations.targets.net_changes import net_changes, without_minus_zero
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.persisting import persisted
 from cq_engine.storage.rows import conform
 
 __all__ = [
@@ -287,17 +288,11 @@ class TargetDestination(Destination):
 
 def result_blocks(rows: DataFrame, size: int) -> Iterator[pa.Table]:
     """The rows as Arrow in blocks of about `size`, of which the driver holds one at a time."""
-    kept = rows.persist()
-    try:
+    with persisted(rows) as kept:
         parts = max(1, math.ceil(kept.count() / size))
         if parts == 1:
             yield to_arrow(kept)
             return
-        cut = kept.repartition(parts).persist()
-        try:
+        with persisted(kept.repartition(parts)) as cut:
             for part in range(parts):
                 yield to_arrow(cut.where(f.spark_partition_id() == part))
-        finally:
-            cut.unpersist()
-    finally:
-        kept.unpersist()
