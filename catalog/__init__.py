@@ -3,7 +3,7 @@
 | module | subject |
 |---|---|
 | model | the records: tables, queries, change sets, layouts |
-| apply | DDL, from one state of the definitions to the next |
+| apply, destinations, sources | DDL, from one state of the definitions to the next |
 | store | `Catalog`: transactions, attempts, recovery |
 | reading | what can be read of it |
 | view, layouts, commits, inline | what is kept in memory |

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from cq_engine.catalog.destinations import is_merge, merged_by, merged_names
+from cq_engine.catalog.destinations import is_merge, merged_names
 from cq_engine.catalog.graph import names_of, readers
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -25,6 +25,8 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.catalog.names import find_query, find_table
+from cq_engine.catalog.sources import captures_into, drop_capture
 from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
 from cq_engine.core.errors import CatalogError, did_you_mean
@@ -48,41 +50,6 @@ __all__ = [
 
 RESERVED = frozenset({ROW_ID, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQUENCE, REFRESH_TIME})
 """Column names that the engine adds to change rows."""
-
-
-def find_table(state: CatalogState, name: str) -> Table:
-    """The base table `name`."""
-    found = state.tables.get(name.lower())
-    if found is not None:
-        return found
-    if name.lower() in state.queries:
-        raise CatalogError(f"{name} is a continuous query, not a table")
-    query = merged_by(state, name)
-    if query is not None:
-        raise CatalogError(
-            f"{name} is a destination, the result of {query.name}",
-            detail="it can be read like a table; only the query's refreshes write it",
-            hint=f"DROP DESTINATION {name} CASCADE takes it away",
-        )
-    raise CatalogError(
-        f"there is no table {name}", hint=did_you_mean(name, (t.name for t in state.tables.values()))
-    )
-
-
-def find_query(state: CatalogState, name: str) -> ContinuousQuery:
-    """The continuous query `name`."""
-    found = state.queries.get(name.lower())
-    if found is not None:
-        return found
-    if name.lower() in state.tables:
-        raise CatalogError(f"{name} is a table, not a continuous query")
-    query = merged_by(state, name)
-    if query is not None:
-        raise CatalogError(f"{name} is a destination, the result of {query.name}", hint=f"write {query.name}")
-    raise CatalogError(
-        f"there is no continuous query {name}",
-        hint=did_you_mean(name, (q.name for q in state.queries.values())),
-    )
 
 
 def allocate_id(state: CatalogState) -> tuple[CatalogState, int]:
@@ -127,14 +94,18 @@ def create_table(
 
 
 def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
-    """DROP TABLE; with CASCADE the continuous queries that use it go too, and foreign keys that refer to it."""
+    """DROP TABLE; with CASCADE what uses it goes, too: continuous queries, the capture that fills it, and foreign keys
+    that refer to it."""
     if statement.name.lower() not in state.tables and statement.if_exists:
         return state
     table = find_table(state, statement.name)
     users = dependents(state, table.name)
     referring = _referring(state, table)
-    if (users or referring) and not statement.cascade:
-        raise _in_use(f"table {table.name}", users, referring)
+    filling = [capture.name for capture in captures_into(state, table.name)]
+    if (users or referring or filling) and not statement.cascade:
+        raise _in_use(f"table {table.name}", users, referring, filling)
+    for capture in filling:
+        state = drop_capture(state, capture)
     for query in users:
         state = drop_query(state, query, cascade=True) if query.lower() in state.queries else state
     tables = {
@@ -345,7 +316,8 @@ def _rename(state: CatalogState, table: Table, name: str) -> CatalogState:
             replace(k, references=name) if _same(k.references, table.name) else k for k in entry.foreign_keys
         )
         tables[entry.name.lower()] = replace(entry, foreign_keys=keys)
-    return replace(state, tables=tables)
+    moved = {c.name.lower(): replace(c, table=name) for c in captures_into(state, table.name)}
+    return replace(state, tables=tables, captures={**state.captures, **moved})
 
 
 # ---------------------------------------------------------------- small things
@@ -386,8 +358,11 @@ def _referring(state: CatalogState, table: Table) -> list[str]:
     ]
 
 
-def _in_use(what: str, queries: Sequence[str], keys: Sequence[str]) -> CatalogError:
+def _in_use(
+    what: str, queries: Sequence[str], keys: Sequence[str], captures: Sequence[str] = ()
+) -> CatalogError:
     uses = [f"continuous query {name}" for name in queries] + [f"foreign key {name}" for name in keys]
+    uses += [f"capture {name}, which fills it" for name in captures]
     return CatalogError(
         f"{what} is in use", detail=f"by {', '.join(uses)}", hint="drop those first, or say CASCADE"
     )

@@ -26,6 +26,8 @@ def note(view: View, writes: WriteSet) -> None:
             ("continuous query", view.state.queries, writes.state.queries),
             ("function", view.state.functions, writes.state.functions),
             ("destination", view.state.destinations, writes.state.destinations),
+            ("source", view.state.sources, writes.state.sources),
+            ("capture", view.state.captures, writes.state.captures),
         ):
             for name in {**old, **new}:
                 if old.get(name) is not new.get(name):

@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from cq_engine.catalog import documents, schema
+from cq_engine.catalog import capture_statuses, documents, schema
 from cq_engine.catalog.commits import from_micros, to_micros
 from cq_engine.catalog.model import (
+    Capture,
     CatalogState,
     ChangeSet,
     ContinuousQuery,
     Cursor,
     DataFile,
     DeclaredDestination,
+    DeclaredSource,
     QueryGroup,
     QueryStatus,
     SqlFunction,
@@ -48,7 +50,7 @@ KEPT = 10_000
 _TRIM = 500
 """Rows that are removed at a time."""
 
-_KINDS = ("table", "query", schema.GROUP, "function", "destination")
+_KINDS = ("table", "query", schema.GROUP, "function", "destination", "source", "capture")
 _Named = TypeVar("_Named")
 
 
@@ -102,13 +104,21 @@ def _to_text(writes: WriteSet, number: int) -> str:
         said["published"] = [[p.table_id, p.face, p.version] for p in writes.published]
     if writes.state is not None and writes.diff is not None:
         said["state"] = _definitions(writes.state, writes.diff)
+    return _encode({**said, **_moved(writes), **_stored(writes)})
+
+
+def _moved(writes: WriteSet) -> dict[str, object]:
+    """What is said of where queries, destinations, captures and callbacks are."""
+    said: dict[str, object] = {}
     if writes.statuses:
         said["statuses"] = [[query, *_status(status)] for query, status in writes.statuses.items()]
     if writes.cursors:
         said["cursors"] = [[*key, None if c is None else asdict(c)] for key, c in writes.cursors.items()]
+    if writes.captures:
+        said["captures"] = [[n, *capture_statuses.to_values(each)] for n, each in writes.captures.items()]
     if writes.callbacks:
         said["callbacks"] = writes.callbacks
-    return _encode({**said, **_stored(writes)})
+    return said
 
 
 def _stored(writes: WriteSet) -> dict[str, object]:
@@ -139,10 +149,13 @@ def _status(status: QueryStatus) -> list[object]:
 
 
 def _definitions(state: CatalogState, diff: StateDiff) -> dict[str, object]:
-    put = (diff.put_tables, diff.put_queries, diff.put_groups, diff.put_functions, diff.put_destinations)
+    put = (
+        diff.put_tables, diff.put_queries, diff.put_groups, diff.put_functions, diff.put_destinations,
+        diff.put_sources, diff.put_captures,
+    )  # fmt: skip
     removed = (
         diff.removed_tables, diff.removed_queries, diff.removed_groups, diff.removed_functions,
-        diff.removed_destinations,
+        diff.removed_destinations, diff.removed_sources, diff.removed_captures,
     )  # fmt: skip
     return {
         "put": {kind: [documents.to_text(each) for each in some] for kind, some in zip(_KINDS, put)},
@@ -179,6 +192,7 @@ def from_text(text: str, view: View) -> WriteSet:
         row_ids=dict(said.get("row_ids", ())),
         statuses={query: _read_status(*rest) for query, *rest in said.get("statuses", ())},
         callbacks=said.get("callbacks", {}),
+        captures={name: capture_statuses.from_values(rest) for name, *rest in said.get("captures", ())},
         cursors={(q, d): None if c is None else Cursor(**c) for q, d, c in said.get("cursors", ())},
     )
     if "state" in said:
@@ -206,6 +220,8 @@ def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[Catal
     groups = [documents.from_text(QueryGroup, each) for each in put[schema.GROUP]]
     functions = [documents.from_text(SqlFunction, each) for each in put["function"]]
     destinations = [documents.from_text(DeclaredDestination, each) for each in put.get("destination", ())]
+    sources = [documents.from_text(DeclaredSource, each) for each in put.get("source", ())]
+    captures = [documents.from_text(Capture, each) for each in put.get("capture", ())]
     dropped = removed.get("destination", ())
     after = replace(
         state,
@@ -214,6 +230,8 @@ def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[Catal
         groups=_merged(state.groups, groups, removed[schema.GROUP]),
         functions=_merged(state.functions, functions, removed["function"]),
         destinations=_merged(state.destinations, destinations, dropped),
+        sources=_merged(state.sources, sources, removed.get("source", ())),
+        captures=_merged(state.captures, captures, removed.get("capture", ())),
         next_id=found["next_id"],
     )
     diff = StateDiff(
@@ -221,7 +239,8 @@ def _read_definitions(found: dict[str, Any], state: CatalogState) -> tuple[Catal
         frozenset(found["gone"]), tuple(functions), tuple(removed["function"]), tuple(groups),
         tuple(removed[schema.GROUP]),
         tuple(stored for several in (tables, queries, groups) for each in several for stored in tables_of(each)),
-        tuple(destinations), tuple(dropped),
+        tuple(destinations), tuple(dropped), tuple(sources), tuple(removed.get("source", ())), tuple(captures),
+        tuple(removed.get("capture", ())),
     )  # fmt: skip
     return after, diff
 

@@ -16,7 +16,7 @@ from cq_engine.core.errors import CatalogError
 
 __all__ = ["MIGRATIONS", "VERSION", "check", "prepare"]
 
-VERSION = 9
+VERSION = 10
 _KEY = "schema_version"
 _ADVISORY_LOCK = 0x63715F656E67  # "cq_eng": one process at a time creates or migrates
 
@@ -92,6 +92,11 @@ def _queues(connection: Connection) -> None:
     schema.queue_messages.create(connection, checkfirst=True)
 
 
+def _captures(connection: Connection) -> None:
+    """Where captures stand; definitions of new kinds, which an earlier version would take for functions."""
+    schema.captures.create(connection, checkfirst=True)
+
+
 def _columns(connection: Connection, table: str) -> set[str]:
     return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
@@ -109,6 +114,7 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     6: _processes,
     7: _cascades,
     8: _queues,
+    9: _captures,
 }
 """From version n to n + 1, by n."""
 

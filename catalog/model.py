@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from cq_engine.core.columns import Column
-from cq_engine.grammar.statements import DestinationRef, OnCommit, Script, When
+from cq_engine.grammar.statements import (
+    CapturedColumn,
+    CaptureMethod,
+    DestinationRef,
+    OnCommit,
+    Script,
+    When,
+)
 
 ROW_ID = "_row_id"
 CHANGE_TYPE = "_change_type"
@@ -314,6 +321,53 @@ class DeclaredDestination:
 
 
 @dataclass(frozen=True)
+class DeclaredSource:
+    """What CREATE SOURCE says. `type` is in lower case; option values stay as they were written, so that what `${NAME}`
+    stands for is never stored."""
+
+    name: str
+    type: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What CREATE CAPTURE says: table `table` gets the changes of `relation` at `source`."""
+
+    name: str
+    source: str
+    table: str
+    method: CaptureMethod
+    when: When
+    relation: str | None = None
+    """As it was written, such as `public.orders`; None where the method is VIEW."""
+    columns: tuple[CapturedColumn, ...] = ()
+    """For every column of the table that the capture fills, the source's column; never empty."""
+    where: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CaptureStatus:
+    """The moving part of a capture. `state` is ACTIVE, PAUSED or FAILED."""
+
+    position: str = ""
+    """JSON text of the method's own; empty before the first tick."""
+    ticks: int = 0
+    """How often the status has been written: what it is compared by, so that no tick is counted twice."""
+    state: str = "ACTIVE"
+    error: str = ""
+    failures: int = 0
+    """In a row."""
+    rows: int = 0
+    """How many rows the capture has changed."""
+    version: int = 0
+    """The newest commit that it has made; 0 before the first."""
+    last: datetime | None = None
+    """When its last tick that succeeded ended."""
+
+
+@dataclass(frozen=True)
 class CatalogState:
     """All definitions; DDL is a pure function from one state to the next."""
 
@@ -323,5 +377,7 @@ class CatalogState:
     functions: Mapping[str, SqlFunction] = field(default_factory=dict)
     groups: Mapping[str, QueryGroup] = field(default_factory=dict)
     destinations: Mapping[str, DeclaredDestination] = field(default_factory=dict)
+    sources: Mapping[str, DeclaredSource] = field(default_factory=dict)
+    captures: Mapping[str, Capture] = field(default_factory=dict)
     edition: int | None = field(default=None, compare=False)
     """Of the definitions in the catalog that this was derived from: what is derived from older ones is not written."""

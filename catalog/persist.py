@@ -7,39 +7,41 @@ whoever else writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
-from cq_engine.catalog import journal, queues, schema
+from cq_engine.catalog import capture_statuses, journal, queues, schema
 from cq_engine.catalog.attempts import roots
 from cq_engine.catalog.commits import from_micros, to_micros
 from cq_engine.catalog.documents import from_text, to_text
 from cq_engine.catalog.layouts import SnapshotFile, TableLayout
 from cq_engine.catalog.model import (
+    Capture,
     CatalogState,
     ChangeSet,
     ContinuousQuery,
     Cursor,
     DataFile,
     DeclaredDestination,
+    DeclaredSource,
     QueryGroup,
     QueryStatus,
     RefreshRecord,
     SqlFunction,
     Table,
 )
+from cq_engine.catalog.rows import delete, delete_in, in_parts, insert, swap, upsert
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.view import Storage, View, WriteSet
 
 __all__ = ["REFRESHES", "doom", "load", "read_depths", "read_inline", "read_refreshes", "write"]
 
-_Value = TypeVar("_Value")
-_Defined = Table | ContinuousQuery | SqlFunction | DeclaredDestination | QueryGroup
+_Defined = Table | ContinuousQuery | SqlFunction | DeclaredDestination | DeclaredSource | Capture | QueryGroup
 REFRESHES = 100
 """How many refreshes of a query are kept at least: as many as are shown."""
 
@@ -52,7 +54,7 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
     next_id = writes.next_id if writes.state is None else writes.state.next_id
     if next_id > view.state.next_id:
         known = {"key": "next_id", "value": str(view.state.next_id)}
-        _swap(connection, schema.meta, known, {"value": str(next_id)}, "the next id")
+        swap(connection, schema.meta, known, {"value": str(next_id)}, "the next id")
     _write_storage(connection, writes, view)
     _write_tables(connection, writes)
     doomed = [path for retired in writes.retired for path in retired.files]
@@ -63,17 +65,18 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
         _write_status(connection, query, status, None if query in forgotten else view.statuses.get(query))
     for key, cursor in writes.cursors.items():
         _write_cursor(connection, key, cursor, None if key[0] in forgotten else view.cursors.get(key))
+    capture_statuses.write(connection, writes.captures, view.captures)
     for name, process in writes.callbacks.items():
-        _delete(connection, schema.callbacks, name=name)
+        delete(connection, schema.callbacks, name=name)
         if process:
-            _insert(connection, schema.callbacks, [{"name": name, "process": process}])
-    _insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
+            insert(connection, schema.callbacks, [{"name": name, "process": process}])
+    insert(connection, schema.refreshes, (_refresh_row(record) for record in writes.refreshes))
     _forget_refreshes(connection, writes.read_from)
-    _delete_in(connection, schema.commits.c.version, writes.forgotten, "the commits")
-    _delete_in(connection, schema.cascades.c.version, writes.forgotten)
-    _insert(connection, schema.cascades, ({"version": v, "depth": d} for v, d in writes.depths.items()))
+    delete_in(connection, schema.commits.c.version, writes.forgotten, "the commits")
+    delete_in(connection, schema.cascades.c.version, writes.forgotten)
+    insert(connection, schema.cascades, ({"version": v, "depth": d} for v, d in writes.depths.items()))
     try:
-        _insert(
+        insert(
             connection, schema.commits, ({"version": v, "committed": micros} for v, micros in writes.commits)
         )
     except IntegrityError as error:
@@ -82,7 +85,7 @@ def write(connection: Connection, writes: WriteSet, view: View, now: int) -> Non
 
 def doom(connection: Connection, paths: Iterable[str], since: int) -> None:
     """Lists files, and directories with a / at the end, that nothing will refer to from now on."""
-    _insert(connection, schema.doomed, ({"path": path, "since": since} for path in paths))
+    insert(connection, schema.doomed, ({"path": path, "since": since} for path in paths))
 
 
 def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
@@ -90,12 +93,14 @@ def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
     if diff is None:
         raise AssertionError("writes with a state are resolved before they are written")
     known = {"key": "definitions", "value": str(view.definitions)}
-    _swap(connection, schema.meta, known, {"value": str(view.definitions + 1)}, "what is defined")
+    swap(connection, schema.meta, known, {"value": str(view.definitions + 1)}, "what is defined")
     put: dict[str, Sequence[_Defined]] = {
         "table": diff.put_tables,
         "query": diff.put_queries,
         "function": diff.put_functions,
         "destination": diff.put_destinations,
+        "source": diff.put_sources,
+        "capture": diff.put_captures,
         schema.GROUP: diff.put_groups,
     }
     for kind, some in put.items():
@@ -107,59 +112,63 @@ def _write_state(connection: Connection, writes: WriteSet, view: View) -> None:
         "query": diff.removed_queries,
         "function": diff.removed_functions,
         "destination": diff.removed_destinations,
+        "source": diff.removed_sources,
+        "capture": diff.removed_captures,
     }
     for kind, names in removed.items():
         for name in names:
-            _delete(connection, schema.definitions, kind=kind, name=name.lower())
+            delete(connection, schema.definitions, kind=kind, name=name.lower())
     for query_name in diff.forgotten_queries:
         for owned in (schema.statuses, schema.cursors, schema.refreshes, *queues.TABLES):
-            _delete(connection, owned, query=query_name.lower())
+            delete(connection, owned, query=query_name.lower())
+    for capture_name in diff.removed_captures:
+        delete(connection, schema.captures, capture=capture_name.lower())
     for table_id in sorted(diff.gone):
         for owned in (schema.snapshots, schema.files, schema.change_sets):
-            _delete(connection, owned, table_id=table_id)
+            delete(connection, owned, table_id=table_id)
         connection.execute(
             schema.storage.update().where(schema.storage.c.table_id == table_id).values(dropped=True)
         )
 
 
 def _put_definition(connection: Connection, kind: str, name: str, document: str) -> None:
-    _upsert(connection, schema.definitions, {"kind": kind, "name": name.lower()}, {"document": document})
+    upsert(connection, schema.definitions, {"kind": kind, "name": name.lower()}, {"document": document})
 
 
 def _write_storage(connection: Connection, writes: WriteSet, view: View) -> None:
     known = {**view.storage, **{storage.table_id: storage for storage in writes.storage}}
-    _insert(connection, schema.storage, (vars(storage) for storage in writes.storage))
+    insert(connection, schema.storage, (vars(storage) for storage in writes.storage))
     names = [{"kind": s.kind, "name": s.directory.lower()} for s in writes.storage if s.named]
-    _insert(connection, schema.directories, names)
+    insert(connection, schema.directories, names)
     changes = [(table_id, "next_row_id", row_id) for table_id, row_id in writes.row_ids.items()]
     changes += [(p.table_id, f"published_{p.face}", p.version) for p in writes.published]
     changes += [(r.table_id, "floor", r.floor) for r in writes.retired if r.table_id in known]
     for table_id, column, value in changes:
         key = {"table_id": table_id, column: getattr(known[table_id], column)}
-        _swap(connection, schema.storage, key, {column: value}, f"{column} of versioned table {table_id}")
+        swap(connection, schema.storage, key, {column: value}, f"{column} of versioned table {table_id}")
     gone = [storage.table_id for storage in writes.erased]
-    _delete_in(connection, schema.storage.c.table_id, gone, "the dropped tables")
+    delete_in(connection, schema.storage.c.table_id, gone, "the dropped tables")
 
 
 def _write_tables(connection: Connection, writes: WriteSet) -> None:
-    _insert(connection, schema.change_sets, (_change_row(s.changes) for s in writes.staged))
-    _insert(
+    insert(connection, schema.change_sets, (_change_row(s.changes) for s in writes.staged))
+    insert(
         connection,
         schema.inline,
         ({"id": s.changes.id, "data": s.data} for s in writes.staged if s.data is not None),
     )
     for replaced in writes.replaced:
         old = [c.id for c in replaced.old]
-        _delete_in(connection, schema.change_sets.c.id, old, f"what is stored of table {replaced.table_id}")
-        _insert(connection, schema.change_sets, [_change_row(replaced.new)])
+        delete_in(connection, schema.change_sets.c.id, old, f"what is stored of table {replaced.table_id}")
+        insert(connection, schema.change_sets, [_change_row(replaced.new)])
     for advance in writes.advances:
-        for some in _some(advance.remove):
+        for some in in_parts(advance.remove):
             listed = schema.files.c.path.in_(some) & schema.files.c.removed_version.is_(None)
             done = schema.files.update().where(listed).values(removed_version=advance.version)
             if connection.execute(done).rowcount != len(some):
                 raise stale(f"the file list of table {advance.table_id}")
-        _upsert(connection, schema.snapshots, {"table_id": advance.table_id, "version": advance.version}, {})
-        _insert(
+        upsert(connection, schema.snapshots, {"table_id": advance.table_id, "version": advance.version}, {})
+        insert(
             connection,
             schema.files,
             (
@@ -174,9 +183,9 @@ def _write_tables(connection: Connection, writes: WriteSet) -> None:
             ),
         )
     for retired in writes.retired:
-        _delete_in(connection, schema.files.c.path, list(retired.files))
+        delete_in(connection, schema.files.c.path, list(retired.files))
         changes = list(retired.changes)
-        _delete_in(connection, schema.change_sets.c.id, changes, f"the log of table {retired.table_id}")
+        delete_in(connection, schema.change_sets.c.id, changes, f"the log of table {retired.table_id}")
         connection.execute(
             schema.snapshots.delete().where(
                 schema.snapshots.c.table_id == retired.table_id, schema.snapshots.c.version < retired.floor
@@ -201,10 +210,10 @@ def _change_row(changes: ChangeSet) -> dict[str, Any]:
 def _write_status(connection: Connection, query: str, status: QueryStatus, known: QueryStatus | None) -> None:
     values = {**vars(status), "last_refresh": _micros(status.last_refresh)}
     if known is None:
-        _insert(connection, schema.statuses, [{"query": query, **values}])
+        insert(connection, schema.statuses, [{"query": query, **values}])
         return
     key = {"query": query, "position": known.position, "state": known.state}
-    _swap(connection, schema.statuses, key, values, f"the position of {query}")
+    swap(connection, schema.statuses, key, values, f"the position of {query}")
 
 
 def _write_cursor(
@@ -213,12 +222,12 @@ def _write_cursor(
     key = {"query": place[0], "destination": place[1]}
     if cursor is None:
         for owned in (schema.cursors, *queues.TABLES):
-            _delete(connection, owned, **key)
+            delete(connection, owned, **key)
     elif known is None:
-        _insert(connection, schema.cursors, [{**vars(cursor), **key}])
+        insert(connection, schema.cursors, [{**vars(cursor), **key}])
     else:
         stands = {**key, "version": known.version, "sequence": known.sequence}
-        _swap(connection, schema.cursors, stands, {**vars(cursor), **key}, f"the cursor of {place[1]}")
+        swap(connection, schema.cursors, stands, {**vars(cursor), **key}, f"the cursor of {place[1]}")
 
 
 def _forget_refreshes(connection: Connection, below: int) -> None:
@@ -252,6 +261,7 @@ def load(connection: Connection) -> View:
     for row in connection.execute(sa.select(schema.cursors)):
         cursor = Cursor(**row._asdict())
         view.put_cursor((row.query, row.destination), cursor)
+    view.captures = capture_statuses.read(connection)
     for row in connection.execute(sa.select(schema.storage)):
         view.storage[row.table_id] = Storage(**row._asdict())
         view.layouts[row.table_id] = TableLayout(
@@ -272,6 +282,8 @@ def _load_state(connection: Connection) -> CatalogState:
     functions: dict[str, SqlFunction] = {}
     groups: dict[str, QueryGroup] = {}
     destinations: dict[str, DeclaredDestination] = {}
+    sources: dict[str, DeclaredSource] = {}
+    captures: dict[str, Capture] = {}
     for row in connection.execute(sa.select(schema.definitions)):
         if row.kind == "table":
             tables[row.name] = from_text(Table, row.document)
@@ -281,6 +293,10 @@ def _load_state(connection: Connection) -> CatalogState:
             groups[row.name] = from_text(QueryGroup, row.document)
         elif row.kind == "destination":
             destinations[row.name] = from_text(DeclaredDestination, row.document)
+        elif row.kind == "source":
+            sources[row.name] = from_text(DeclaredSource, row.document)
+        elif row.kind == "capture":
+            captures[row.name] = from_text(Capture, row.document)
         else:
             functions[row.name] = from_text(SqlFunction, row.document)
     numbers: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(schema.meta))}
@@ -292,7 +308,9 @@ def _load_state(connection: Connection) -> CatalogState:
         functions,
         groups,
         destinations,
-        int(numbers["definitions"]),
+        sources,
+        captures,
+        edition=int(numbers["definitions"]),
     )
 
 
@@ -327,7 +345,7 @@ def _change_set(row: Row[Any]) -> ChangeSet:
 def read_inline(connection: Connection, ids: Iterable[int]) -> dict[int, bytes]:
     """The Arrow IPC streams of inline change sets by id; those that are gone are missing."""
     found: dict[int, bytes] = {}
-    for some in _some(list(ids)):
+    for some in in_parts(list(ids)):
         for row in connection.execute(sa.select(schema.inline).where(schema.inline.c.id.in_(some))):
             found[row.id] = bytes(row.data)
     return found
@@ -364,49 +382,3 @@ def _micros(moment: datetime | None) -> int | None:
 
 def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else from_micros(micros)
-
-
-def _insert(connection: Connection, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    found = list(rows)
-    if found:
-        connection.execute(table.insert(), found)
-
-
-def _upsert(
-    connection: Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]
-) -> None:
-    """Updates the row with `key`, or inserts it."""
-    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    if values:
-        there = connection.execute(table.update().where(same).values(**values)).rowcount
-    else:
-        there = connection.execute(sa.select(sa.func.count()).select_from(table).where(same)).scalar_one()
-    if not there:
-        connection.execute(table.insert().values(**key, **values))
-
-
-def _delete(connection: Connection, table: sa.Table, **key: Any) -> None:
-    same = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    connection.execute(table.delete().where(same))
-
-
-def _swap(
-    connection: Connection, table: sa.Table, known: Mapping[str, Any], values: Mapping[str, Any], what: str
-) -> None:
-    """Updates the one row that is as `known`; ConflictError where there is none."""
-    same = sa.and_(*(table.c[name] == value for name, value in known.items()))
-    if connection.execute(table.update().where(same).values(**values)).rowcount != 1:
-        raise stale(what)
-
-
-def _delete_in(connection: Connection, column: sa.Column[Any], values: Sequence[Any], what: str = "") -> None:
-    """Deletes the rows with these values; with `what`, ConflictError where they are not all there."""
-    for some in _some(values):
-        found = connection.execute(column.table.delete().where(column.in_(some))).rowcount
-        if what and found != len(some):
-            raise stale(what)
-
-
-def _some(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
-    """As many at once as a statement takes."""
-    return (values[start : start + 500] for start in range(0, len(values), 500))

@@ -16,7 +16,16 @@ from cq_engine.catalog import journal, persist
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.inline import InlineCache, decode
-from cq_engine.catalog.model import CatalogState, ChangeSet, Cursor, Layout, QueryStatus, RefreshRecord
+from cq_engine.catalog.model import (
+    CaptureStatus,
+    CatalogState,
+    ChangeSet,
+    Cursor,
+    Layout,
+    QueryStatus,
+    RefreshRecord,
+)
+from cq_engine.catalog.sources import find_capture
 from cq_engine.catalog.view import View, WriteSet
 from cq_engine.catalog.watchers import Watchers
 from cq_engine.core import interrupts
@@ -111,6 +120,11 @@ class Reading:
         if found is None:
             raise CatalogError(f"there is no continuous query {query}")
         return found
+
+    def capture_status(self, name: str) -> CaptureStatus:
+        """Where a capture stands; CatalogError where there is no such capture."""
+        view = self.view
+        return view.captures.get(find_capture(view.state, name).name.lower(), CaptureStatus())
 
     def cursor(self, query: str, destination: str) -> Cursor | None:
         return self.view.cursors.get((query.lower(), destination))

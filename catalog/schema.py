@@ -54,7 +54,9 @@ GROUP = "template"
 
 definitions = _table(
     "definitions",
-    sa.Column("kind", sa.Text, primary_key=True),  # table, query, function, destination or GROUP
+    sa.Column(
+        "kind", sa.Text, primary_key=True
+    ),  # table, query, function, destination, source, capture or GROUP
     sa.Column("name", sa.Text, primary_key=True),  # lower case
     sa.Column("document", sa.Text, nullable=False),
 )
@@ -78,6 +80,19 @@ cursors = _table(
     sa.Column("error", sa.Text, nullable=False),
     sa.Column("rows", _Big, nullable=False, server_default="0"),
     sa.Column("dead", _Big, nullable=False, server_default="0"),
+)
+
+captures = _table(
+    "captures",
+    sa.Column("capture", sa.Text, primary_key=True),  # lower case
+    sa.Column("position", sa.Text, nullable=False),
+    sa.Column("ticks", _Big, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("failures", _Big, nullable=False),
+    sa.Column("rows", _Big, nullable=False),
+    sa.Column("version", _Big, nullable=False),
+    sa.Column("last", _Big),
 )
 
 queue_positions = _table(

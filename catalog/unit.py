@@ -8,10 +8,13 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from cq_engine.catalog import capture_statuses
 from cq_engine.catalog.commits import to_micros
+from cq_engine.catalog.differences import diff
 from cq_engine.catalog.groups import carry_on
 from cq_engine.catalog.inline import encode, kinds_of
 from cq_engine.catalog.model import (
+    CaptureStatus,
     CatalogState,
     ChangeSet,
     Cursor,
@@ -123,6 +126,16 @@ class UnitOfWork:
     def drop_cursor(self, query: str, destination: str) -> None:
         self.writes.cursors[(query.lower(), destination)] = None
 
+    def set_capture(self, name: str, status: CaptureStatus, after: CaptureStatus | None = None) -> None:
+        """Where a capture stands now. With `after`, ConflictError at the end unless that is its status until then.
+
+        `ticks` is counted on where the writer has not done that. A new capture has the status `CaptureStatus()` unless
+        the transaction that creates it says another; a capture that is dropped has none.
+        """
+        self.writes.captures[name.lower()] = status
+        if after is not None:
+            self.writes.captured_after[name.lower()] = after
+
     def add_refresh(self, record: RefreshRecord) -> None:
         self.writes.refreshes.append(record)
 
@@ -132,8 +145,8 @@ def resolve(view: View, writes: WriteSet) -> None:
     lock held.
 
     Raises TransactionError (commits out of order), CatalogError (a table that the catalog does not have),
-    StorageError (changes at or below a snapshot, a file that is not there to be removed) and ConflictError (a query or
-    destination that does not stand where the writes begin).
+    StorageError (changes at or below a snapshot, a file that is not there to be removed) and ConflictError (a query, a
+    destination or a capture that does not stand where the writes begin).
     """
     newest = view.commits
     for place, (version, micros) in enumerate(writes.commits):
@@ -146,7 +159,7 @@ def resolve(view: View, writes: WriteSet) -> None:
         writes.state = carry_on(view.state, writes.state)
         if writes.state.next_id < view.state.next_id:  # an id is never given twice
             writes.state = replace(writes.state, next_id=view.state.next_id)
-        writes.diff = view.diff(writes.state)
+        writes.diff = diff(view.state, writes.state)
     put = writes.diff.put_storage if writes.diff is not None else ()
     gone = writes.diff.gone if writes.diff is not None else frozenset()
     new = {table.id for table in put}
@@ -162,6 +175,7 @@ def resolve(view: View, writes: WriteSet) -> None:
                 name = view.directory_name(table, writes.storage)
                 writes.storage.append(Storage(table.id, table.kind, name))
     _check_positions(view, writes)
+    capture_statuses.resolve(view, writes)
     with view.lock:
         _promote(view, writes)
         _check_advances(view, writes)

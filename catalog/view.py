@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
 from cq_engine.catalog.commits import CommitIndex
+from cq_engine.catalog.differences import StateDiff, only_readiness, tables_of, versioned_tables
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.layouts import TableLayout
 from cq_engine.catalog.model import (
+    CaptureStatus,
     CatalogState,
     ChangeSet,
-    ContinuousQuery,
     Cursor,
     DataFile,
-    DeclaredDestination,
-    QueryGroup,
     QueryStatus,
     RefreshRecord,
-    SqlFunction,
-    Table,
     VersionedTable,
 )
 
@@ -120,27 +116,6 @@ class Published:
     version: int
 
 
-@dataclass(frozen=True)
-class StateDiff:
-    """What a new state changes. `gone` are ids of versioned tables."""
-
-    put_tables: tuple[Table, ...]
-    put_queries: tuple[ContinuousQuery, ...]
-    removed_tables: tuple[str, ...]
-    removed_queries: tuple[str, ...]
-    forgotten_queries: tuple[str, ...]
-    """Removed, or replaced by another query of the same name: status, cursors and refreshes go."""
-    gone: frozenset[int]
-    put_functions: tuple[SqlFunction, ...] = ()
-    removed_functions: tuple[str, ...] = ()
-    put_groups: tuple[QueryGroup, ...] = ()
-    removed_groups: tuple[str, ...] = ()
-    put_storage: tuple[VersionedTable, ...] = ()
-    """The versioned tables of what is put."""
-    put_destinations: tuple[DeclaredDestination, ...] = ()
-    removed_destinations: tuple[str, ...] = ()
-
-
 @dataclass
 class WriteSet:
     """What one write transaction says."""
@@ -174,6 +149,10 @@ class WriteSet:
     """Commit → how many triggers have led to it."""
     callbacks: dict[str, int] = field(default_factory=dict)
     """Name of a callback, in lower case → the process that has it; 0 where none has it any more."""
+    captures: dict[str, CaptureStatus] = field(default_factory=dict)
+    """Name of a capture, in lower case → its status."""
+    captured_after: dict[str, CaptureStatus] = field(default_factory=dict)
+    """What the statuses of captures must be when they are written, where the writer says so."""
 
 
 class View:
@@ -195,6 +174,8 @@ class View:
         """Query → the destinations that it has cursors for."""
         self.callbacks: dict[str, int] = {}
         """Name of a callback, in lower case → the process that has it."""
+        self.captures: dict[str, CaptureStatus] = {}
+        """Name of a capture, in lower case → its status."""
         self.directories: set[tuple[str, str]] = set()
         """(kind, lower-case name) of what has been called by its name on disk."""
         self._tables: tuple[CatalogState, dict[int, VersionedTable]] = (self.state, {})
@@ -247,37 +228,6 @@ class View:
         free = plain == table.name and len(plain) <= LONGEST_NAME and not taken
         return plain if free else f"{plain[:LONGEST_NAME] or 'table'}-{table.id}"
 
-    def diff(self, state: CatalogState) -> StateDiff:
-        """What `state` changes of the current one. Definitions that are the same object are not compared."""
-        old = self.state
-        tables = differences(old.tables, state.tables)
-        queries = differences(old.queries, state.queries)
-        groups = differences(old.groups, state.groups)
-        functions = differences(old.functions, state.functions)
-        destinations = differences(old.destinations, state.destinations)
-        before: list[VersionedTable] = []
-        after: list[VersionedTable] = []
-        pairs: list[tuple[str, _Stored | None, _Stored | None]] = [*tables, *queries, *groups]
-        for _, was, now in pairs:
-            before += [] if was is None else tables_of(was)
-            after += [] if now is None else tables_of(now)
-        replaced = [n for n, was, now in queries if was and (now is None or now.id != was.id)]
-        return StateDiff(
-            tuple(now for _, _, now in tables if now is not None),
-            tuple(now for _, _, now in queries if now is not None),
-            _removed_names(tables),
-            _removed_names(queries),
-            (*replaced, *_removed_names(groups)),
-            frozenset(t.id for t in before) - frozenset(t.id for t in after),
-            tuple(now for _, _, now in functions if now is not None),
-            _removed_names(functions),
-            tuple(now for _, _, now in groups if now is not None),
-            _removed_names(groups),
-            tuple(after),
-            tuple(now for _, _, now in destinations if now is not None),
-            _removed_names(destinations),
-        )
-
     def apply(self, writes: WriteSet) -> None:
         """Shows what the database now holds. The commit comes last: who sees it sees all that belongs to it."""
         with self.lock:
@@ -294,6 +244,7 @@ class View:
                 self.layout(retired.table_id).forget(retired.floor, retired.files, retired.changes)
                 self._store(retired.table_id, floor=retired.floor)
             self.statuses.update(writes.statuses)
+            self.captures.update(writes.captures)
             for key, cursor in writes.cursors.items():
                 if cursor is None:
                     self.cursors.pop(key, None)
@@ -317,6 +268,8 @@ class View:
             self.statuses.pop(query, None)
             for destination in self.cursor_names.pop(query, ()):
                 del self.cursors[query, destination]
+        for capture in writes.diff.removed_captures:
+            self.captures.pop(capture, None)
         for table_id in writes.diff.gone:
             self.layouts.pop(table_id, None)
             self._store(table_id, dropped=True)
@@ -325,7 +278,7 @@ class View:
             known.pop(table_id, None)
         known.update((table.id, table) for table in writes.diff.put_storage)
         self.definitions += 1
-        kept = _only_readiness(self.state, writes.diff)
+        kept = only_readiness(self.state, writes.diff)
         self._show(replace(writes.state, edition=self.state.edition if kept else self.definitions), known)
 
     def _apply_storage(self, writes: WriteSet) -> None:
@@ -350,58 +303,3 @@ class View:
     def _store(self, table_id: int, **changed: int | bool) -> None:
         if table_id in self.storage:
             self.storage[table_id] = replace(self.storage[table_id], **changed)  # type: ignore[arg-type]
-
-
-_Definition = TypeVar("_Definition")
-_Stored = Table | ContinuousQuery | QueryGroup
-
-
-def differences(
-    before: Mapping[str, _Definition], after: Mapping[str, _Definition]
-) -> list[tuple[str, _Definition | None, _Definition | None]]:
-    """What differs: (name, definition in `before`, definition in `after`), with None where there is none."""
-    pairs: list[tuple[str, _Definition | None, _Definition | None]] = []
-    new = 0
-    for name, now in after.items():
-        was = before.get(name)
-        if was is not now:
-            new += was is None
-            if was != now:
-                pairs.append((name, was, now))
-    if len(before) + new > len(after):
-        pairs += [(name, was, None) for name, was in before.items() if name not in after]
-    return pairs
-
-
-def _only_readiness(state: CatalogState, diff: StateDiff) -> bool:
-    """Whether nothing changes but how far query groups are (`QueryGroup.ready`), which no definition builds on."""
-    known = [state.groups.get(group.name) for group in diff.put_groups]
-    same = all(a is not None and replace(a, ready=b.ready) == b for a, b in zip(known, diff.put_groups))
-    return same and diff == StateDiff(
-        (), (), (), (), (), frozenset(), put_groups=diff.put_groups, put_storage=diff.put_storage
-    )
-
-
-def _removed_names(pairs: list[tuple[str, _Definition | None, _Definition | None]]) -> tuple[str, ...]:
-    return tuple(name for name, _, now in pairs if now is None)
-
-
-def versioned_tables(state: CatalogState) -> Mapping[int, VersionedTable]:
-    """Every versioned table of a state by id: base tables; delta logs, stored blocks and results of queries."""
-    definitions: list[_Stored] = [
-        *state.tables.values(),
-        *state.queries.values(),
-        *state.groups.values(),
-    ]
-    return {table.id: table for each in definitions for table in tables_of(each)}
-
-
-def tables_of(definition: Table | ContinuousQuery | QueryGroup) -> list[VersionedTable]:
-    """The versioned tables of a definition. A query group's member has none of its own."""
-    if isinstance(definition, Table):
-        return [definition.storage]
-    query = definition.query if isinstance(definition, QueryGroup) else definition
-    if query.group is not None:
-        return []
-    found = [query.result, *(stored for _, stored in query.states)]
-    return found if query.relation is None else [*found, query.relation.storage]

@@ -1,4 +1,4 @@
-"""Text to statement: `parse`, and the rules of cq.lark that are neither about queries, destinations nor tables."""
+"""Text to statement: `parse`, and the rules of cq.lark that are about nothing of which build_*.py are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cq_engine.grammar import diagnostics, statements
 from cq_engine.grammar.blocks import hide
 from cq_engine.grammar.build_destination import DestinationRules
 from cq_engine.grammar.build_query import QueryRules
+from cq_engine.grammar.build_source import SourceRules
 from cq_engine.grammar.build_table import TableRules
 from cq_engine.grammar.names import string_value
 from cq_engine.grammar.nesting import too_deep
@@ -97,7 +98,7 @@ def _parse(source: SourceText) -> statements.Statement:
 
 
 @v_args(inline=True)
-class _Builder(QueryRules, DestinationRules, TableRules):
+class _Builder(QueryRules, DestinationRules, SourceRules, TableRules):
     """The tree of one statement, bottom up."""
 
     def __init__(self, source: SourceText, skeleton: str) -> None:
@@ -194,6 +195,9 @@ class _Builder(QueryRules, DestinationRules, TableRules):
 
     def show_refreshes(self, name: Token | None) -> statements.Show:
         return statements.Show("REFRESHES", None if name is None else str(name))
+
+    def described_name(self, word: Token) -> Token:
+        return word
 
     def describe(self, kind: str | None, name: Token) -> statements.Describe:
         return statements.Describe(str(name), kind)

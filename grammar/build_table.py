@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lark import Token, v_args
@@ -15,6 +16,14 @@ Element = tuple[
     statements.ColumnSpec | None, statements.PrimaryKeySpec | None, statements.ForeignKeySpec | None, int
 ]
 """What one element of a column list says, and its offset. A column may carry constraints."""
+
+
+@dataclass(frozen=True)
+class _FromDelta:
+    """FROM DELTA 'path' [frequency]."""
+
+    path: str
+    when: statements.When | None
 
 
 @v_args(inline=True)
@@ -189,7 +198,7 @@ class TableRules(Rules):
         name: Token,
         elements: tuple[Element, ...] | None,
         clauses: dict[str, Any],
-        query: tuple[str, int] | None,
+        origin: tuple[str, int] | _FromDelta | None,
     ) -> statements.CreateTable:
         primary: statements.PrimaryKeySpec | None = None
         for _, key, _, offset in elements or ():
@@ -197,7 +206,9 @@ class TableRules(Rules):
                 self.fail("second_primary_key", offset, table=str(name))
             primary = key or primary
         columns = tuple(column for column, *_ in elements or () if column is not None)
-        if not columns and query is None:
+        lake = origin if isinstance(origin, _FromDelta) else None
+        query = None if isinstance(origin, _FromDelta) else origin
+        if not columns and origin is None:
             self.fail("table_without_columns", name.end_pos, table=str(name))
         return statements.CreateTable(
             name=str(name),
@@ -210,7 +221,16 @@ class TableRules(Rules):
             if_not_exists=bool(if_not_exists),
             comment=clauses.get("COMMENT"),
             query_offset=0 if query is None else query[1],
+            delta=None if lake is None else lake.path,
+            when=None if lake is None else lake.when,
         )
+
+    def from_delta(self, path: Token, frequency: Clause | None = None) -> _FromDelta:
+        if not path.strip():
+            self.fail("delta_path", path.start_pos)
+        if frequency is not None and isinstance(frequency[1], statements.OnCommit | statements.OnDml):
+            self.fail("capture_when", frequency[2])
+        return _FromDelta(str(path), None if frequency is None else frequency[1])
 
     def add_columns(self, *elements: Element) -> dict[str, Any]:
         columns = []

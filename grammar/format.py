@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from functools import singledispatch
 
-from cq_engine.grammar import statements
+from cq_engine.grammar import format_source, statements
+from cq_engine.grammar.format_parts import columns, drop, format_when, kind_name, options
 from cq_engine.grammar.names import quote_name, string_literal
 
 __all__ = ["format_statement", "format_when"]
 
 _EVENTS = {"I": "INSERT", "D": "DELETE", "U": "UPDATE"}
-_PLAIN_OPTION = re.compile(r"[a-z_][a-z0-9_]*")
 _WRITTEN = ("TABLE", "CALLBACK", "QUEUE", "TRIGGER", "WEBHOOK")
 """Kinds that DESTINATION clauses say; that of a destination that was declared need not be."""
 _PLAIN_VALUE = re.compile(r"[\w.+-]+")
@@ -25,12 +25,6 @@ def format_statement(statement: statements.Statement) -> str:
     raise TypeError(f"no format for {type(statement).__name__}")
 
 
-@singledispatch
-def format_when(when: statements.When) -> str:
-    """The text of a frequency, as it stands after COMPUTE."""
-    raise TypeError(f"no format for {type(when).__name__}")
-
-
 # ---------------------------------------------------------------- continuous queries
 
 
@@ -40,14 +34,14 @@ def _create_query(statement: statements.CreateContinuousQuery) -> str:
     exists = "IF NOT EXISTS " if statement.if_not_exists else ""
     lines = [f"{head} CONTINUOUS QUERY {exists}{quote_name(statement.name)}"]
     if statement.primary_key is not None:
-        lines.append(f"  PRIMARY KEY {_columns(statement.primary_key)}")
+        lines.append(f"  PRIMARY KEY {columns(statement.primary_key)}")
     lines.append(f"  COMPUTE {statement.mode} {_delta(statement.markers)} {format_when(statement.when)}")
     if statement.destinations:
         lines.append(f"  DESTINATION {_destinations(statement.destinations)}")
     if statement.start != statements.StartFrom():
         lines.append(f"  START FROM {_point(statement.start)}")
     if statement.options:
-        lines.append(f"  WITH {_options(statement.options)}")
+        lines.append(f"  WITH {options(statement.options)}")
     return "\n".join([*lines, "AS", statement.query])
 
 
@@ -67,7 +61,7 @@ def _alter_query(statement: statements.AlterContinuousQuery) -> str:
     elif statement.destinations is not None:
         text += " NO DESTINATION"
     if statement.options:
-        text += f" WITH {_options(statement.options)}"
+        text += f" WITH {options(statement.options)}"
     return text if statement.query is None else f"{text}\n{statement.query}"
 
 
@@ -78,7 +72,7 @@ def _refresh_query(statement: statements.RefreshContinuousQuery) -> str:
 
 @format_statement.register
 def _drop_query(statement: statements.DropContinuousQuery) -> str:
-    return f"DROP CONTINUOUS QUERY {_format_drop(statement)}"
+    return f"DROP CONTINUOUS QUERY {drop(statement)}"
 
 
 @format_statement.register
@@ -92,21 +86,20 @@ def _follow(statement: statements.Follow) -> str:
 @format_statement.register
 def _create_destination(statement: statements.CreateDestination) -> str:
     exists = "IF NOT EXISTS " if statement.if_not_exists else ""
-    kind = statement.type.lower()
-    kind = kind if _PLAIN_OPTION.fullmatch(kind) else quote_name(kind)
+    kind = kind_name(statement.type.lower())
     text = f"CREATE DESTINATION {exists}{quote_name(statement.name)} TYPE {kind}"
     if statement.script is not None:
         text += f" AS BEGIN\n{statement.script.text}\nEND"
         text += f" WHEN ({statement.script.condition})" if statement.script.condition else ""
         text += " FOR EACH ROW" if statement.script.each_row else ""
-    return text if not statement.options else f"{text} WITH {_options(statement.options)}"
+    return text if not statement.options else f"{text} WITH {options(statement.options)}"
 
 
 @format_statement.register
 def _alter_destination(statement: statements.AlterDestination) -> str:
     text = f"ALTER DESTINATION {quote_name(statement.name)} {statement.action}"
     if statement.action == "SET":
-        return f"{text} WITH {_options(statement.options)}"
+        return f"{text} WITH {options(statement.options)}"
     if statement.group is not None:
         return f"ALTER DESTINATION {quote_name(statement.name)} DROP{_group(statement.group)}"
     if statement.version is None:
@@ -117,7 +110,7 @@ def _alter_destination(statement: statements.AlterDestination) -> str:
 
 @format_statement.register
 def _drop_destination(statement: statements.DropDestination) -> str:
-    return f"DROP DESTINATION {_format_drop(statement)}"
+    return f"DROP DESTINATION {drop(statement)}"
 
 
 @format_statement.register
@@ -140,34 +133,10 @@ def _reject(statement: statements.Reject) -> str:
     return f"{text} REQUEUE" if statement.requeue else text
 
 
-@format_when.register
-def _on_commit(_: statements.OnCommit) -> str:
-    return "ON COMMIT"
+# ---------------------------------------------------------------- sources and captures
 
-
-@format_when.register
-def _on_demand(_: statements.OnDemand) -> str:
-    return "ON DEMAND"
-
-
-@format_when.register
-def _every(when: statements.EveryInterval) -> str:
-    return f"EVERY INTERVAL '{when.count}' {when.unit}"
-
-
-@format_when.register
-def _start_with_period(when: statements.StartWithPeriod) -> str:
-    return f"START {string_literal(when.start)} WITH PERIOD {when.count} {when.unit}"
-
-
-@format_when.register
-def _cron(when: statements.Cron) -> str:
-    return f"CRON {string_literal(when.expression)}"
-
-
-@format_when.register
-def _on_dml(when: statements.OnDml) -> str:
-    return f"ON {' OR '.join(when.events)} TO {', '.join(map(quote_name, when.tables))}"
+for _format in format_source.FORMATS:
+    format_statement.register(_format)
 
 
 # ---------------------------------------------------------------- tables
@@ -186,9 +155,12 @@ def _create_table(statement: statements.CreateTable) -> str:
     if statement.comment is not None:
         text += f"\nCOMMENT {string_literal(statement.comment)}"
     if statement.cluster_by:
-        text += f"\nCLUSTER BY {_columns(statement.cluster_by)}"
+        text += f"\nCLUSTER BY {columns(statement.cluster_by)}"
     if statement.options:
-        text += f"\nWITH {_options(statement.options)}"
+        text += f"\nWITH {options(statement.options)}"
+    if statement.delta is not None:
+        text += f"\nFROM DELTA {string_literal(statement.delta)}"
+        return text if statement.when is None else f"{text} {format_when(statement.when)}"
     return text if statement.query is None else f"{text}\nAS\n{statement.query}"
 
 
@@ -201,12 +173,12 @@ def _alter_table(statement: statements.AlterTable) -> str:
         return f"{text}ADD {_foreign_key(statement.foreign_key)}"
     if statement.action == "RENAME" and statement.new_name is not None:
         return f"{text}RENAME TO {quote_name(statement.new_name)}"
-    return f"{text}CLUSTER BY {_columns(statement.cluster_by)}"
+    return f"{text}CLUSTER BY {columns(statement.cluster_by)}"
 
 
 @format_statement.register
 def _drop_table(statement: statements.DropTable) -> str:
-    return f"DROP TABLE {_format_drop(statement)}"
+    return f"DROP TABLE {drop(statement)}"
 
 
 @format_statement.register
@@ -254,11 +226,11 @@ def _query(statement: statements.Query) -> str:
 def _copy_into(statement: statements.CopyInto) -> str:
     text = f"COPY INTO {quote_name(statement.table)}"
     if statement.columns:
-        text += f" {_columns(statement.columns)}"
+        text += f" {columns(statement.columns)}"
     text += f" FROM {string_literal(statement.path)}"
     if statement.format is not None:
         text += f" FORMAT {quote_name(statement.format)}"
-    return text if not statement.options else f"{text} OPTIONS {_options(statement.options)}"
+    return text if not statement.options else f"{text} OPTIONS {options(statement.options)}"
 
 
 @format_statement.register
@@ -309,10 +281,6 @@ def _set_option(statement: statements.SetOption) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _columns(names: Iterable[str]) -> str:
-    return f"({', '.join(map(quote_name, names))})"
-
-
 def _delta(markers: Iterable[str]) -> str:
     words = [_EVENTS[marker] for marker in markers]
     return " ".join([*words, "DELTA"] if len(words) < len(_EVENTS) else ["DELTA"])
@@ -326,27 +294,12 @@ def _point(start: statements.StartFrom) -> str:
     return start.point if start.version is None else f"{start.point} {start.version}"
 
 
-def _options(options: statements.Options) -> str:
-    parts = []
-    for name, value in options:
-        plain = all(_PLAIN_OPTION.fullmatch(part) for part in name.split("."))
-        parts.append(f"{name if plain else string_literal(name)} = {string_literal(value)}")
-    return f"({', '.join(parts)})"
-
-
 def _message(name: str) -> str:
     return name if _PLAIN_MESSAGE.fullmatch(name) else string_literal(name)
 
 
 def _group(name: str | None) -> str:
     return "" if name is None else f" GROUP {string_literal(name)}"
-
-
-def _format_drop(
-    statement: statements.DropTable | statements.DropContinuousQuery | statements.DropDestination,
-) -> str:
-    exists = "IF EXISTS " if statement.if_exists else ""
-    return f"{exists}{quote_name(statement.name)}{' CASCADE' if statement.cascade else ''}"
 
 
 def _column(column: statements.ColumnSpec) -> str:
@@ -361,14 +314,14 @@ def _constraint(name: str | None) -> str:
 
 
 def _primary_key(key: statements.PrimaryKeySpec) -> str:
-    text = f"{_constraint(key.name)}PRIMARY KEY {_columns(key.columns)}"
+    text = f"{_constraint(key.name)}PRIMARY KEY {columns(key.columns)}"
     return text + ("" if key.enforced else " NOT ENFORCED") + (" RELY" if key.rely else "")
 
 
 def _foreign_key(key: statements.ForeignKeySpec) -> str:
     text = (
-        f"{_constraint(key.name)}FOREIGN KEY {_columns(key.columns)} REFERENCES {quote_name(key.references)}"
+        f"{_constraint(key.name)}FOREIGN KEY {columns(key.columns)} REFERENCES {quote_name(key.references)}"
     )
     if key.ref_columns:
-        text += f" {_columns(key.ref_columns)}"
+        text += f" {columns(key.ref_columns)}"
     return text + (" ENFORCED" if key.enforced else "") + (" RELY" if key.rely else "")

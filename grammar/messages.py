@@ -10,6 +10,7 @@ from __future__ import annotations
 from cq_engine.grammar.message import Message
 from cq_engine.grammar.messages_destination import DESTINATION_MESSAGES
 from cq_engine.grammar.messages_query import ALTER_MESSAGES, CREATE_MESSAGES
+from cq_engine.grammar.messages_source import SOURCE_MESSAGES
 from cq_engine.grammar.messages_table import TABLE_MESSAGES
 from cq_engine.grammar.nesting import MAX_LEVELS
 
@@ -168,7 +169,10 @@ _OTHER: tuple[Message, ...] = (
         "duplicate_option",
         "option {option} is given twice",
         "keep one of the two",
-        ("CREATE CONTINUOUS QUERY q WITH (a = 1, ‸A = 2) SELECT 1",),
+        (
+            "CREATE CONTINUOUS QUERY q WITH (a = 1, ‸A = 2) SELECT 1",
+            "CREATE CAPTURE c INTO t FROM s USING RANGES (rows = 1) ‸WITH (rows = 2)",
+        ),
     ),
     Message(
         "trailing_comma",
@@ -232,14 +236,15 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "show_what",
         "SHOW cannot show {found}",
-        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS, SHOW FUNCTIONS, SHOW PROCESSES or SHOW REFRESHES [FOR query]",
+        "write SHOW TABLES, SHOW CONTINUOUS QUERIES, SHOW DESTINATIONS, SHOW SOURCES, SHOW CAPTURES, SHOW FUNCTIONS, "
+        "SHOW PROCESSES or SHOW REFRESHES [FOR query]",
         ("SHOW ‸VIEWS", "SHOW‸", "SHOW CONTINUOUS ‸QUERY"),
         r"^SHOW( CONTINUOUS)? \^",
     ),
     Message(
         "drop_what",
         "DROP cannot drop {found}",
-        "write DROP TABLE, DROP CONTINUOUS QUERY, DROP DESTINATION or DROP FUNCTION",
+        "write DROP TABLE, DROP CONTINUOUS QUERY, DROP DESTINATION, DROP SOURCE, DROP CAPTURE or DROP FUNCTION",
         ("DROP ‸VIEW v", "DROP‸"),
         r"^DROP \^",
     ),
@@ -279,7 +284,7 @@ _OTHER: tuple[Message, ...] = (
     Message(
         "check_what",
         "{last} is followed by {found}",
-        "write CHECK CONSTRAINTS [ON table], COMPACT TABLE table or REFRESH CONTINUOUS QUERY query",
+        "write CHECK CONSTRAINTS [ON table], COMPACT TABLE table, REFRESH CONTINUOUS QUERY query or REFRESH CAPTURE capture",
         ("CHECK ‸TABLE t", "COMPACT ‸t", "REFRESH ‸TABLE t"),
         r"^(CHECK|COMPACT|REFRESH) \^",
     ),
@@ -301,6 +306,12 @@ _OTHER: tuple[Message, ...] = (
 )
 
 MESSAGES: tuple[Message, ...] = (
-    _TEXT + DESTINATION_MESSAGES + CREATE_MESSAGES + ALTER_MESSAGES + TABLE_MESSAGES + _OTHER
+    _TEXT
+    + DESTINATION_MESSAGES
+    + SOURCE_MESSAGES
+    + CREATE_MESSAGES
+    + ALTER_MESSAGES
+    + TABLE_MESSAGES
+    + _OTHER
 )
 BY_KEY: dict[str, Message] = {message.key: message for message in MESSAGES}

@@ -60,7 +60,7 @@ CREATE_MESSAGES: tuple[Message, ...] = (
     Message(
         "create_what",
         "CREATE cannot create {found}",
-        "write CREATE TABLE, CREATE FUNCTION or CREATE CONTINUOUS QUERY",
+        "write CREATE TABLE, CREATE FUNCTION, CREATE CONTINUOUS QUERY, CREATE DESTINATION, CREATE SOURCE or CREATE CAPTURE",
         ("CREATE ‸INDEX i ON t (a)", "CREATE‸"),
         r"^CREATE \^",
     ),
@@ -133,6 +133,7 @@ CREATE_MESSAGES: tuple[Message, ...] = (
             "CREATE CONTINUOUS QUERY q COMPUTE EVERY 5 ‸SELECT 1",
             "CREATE CONTINUOUS QUERY q COMPUTE START '01-01-2007' WITH PERIOD 1 ‸YEAR SELECT 1",
             "CREATE CONTINUOUS QUERY q COMPUTE EVERY 5‸",
+            "CREATE CAPTURE c INTO t FROM s USING LOG EVERY 10 ‸WITH (a = 1)",
         ),
         r" (EVERY|PERIOD)( INTERVAL)? \S+ \^",
         "UNIT",
@@ -254,6 +255,11 @@ CREATE_MESSAGES: tuple[Message, ...] = (
             "CREATE TABLE t (a INT) CLUSTER BY (a) ‸CLUSTER BY (a)",
             "CREATE TABLE t (a INT NOT NULL ‸NOT NULL)",
             "COPY INTO t FROM 'x' FORMAT csv ‸FORMAT json",
+            "CREATE SOURCE s TYPE csv WITH (a = 1) ‸WITH (b = 2)",
+            "CREATE CAPTURE c INTO t FROM s TABLE 'a' (k) ‸TABLE 'b' USING LOG",
+            "CREATE CAPTURE c INTO t FROM s USING LOG ON DEMAND ‸EVERY 5 SECONDS",
+            "CREATE CAPTURE c INTO t FROM s USING LOG WITH (a = 1) WITH (b = 2) ‸WITH (c = 3)",
+            "CREATE CAPTURE c INTO t FROM s USING RANGES (CHECKSUM, ‸CHECKSUM)",
         ),
     ),
     Message(

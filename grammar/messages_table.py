@@ -32,6 +32,12 @@ TABLE_MESSAGES: tuple[Message, ...] = (
         ("ALTER TABLE t ADD COLUMN ‸a INT REFERENCES s (a)",),
     ),
     Message(
+        "delta_path",
+        "FROM DELTA names no table",
+        "write FROM DELTA 'path': the directory or URL of a Delta Lake table",
+        ("CREATE TABLE t FROM DELTA ‸''", "CREATE TABLE t (PRIMARY KEY (a)) FROM DELTA ‸'  ' EVERY 1 MINUTE"),
+    ),
+    Message(
         "alter_what",
         "ALTER cannot change {found}",
         "write ALTER TABLE or ALTER CONTINUOUS QUERY",

@@ -213,6 +213,104 @@ class DropDestination(Statement):
 
 
 @dataclass(frozen=True)
+class CreateSource(Statement):
+    """CREATE SOURCE name TYPE type [WITH (...)]; `type` in lower case."""
+
+    name: str
+    type: str
+    options: Options = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterSource(Statement):
+    """ALTER SOURCE name SET WITH (...)."""
+
+    name: str
+    options: Options = ()
+
+
+@dataclass(frozen=True)
+class DropSource(Statement):
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class CaptureMethod:
+    """USING kind (...) [WITH (...)]: how a capture finds what has changed.
+
+    `kind` is TIMESTAMP, CHECKSUM, COPY, RANGES, VIEW or LOG. `column` is the timestamp or checksum column, `deleted` the
+    delete flag of TIMESTAMP, `query` the text of VIEW, `checksum` whether RANGES compares checksums. What RANGES has in
+    brackets besides (rows = 1000) is among the options.
+    """
+
+    kind: str
+    column: str | None = None
+    deleted: str | None = None
+    query: str | None = None
+    checksum: bool = False
+    options: Options = ()
+
+
+@dataclass(frozen=True)
+class CapturedColumn:
+    """A column of the source's table, and the name of the table's column that it fills."""
+
+    name: str
+    target: str
+
+
+@dataclass(frozen=True)
+class CreateCapture(Statement):
+    """CREATE CAPTURE name INTO table FROM source [TABLE 'relation'] [(column [AS name], ...)] [WHERE '...'] USING ...;
+    `relation` is None where the method is VIEW, `columns` is empty for all columns of the table by their names."""
+
+    name: str
+    table: str
+    source: str
+    method: CaptureMethod
+    relation: str | None = None
+    columns: tuple[CapturedColumn, ...] = ()
+    where: str | None = None
+    """In the source's SQL."""
+    when: When = EveryInterval(1, "MINUTE")
+    options: Options = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterCapture(Statement):
+    """`action`: PAUSE, RESUME or SET. SET carries what is to change; None, or no options, leaves it alone."""
+
+    name: str
+    action: str
+    when: When | None = None
+    options: Options = ()
+
+
+@dataclass(frozen=True)
+class RefreshCapture(Statement):
+    name: str
+
+
+@dataclass(frozen=True)
+class DropCapture(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AdviseCapture(Statement):
+    """ADVISE [VERBOSE] CAPTURE FROM source TABLE 'relation'."""
+
+    source: str
+    relation: str
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
 class Dequeue(Statement):
     """DEQUEUE [n] FROM queue [GROUP 'group'] [WAIT n unit]; `wait` is a number and a unit such as SECOND."""
 
@@ -255,6 +353,10 @@ class CreateTable(Statement):
     comment: str | None = None
     query_offset: int = field(default=0, compare=False)
     """Where `query` starts in the statement's text; 0 without a query."""
+    delta: str | None = None
+    """Where the Delta Lake table of CREATE TABLE ... FROM DELTA is, which is captured from then on."""
+    when: When | None = None
+    """How often it is looked at, where that is said."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +458,7 @@ class Query(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | FUNCTIONS | PROCESSES | REFRESHES [FOR query]."""
+    """SHOW TABLES | CONTINUOUS QUERIES | DESTINATIONS | SOURCES | CAPTURES | FUNCTIONS | PROCESSES | REFRESHES [FOR query]."""
 
     what: str
     name: str | None = None
@@ -364,7 +466,7 @@ class Show(Statement):
 
 @dataclass(frozen=True)
 class Describe(Statement):
-    """DESCRIBE [TABLE | CONTINUOUS QUERY | DESTINATION] name; `kind` is these words, or None."""
+    """DESCRIBE [TABLE | CONTINUOUS QUERY | DESTINATION | SOURCE | CAPTURE] name; `kind` is these words, or None."""
 
     name: str
     kind: str | None = None

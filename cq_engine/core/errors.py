@@ -10,6 +10,8 @@
      ├── RefreshError         a refresh could not compute its delta (the query goes to FAILED)
      │    └── ResultKeyError  two result rows with one result key
      ├── DestinationError     a delivery failed or a destination does not fit
+     ├── SourceError          a source refuses, or has what its table cannot take
+     │    └── SourceUnavailableError  it does not answer: the capture is tried again
      ├── StorageError         data files, Delta publishing, retention
      │    └── DiskError       the system refuses to read or write: no room, no permission, a device that fails
      └── LeaseError           another process has the duties of the warehouse
@@ -38,6 +40,8 @@ __all__ = [
     "Location",
     "RefreshError",
     "ResultKeyError",
+    "SourceError",
+    "SourceUnavailableError",
     "StorageError",
     "TransactionError",
     "did_you_mean",
@@ -168,6 +172,14 @@ class DestinationError(CQError):
 
     wait_seconds: float = 0.0
     """For how long the target has asked to be left alone."""
+
+
+class SourceError(CQError):
+    """A source of changes refuses, or has what its table cannot take."""
+
+
+class SourceUnavailableError(SourceError):
+    """A source of changes does not answer: it is tried again."""
 
 
 class StorageError(CQError):

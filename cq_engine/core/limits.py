@@ -220,6 +220,10 @@ class Limits:
     """Cursors that one transaction moves; commits come in between."""
     refresh_rounds: int = 5
     """How often a refresh starts over because others have taken the queries that it reads to different versions."""
+    captures: int = 4
+    """Captures whose ticks run at the same time: most of the time they wait for their sources."""
+    advice_seconds: float = 3.0
+    """Between two looks at what a source counts: PostgreSQL's sessions tell what they did about once a second."""
     drain_refreshes: int = 4
     """Queries that DRAIN refreshes at the same time; they share the session, and Spark runs the jobs of several threads."""
 

@@ -11,9 +11,11 @@ import pytest
 
 from cq_engine.catalog.documents import from_text, to_text
 from cq_engine.catalog.model import (
+    Capture,
     ContinuousQuery,
     DataFile,
     DeclaredDestination,
+    DeclaredSource,
     ForeignKey,
     OutputColumn,
     QueryGroup,
@@ -24,6 +26,8 @@ from cq_engine.catalog.model import (
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import (
+    CapturedColumn,
+    CaptureMethod,
     Cron,
     DestinationRef,
     EveryInterval,
@@ -91,6 +95,18 @@ DESTINATION = DeclaredDestination(
     Script("DELETE FROM t;", "a > 1", True, 3, 4),
     "0f1e2d3c4b5a6978",
 )
+SOURCE = DeclaredSource("Shop", "postgresql", (("url", "${SHOP_URL}"),))
+CAPTURE = Capture(
+    name="Orders_in",
+    source="Shop",
+    table="Größe",
+    method=CaptureMethod("TIMESTAMP", "ts", "gone", "select 1", True, (("overlap", "5 MINUTES"),)),
+    when=EveryInterval(10, "SECOND"),
+    relation="public.orders",
+    columns=(CapturedColumn("id", "a b"), CapturedColumn("m", "m")),
+    where="region = 'EU'",
+    options=(("initial", "none"),),
+)
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
     OnCommit(),
@@ -151,6 +167,20 @@ def test_destinations() -> None:
     assert differs_from_default(DESTINATION) == []
 
 
+def test_sources() -> None:
+    assert from_text(DeclaredSource, to_text(SOURCE)) == SOURCE
+    assert differs_from_default(SOURCE) == []
+
+
+@pytest.mark.parametrize("when", SCHEDULES)
+def test_captures(when: When) -> None:
+    capture = replace(CAPTURE, when=when)
+    assert from_text(Capture, to_text(capture)) == capture
+    assert differs_from_default(CAPTURE) == differs_from_default(CAPTURE.method) == []
+    plain = replace(capture, relation=None, where=None, method=CaptureMethod("LOG"))
+    assert from_text(Capture, to_text(plain)) == plain
+
+
 def test_functions() -> None:
     assert from_text(SqlFunction, to_text(FUNCTION)) == FUNCTION
 
@@ -162,6 +192,8 @@ def test_documents_are_as_they_have_always_been() -> None:
     assert json.loads(to_text(FUNCTION)) == stored["function"]
     assert json.loads(to_text(FILES)) == stored["files"]
     assert json.loads(to_text(DESTINATION)) == stored["destination"]
+    assert json.loads(to_text(SOURCE)) == stored["source"]
+    assert json.loads(to_text(CAPTURE)) == stored["capture"]
     assert [json.loads(to_text(when)) for when in SCHEDULES] == stored["schedules"]
 
 

@@ -25,19 +25,24 @@ import pytest
 from cq_engine.catalog import persist
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import (
+    Capture,
+    CaptureStatus,
     CatalogState,
     Cursor,
     DeclaredDestination,
+    DeclaredSource,
     QueryStatus,
     RefreshRecord,
     Table,
     VersionedTable,
 )
+from cq_engine.catalog.sources import captures_into, drop_capture, drop_source, put_capture, put_source
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import View
 from cq_engine.core import faults, interrupts
 from cq_engine.core.errors import ConflictError, StorageError
+from cq_engine.grammar.statements import CaptureMethod, OnDemand
 
 Open = Callable[..., Catalog]
 MOST = int(os.environ.get("CQ_INTERRUPTS", "300"))
@@ -95,7 +100,7 @@ def known(view: View) -> dict[str, object]:
     return {**rest, "layouts": layouts, "commits": commits, "names": names}
 
 
-_PLAIN = ("generation", "definitions", "state", "storage", "statuses", "cursors", "directories")
+_PLAIN = ("generation", "definitions", "state", "storage", "statuses", "cursors", "directories", "captures")
 
 
 def check_memory(catalog: Catalog) -> None:
@@ -118,7 +123,7 @@ class Work:
         self.next = 1
         self.steps: list[Callable[[], None]] = [
             self.commit, self.commit, self.bulk, self.refresh, self.refresh, self.deliver, self.flush, self.compact,
-            self.vacuum, self.define, self.reserve, self.give_up,
+            self.vacuum, self.define, self.reserve, self.give_up, self.define_capture, self.capture, self.capture,
         ]  # fmt: skip
 
     def step(self) -> None:
@@ -201,12 +206,40 @@ class Work:
                 state.queries,
                 max(number + 1, self.catalog.state.next_id),
                 destinations={sink.name: sink},
+                sources=state.sources,
+                captures=state.captures,
             )
             with self.catalog.write(attempt) as unit:
                 unit.set_state(state)
             return
         with self.catalog.write() as unit:
             unit.set_state(state)
+
+    def define_capture(self) -> None:
+        state, name = self.catalog.state, self.chance.choice(["c0", "c1"])
+        if name in state.captures:
+            state = drop_capture(state, name) if self.next % 2 else drop_source(state, "S", cascade=True)
+        else:
+            state = put_source(state, DeclaredSource("S", "sqlite", (("number", str(self.next)),)))
+            method = CaptureMethod("LOG", options=(("number", str(self.next)),))
+            table = "orders" if name == "c0" else next((n for n in state.tables if n != "orders"), "orders")
+            if captures_into(state, table):
+                return
+            state = put_capture(state, Capture(name, "s", table, method, OnDemand(), "r"))
+        with self.catalog.write() as unit:
+            unit.set_state(state)
+
+    def capture(self) -> None:
+        """A tick: a commit and the status in one transaction."""
+        for name in self.catalog.state.captures:
+            status = self.catalog.capture_status(name)
+            with self.catalog.write() as unit:
+                version = self.catalog.newest_version + 1
+                unit.add_commit(version, self.sample.when(version))
+                unit.add_changes(self.sample.orders, version, version, self.sample.rows(version, [self.next]))
+                moved = replace(status, position=str(self.next), rows=status.rows + 1, version=version)
+                unit.set_capture(name, replace(moved, last=self.sample.when(version)), after=status)
+            return
 
     def reserve(self) -> None:
         count = self.chance.choice([1, 7_000])
@@ -245,6 +278,10 @@ class Work:
         ends = [0, *(record.to_version for record in refreshes)]
         assert [record.from_version for record in refreshes] == ends[:-1]
         assert ends[-1] == position
+        assert set(catalog.view.captures) == set(catalog.state.captures)
+        for name, status in catalog.view.captures.items():
+            assert status.ticks == status.rows, name
+            assert self.keys.get(int(status.position or 0), 0) == status.version
         ranges = sorted(self.ids)
         assert all(a[1] <= b[0] for a, b in pairwise(ranges)), "a row id was given twice"
 
@@ -385,6 +422,7 @@ STALE: dict[str, Callable[[Any, Any], None]] = {
     "the newest commit version": lambda unit, sample: unit.add_commit(1, sample.when(1)),
     "what is defined": lambda unit, sample: unit.set_state(replace(sample.state, tables={}, queries={})),
     "the position of big": lambda unit, _: unit.set_status("big", QueryStatus(1)),
+    "the status of capture c": lambda unit, _: unit.set_capture("C", CaptureStatus()),
     "the cursor of sink": lambda unit, _: unit.set_cursor(Cursor("big", "sink", 1)),
 }
 
@@ -397,6 +435,9 @@ def test_every_fact_is_compared_in_the_database(
     with catalog.write() as unit:
         unit.set_status("big", QueryStatus(0))
         unit.set_cursor(Cursor("big", "sink", 0))
+        captured = put_source(catalog.state, DeclaredSource("s", "csv"))
+        capture = Capture("C", "s", "orders", CaptureMethod("COPY"), OnDemand())
+        unit.set_state(put_capture(captured, capture))
     with catalog._reading() as connection:
         old = persist.load(connection)
     with catalog.write() as unit:

@@ -509,6 +509,7 @@ class TestSchema:
             schema.cascades.drop(connection)
             schema.queue_positions.drop(connection)
             schema.queue_messages.drop(connection)
+            schema.captures.drop(connection)
             for name in ("rows", "dead"):
                 connection.execute(sa.text(f"ALTER TABLE {schema.cursors.name} DROP COLUMN {name}"))
             connection.execute(

@@ -136,6 +136,43 @@ alter_table = some.one_of(
     some.builds(st.AlterTable, name, some.just("CLUSTER BY"), cluster_by=some.just(()) | names),
     some.builds(st.AlterTable, name, some.just("RENAME"), new_name=name),
 )
+schedule: some.SearchStrategy[st.When] = some.one_of(
+    some.builds(st.OnDemand),
+    some.builds(st.EveryInterval, count, unit),
+    some.builds(st.StartWithPeriod, words, count, unit),
+    some.builds(st.Cron, some.just("0 6 * * mon")),
+)
+said = words.filter(str.strip)
+method = some.one_of(
+    some.builds(st.CaptureMethod, some.just("TIMESTAMP"), name, some.none() | name, options=options),
+    some.builds(st.CaptureMethod, some.just("CHECKSUM"), some.none() | name, options=options),
+    some.builds(st.CaptureMethod, some.sampled_from(["COPY", "LOG"]), options=options),
+    some.builds(
+        st.CaptureMethod,
+        some.just("RANGES"),
+        checksum=flag,
+        options=options
+        | options.map(lambda given: (("rows", "1000"), *given))
+        | options.map(lambda given: (*given, ("rows", "it's"))),
+    ),
+)
+captured = some.lists(some.builds(st.CapturedColumn, name, name), max_size=3).map(tuple)
+create_capture = some.one_of(
+    some.builds(
+        st.CreateCapture, name, name, name, method, some.none() | said, captured, some.none() | said, schedule,
+        options, flag,
+    ),
+    some.builds(
+        st.CreateCapture,
+        name,
+        name,
+        name,
+        some.builds(st.CaptureMethod, some.just("VIEW"), query=said, options=options),
+        columns=captured,
+        when=schedule,
+        options=options,
+    ),
+)  # fmt: skip
 body = some.sampled_from(["(a INT) RETURN a", "() RETURNS STRING DETERMINISTIC RETURN 'x)'"])
 dml = some.sampled_from(
     [
@@ -184,6 +221,18 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
         some.builds(st.AlterDestination, name, some.just("DROP GROUP"), group=name),
     ),
     st.DropDestination: some.builds(st.DropDestination, name, flag, flag),
+    st.CreateSource: some.builds(st.CreateSource, name, some.sampled_from(["sqlite", "a`b"]), options, flag),
+    st.AlterSource: some.builds(st.AlterSource, name, options),
+    st.DropSource: some.builds(st.DropSource, name, flag, flag),
+    st.CreateCapture: create_capture,
+    st.AlterCapture: some.one_of(
+        some.builds(st.AlterCapture, name, some.sampled_from(["PAUSE", "RESUME"])),
+        some.builds(st.AlterCapture, name, some.just("SET"), schedule, options),
+        some.builds(st.AlterCapture, name, some.just("SET"), some.none(), options.filter(bool)),
+    ),
+    st.RefreshCapture: some.builds(st.RefreshCapture, name),
+    st.DropCapture: some.builds(st.DropCapture, name, flag),
+    st.AdviseCapture: some.builds(st.AdviseCapture, name, said, flag),
     st.Dequeue: some.builds(
         st.Dequeue, name, count, some.none() | name, some.none() | some.tuples(count, unit)
     ),
@@ -221,12 +270,24 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     st.Show: some.one_of(
         some.builds(
             st.Show,
-            some.sampled_from(["TABLES", "CONTINUOUS QUERIES", "DESTINATIONS", "FUNCTIONS", "PROCESSES"]),
+            some.sampled_from(
+                [
+                    "TABLES",
+                    "CONTINUOUS QUERIES",
+                    "DESTINATIONS",
+                    "SOURCES",
+                    "CAPTURES",
+                    "FUNCTIONS",
+                    "PROCESSES",
+                ]
+            ),
         ),
         some.builds(st.Show, some.just("REFRESHES"), some.none() | name),
     ),
     st.Describe: some.builds(
-        st.Describe, name, some.sampled_from([None, "TABLE", "CONTINUOUS QUERY", "DESTINATION"])
+        st.Describe,
+        name,
+        some.sampled_from([None, "TABLE", "CONTINUOUS QUERY", "DESTINATION", "SOURCE", "CAPTURE"]),
     ),
     st.Explain: some.builds(st.Explain, name=name, analyze=some.booleans())
     | some.builds(st.Explain, text=query),

@@ -44,6 +44,8 @@ SEEDS = [
     "ALTER CONTINUOUS QUERY q SET COMPUTE ON INSERT OR UPDATE TO t, u DESTINATION QUEUE x WITH (a = 'b')",
     "ALTER CONTINUOUS QUERY q AS WITH w AS (SELECT 1) SELECT * FROM w",
     "DEQUEUE 5 FROM q GROUP 'g' WAIT 5 SECONDS",
+    "CREATE CAPTURE c INTO t FROM s TABLE 'r' (a AS b, c) WHERE 'x' USING TIMESTAMP (ts, DELETED d) WITH (o = 1) EVERY 5 SECONDS",
+    "CREATE CAPTURE c INTO t FROM s TABLE 'r' USING RANGES (rows = 1000, CHECKSUM) CRON '* * * * *' WITH (a = 'b')",
     "COPY INTO t (a, b) FROM 'x' FORMAT csv OPTIONS (header = true)",
     *(example.replace("‸", "") for message in MESSAGES for example in message.examples[:1]),
 ]

@@ -219,6 +219,14 @@ CASES: list[tuple[str, st.Statement]] = [
     ("REFRESH CONTINUOUS QUERY q", st.RefreshContinuousQuery("q")),
     ("FOLLOW q", st.Follow("q")),
     ("follow continuous query `a b` snapshot", st.Follow("a b", st.StartFrom("SNAPSHOT"))),
+    ("create table t from delta '/lake/t'", st.CreateTable("t", delta="/lake/t")),
+    (
+        "create table if not exists t (primary key (a)) with (retention = '2 days') from delta 's3://b/t' every 5 seconds",
+        st.CreateTable(
+            "t", primary_key=st.PrimaryKeySpec(("a",)), options=(("retention", "2 days"),), if_not_exists=True,
+            delta="s3://b/t", when=st.EveryInterval(5, "SECOND"),
+        ),
+    ),
     ("FOLLOW q FROM VERSION 12;", st.Follow("q", st.StartFrom("VERSION", 12))),
     ("FOLLOW q FROM SNAPSHOT", st.Follow("q", st.StartFrom("SNAPSHOT"))),
     ("FOLLOW q FROM NOW", st.Follow("q")),
@@ -262,6 +270,83 @@ CASES: list[tuple[str, st.Statement]] = [
     ("REJECT d MESSAGE b12a3a1", st.Reject("d", "b12a3a1")),
     ("reject `group` group 'g' message b12a3a1 requeue", st.Reject("group", "b12a3a1", "g", True)),
     ("DESCRIBE DESTINATION d", st.Describe("d", "DESTINATION")),
+    (
+        "CREATE SOURCE shop TYPE PostgreSQL WITH (url = '${SHOP_URL}')",
+        st.CreateSource("shop", "postgresql", (("url", "${SHOP_URL}"),)),
+    ),
+    ("create source if not exists `a b` type csv", st.CreateSource("a b", "csv", (), True)),
+    ("ALTER SOURCE s SET WITH (x = '1')", st.AlterSource("s", (("x", "1"),))),
+    ("DROP SOURCE s RESTRICT", st.DropSource("s")),
+    ("DROP SOURCE IF EXISTS s CASCADE", st.DropSource("s", True, True)),
+    ("SHOW SOURCES", st.Show("SOURCES")),
+    ("DESCRIBE SOURCE s", st.Describe("s", "SOURCE")),
+    ("CREATE CAPTURE c INTO t FROM s USING LOG", st.CreateCapture("c", "t", "s", st.CaptureMethod("LOG"))),
+    (
+        """create capture if not exists c into t from s table 'public.orders' (a, b as `x y`) where 'r = ''EU'' or x'
+        using timestamp (ts, deleted gone) with (overlap = 5 minutes) every 10 seconds with (initial = none)""",
+        st.CreateCapture(
+            "c", "t", "s",
+            st.CaptureMethod("TIMESTAMP", "ts", "gone", options=(("overlap", "5 MINUTES"),)),
+            "public.orders",
+            (st.CapturedColumn("a", "a"), st.CapturedColumn("b", "x y")),
+            "r = 'EU' or x",
+            st.EveryInterval(10, "SECOND"),
+            (("initial", "none"),),
+            True,
+        ),
+    ),
+    (
+        "CREATE CAPTURE c INTO t FROM s (a) WHERE 'w' TABLE 'r' USING COPY WITH (at = here) WITH (initial = none) ON DEMAND",
+        st.CreateCapture(
+            "c", "t", "s", st.CaptureMethod("COPY", options=(("at", "here"),)), "r",
+            (st.CapturedColumn("a", "a"),), "w", st.OnDemand(), (("initial", "none"),),
+        ),
+    ),
+    (
+        "CREATE CAPTURE c INTO t FROM s TABLE 'r' USING RANGES (rows = 1000, CHECKSUM) WITH (a = 1) CRON '0 6 * * mon'",
+        st.CreateCapture(
+            "c", "t", "s",
+            st.CaptureMethod("RANGES", checksum=True, options=(("rows", "1000"), ("a", "1"))),
+            "r", when=st.Cron("0 6 * * mon"),
+        ),
+    ),
+    (
+        "CREATE CAPTURE c INTO t FROM s TABLE 'r' USING RANGES EVERY 1 DAY WITH (a = 1)",
+        st.CreateCapture(
+            "c", "t", "s", st.CaptureMethod("RANGES"), "r", when=st.EveryInterval(1, "DAY"), options=(("a", "1"),)
+        ),
+    ),
+    (
+        "CREATE CAPTURE c INTO t FROM s USING VIEW 'select 1' START '2026-01-01' WITH PERIOD 1 DAY",
+        st.CreateCapture(
+            "c", "t", "s", st.CaptureMethod("VIEW", query="select 1"), when=st.StartWithPeriod("2026-01-01", 1, "DAY")
+        ),
+    ),
+    (
+        "CREATE CAPTURE source INTO capture FROM log TABLE 'r' (copy AS view) USING CHECKSUM (checksum)",
+        st.CreateCapture(
+            "source", "capture", "log", st.CaptureMethod("CHECKSUM", "checksum"), "r",
+            (st.CapturedColumn("copy", "view"),),
+        ),
+    ),
+    (
+        "CREATE CAPTURE ranges INTO timestamp FROM advise USING TIMESTAMP (timestamp, DELETED deleted)",
+        st.CreateCapture("ranges", "timestamp", "advise", st.CaptureMethod("TIMESTAMP", "timestamp", "deleted")),
+    ),
+    ("ALTER CAPTURE c PAUSE", st.AlterCapture("c", "PAUSE")),
+    ("ALTER CAPTURE c RESUME", st.AlterCapture("c", "RESUME")),
+    ("ALTER CAPTURE c SET EVERY 5 MINUTES", st.AlterCapture("c", "SET", st.EveryInterval(5, "MINUTE"))),
+    (
+        "ALTER CAPTURE c SET WITH (a = 1) ON DEMAND",
+        st.AlterCapture("c", "SET", st.OnDemand(), (("a", "1"),)),
+    ),
+    ("DROP CAPTURE c", st.DropCapture("c")),
+    ("DROP CAPTURE IF EXISTS c;", st.DropCapture("c", True)),
+    ("REFRESH CAPTURE c", st.RefreshCapture("c")),
+    ("ADVISE CAPTURE FROM s TABLE 'public.orders'", st.AdviseCapture("s", "public.orders")),
+    ("advise verbose capture from s table 'r'", st.AdviseCapture("s", "r", True)),
+    ("SHOW CAPTURES", st.Show("CAPTURES")),
+    ("DESCRIBE CAPTURE c", st.Describe("c", "CAPTURE")),
     ("DROP TABLE IF EXISTS t RESTRICT", st.DropTable("t", True)),
     ("DROP TABLE transaction", st.DropTable("transaction")),
     ("CREATE FUNCTION f(a INT) RETURN a + 1;", st.CreateFunction("f", "(a INT) RETURN a + 1")),
@@ -343,6 +428,21 @@ def test_statements(text, expected):
     statement = parse(text)
     assert statement == expected
     assert only_plain_text(statement)
+
+
+@pytest.mark.parametrize(
+    "word", ["source", "sources", "capture", "captures", "timestamp", "checksum", "copy", "ranges", "view", "log",
+             "advise", "verbose", "deleted"],
+)  # fmt: skip
+def test_words_about_sources_are_names_too(word):
+    table = st.CreateTable(word, (st.ColumnSpec(word, "TIMESTAMP"),))
+    assert parse(f"CREATE TABLE {word} ({word} TIMESTAMP)") == table
+    assert parse(f"DROP TABLE {word}") == st.DropTable(word)
+    assert parse(f"DESCRIBE {word}") == st.Describe(word)
+    assert parse(f"DESCRIBE TABLE {word}") == st.Describe(word, "TABLE")
+    assert parse(f"DESCRIBE CAPTURE {word}") == st.Describe(word, "CAPTURE")
+    assert parse(f"CREATE DESTINATION {word} TYPE table") == st.CreateDestination(word, "TABLE")
+    assert parse(f"REFRESH CONTINUOUS QUERY {word}") == st.RefreshContinuousQuery(word)
 
 
 def test_create_table():

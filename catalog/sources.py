@@ -1,0 +1,112 @@
+"""Sources and captures in the catalog, as pure functions of a CatalogState. Names are compared without case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource, Table
+from cq_engine.catalog.names import find_table
+from cq_engine.core.errors import CatalogError, did_you_mean
+
+__all__ = [
+    "captures_into",
+    "captures_of",
+    "drop_capture",
+    "drop_source",
+    "find_capture",
+    "find_source",
+    "put_capture",
+    "put_source",
+]
+
+
+def find_source(state: CatalogState, name: str) -> DeclaredSource:
+    """The source `name`. Raises CatalogError."""
+    found = state.sources.get(name.lower())
+    if found is not None:
+        return found
+    names = (source.name for source in state.sources.values())
+    raise CatalogError(
+        f"there is no source {name}", hint=did_you_mean(name, names, "SHOW SOURCES lists them")
+    )
+
+
+def find_capture(state: CatalogState, name: str) -> Capture:
+    """The capture `name`. Raises CatalogError."""
+    found = state.captures.get(name.lower())
+    if found is not None:
+        return found
+    names = (capture.name for capture in state.captures.values())
+    raise CatalogError(
+        f"there is no capture {name}", hint=did_you_mean(name, names, "SHOW CAPTURES lists them")
+    )
+
+
+def captures_of(state: CatalogState, source: str) -> list[Capture]:
+    """The captures that read `source`."""
+    return [capture for capture in state.captures.values() if capture.source.lower() == source.lower()]
+
+
+def captures_into(state: CatalogState, table: str) -> list[Capture]:
+    """The captures that fill `table`: one, or none."""
+    return [capture for capture in state.captures.values() if capture.table.lower() == table.lower()]
+
+
+def put_source(state: CatalogState, source: DeclaredSource) -> CatalogState:
+    """Declares a source, or changes it."""
+    return replace(state, sources={**state.sources, source.name.lower(): source})
+
+
+def put_capture(state: CatalogState, capture: Capture) -> CatalogState:
+    """Defines a capture, or changes it. Raises CatalogError where its source, its table or a column is not there, and
+    where another capture fills the table."""
+    find_source(state, capture.source)
+    table = find_table(state, capture.table)
+    for other in captures_into(state, table.name):
+        if other.name.lower() != capture.name.lower():
+            raise CatalogError(
+                f"capture {other.name} fills table {table.name} already",
+                detail="each capture takes the table for a copy of what it reads, and would undo what the other brings",
+                hint=f"fill another table, or DROP CAPTURE {other.name} first",
+            )
+    _check_columns(table, capture)
+    return replace(state, captures={**state.captures, capture.name.lower(): capture})
+
+
+def _check_columns(table: Table, capture: Capture) -> None:
+    known = {column.name.lower() for column in table.columns}
+    seen: set[str] = set()
+    for column in capture.columns:
+        target = column.target.lower()
+        if target not in known:
+            raise CatalogError(
+                f"capture {capture.name}: table {table.name} has no column {column.target}",
+                hint=did_you_mean(column.target, (each.name for each in table.columns)),
+            )
+        if target in seen:
+            raise CatalogError(
+                f"capture {capture.name} fills column {column.target} of {table.name} twice",
+                hint="name each column of the table once",
+            )
+        seen.add(target)
+
+
+def drop_source(state: CatalogState, name: str, cascade: bool = False) -> CatalogState:
+    """Forgets a source; with `cascade` the captures that read it, too. The tables that they fill stay."""
+    found = find_source(state, name)
+    users = captures_of(state, name)
+    if users and not cascade:
+        raise CatalogError(
+            f"source {found.name} is in use",
+            detail=f"by {', '.join(f'capture {capture.name}' for capture in users)}",
+            hint="drop those first, or say CASCADE",
+        )
+    for capture in users:
+        state = drop_capture(state, capture.name)
+    return replace(state, sources={key: each for key, each in state.sources.items() if key != name.lower()})
+
+
+def drop_capture(state: CatalogState, name: str) -> CatalogState:
+    """Forgets a capture. The table that it fills stays as it is."""
+    find_capture(state, name)
+    return replace(state, captures={key: each for key, each in state.captures.items() if key != name.lower()})
