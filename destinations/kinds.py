@@ -16,6 +16,7 @@ from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.installed import installed_names, installed_sink
 from cq_engine.destinations.kind_parts import Kind, Place
+from cq_engine.destinations.options import check_options
 from cq_engine.grammar.statements import DestinationRef
 
 __all__ = ["KINDS", "check_declared", "class_of", "kind_named", "reach"]
@@ -95,27 +96,7 @@ def check_declared(destination: DeclaredDestination, place: Place = lambda _: No
             hint="write CREATE DESTINATION name TYPE trigger AS BEGIN statement; ... END",
             location=place(shown),
         )
-    given = dict(destination.options)
-    for name, value in given.items():
-        if name not in kind.options:
-            raise AnalysisError(
-                f"there is no option {name} of a destination of type {shown}",
-                hint=did_you_mean(name, kind.options, f"the options are {', '.join(kind.options)}"),
-                location=place(name),
-            )
-        try:
-            kind.options[name].check(value)
-        except ValueError:
-            raise AnalysisError(
-                f"{name} = '{value}' is not possible", hint=kind.options[name].hint, location=place(name)
-            ) from None
-    for name, option in kind.options.items():
-        if option.default is None and name not in given:
-            raise AnalysisError(
-                f"a destination of type {shown} needs the option {name}",
-                hint=option.hint,
-                location=place(shown),
-            )
+    check_options(dict(destination.options), kind.options, f"a destination of type {shown}", place)
     kind.check(destination, place)
 
 

@@ -7,10 +7,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cq_engine.catalog.model import CatalogState, Cursor
+from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.core.retry import Retry
 from cq_engine.grammar.statements import DestinationRef
 
-__all__ = ["COMMON", "Option", "Policy", "count", "dead_letters_of", "one_of", "policy_of", "seconds"]
+__all__ = [
+    "COMMON",
+    "Option",
+    "Policy",
+    "check_options",
+    "count",
+    "dead_letters_of",
+    "one_of",
+    "policy_of",
+    "seconds",
+]
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", re.IGNORECASE)
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -53,6 +64,35 @@ def seconds(value: str) -> float:
     if found is None:
         raise ValueError
     return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def check_options(
+    given: Mapping[str, str], known: Mapping[str, Option], what: str, place: Callable[[str], Location | None]
+) -> None:
+    """Raises AnalysisError for an option that `what`, such as 'a destination of type webhook', does not have or take,
+    and for one that is missing. `place` says where a word stands."""
+    for name, value in given.items():
+        if name not in known:
+            raise AnalysisError(
+                f"there is no option {name} of {what}",
+                hint=did_you_mean(
+                    name, known, f"the options are {', '.join(known)}" if known else "it has none"
+                ),
+                location=place(name),
+            )
+        try:
+            known[name].check(value)
+        except ValueError:
+            raise AnalysisError(
+                f"{name} = '{value}' is not possible", hint=known[name].hint, location=place(name)
+            ) from None
+    for name, option in known.items():
+        if option.default is None and name not in given:
+            raise AnalysisError(
+                f"{what} needs the option {name}",
+                hint=option.hint,
+                location=place(what.rsplit(maxsplit=1)[-1]),
+            )
 
 
 COMMON: Mapping[str, Option] = {

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
 
+from cq_engine.api.locating import word_place
+from cq_engine.api.show import facts, typed_rows
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog import queues
 from cq_engine.catalog.destinations import MERGE, deliverers, find_destination, reference
 from cq_engine.catalog.model import ContinuousQuery, Cursor, DeclaredDestination
 from cq_engine.catalog.queues import Place, Standing
 from cq_engine.catalog.store import Catalog
-from cq_engine.core.errors import CQError, Location, location_at
+from cq_engine.core.errors import CQError, location_at
 from cq_engine.destinations import cursor_name, needed_from, policy_of
 from cq_engine.grammar import AlterDestination, CreateDestination, DestinationRef, DropDestination
-from cq_engine.grammar.scan import scan
 from cq_engine.lifecycle import destinations
 from cq_engine.query.result import Result
 
@@ -35,11 +35,7 @@ def run(
     statement: CreateDestination | AlterDestination | DropDestination, engine: Warehouse, sql: str
 ) -> str:
     """Runs the statement, whose text is `sql`; the message for a person."""
-
-    def place(word: str, which: int = -1) -> Location | None:
-        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", scan(sql).skeleton, re.IGNORECASE))
-        return location_at(sql, found[which].start()) if found else None
-
+    place = word_place(sql)
     try:
         if isinstance(statement, CreateDestination):
             return destinations.create(engine.queries, statement, place, partial(location_at, sql))
@@ -66,9 +62,7 @@ def show(engine: Warehouse) -> Result:
         if name not in used:
             shown = "PAUSED" if declared.paused else "UNUSED"
             rows.append((None, declared.name, declared.type.lower(), shown, *[None] * 6, ""))
-    columns = zip(*rows) if rows else [()] * len(_COLUMNS)
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, _COLUMNS.values())]
-    return Result(arrow=pa.table(arrays, names=list(_COLUMNS)))
+    return typed_rows(_COLUMNS, rows)
 
 
 def _row(engine: Warehouse, query: ContinuousQuery, ref: DestinationRef) -> tuple[object, ...]:
@@ -150,7 +144,7 @@ def describe(engine: Warehouse, name: str) -> Result:
     """DESCRIBE DESTINATION: what was declared, and for each query where it stands."""
     state = engine.catalog.state
     found = find_destination(state, name)
-    facts = [
+    known = [
         ("name", found.name),
         ("type", found.type.lower()),
         ("declared", "yes" if found.name.lower() in state.destinations else "no, by DESTINATION clauses"),
@@ -160,8 +154,7 @@ def describe(engine: Warehouse, name: str) -> Result:
         *(("query", text) for text in _standings(engine, found.name)),
         *_groups(engine, found),
     ]
-    names, values = zip(*facts)
-    return Result(arrow=pa.table({"property": names, "value": values}), whole=True)
+    return facts(known)
 
 
 def _groups(engine: Warehouse, found: DeclaredDestination) -> Iterator[tuple[str, str]]:

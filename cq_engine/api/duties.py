@@ -42,7 +42,6 @@ class Duties(Scheduling):
     _noticing: threading.Thread | None = None
     _answering: ThreadPoolExecutor | None = None
     _on_duty = False
-    """Whether the duties are not only this process's, but also under way."""
     note_commit: Callable[[int, Any], None]
     perform: Callable[[str, dict[str, Any]], dict[str, Any]]
     """Does what another process, or this one, asks of the holder of the duties."""
@@ -133,6 +132,8 @@ class Duties(Scheduling):
         self._schedule_all()
         if self._scheduled:
             self.scheduler.start()
+            if self._capturing is not None:
+                self._capturing.start()
             self.maintenance.note_query(*self._recent_queries())
             self.maintenance.start()
             self._wake_behind()
@@ -141,6 +142,7 @@ class Duties(Scheduling):
     def _lay_down(self) -> None:
         self._on_duty = False
         self.scheduler.shutdown(wait=False)
+        self._stop_capturing(wait=False)
         self.maintenance.rest()
 
     def _schedule_all(self) -> None:
@@ -152,6 +154,7 @@ class Duties(Scheduling):
                 self.scheduler.remove(name)
         for query in state.queries.values():
             self._schedule_known(query.name)
+        self._schedule_captures()
 
     # ------------------------------------------------------------ what others have written
 

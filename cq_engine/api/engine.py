@@ -318,6 +318,7 @@ class Engine(Registering, Following, Consuming):
             steps.callback(self.maintenance.stop)
             steps.callback(self.delivery.stop)
             steps.callback(self._stop_scheduler)
+            steps.callback(self._stop_capturing)
             steps.callback(self._end_noticing)
 
     def _stop_scheduler(self) -> None:

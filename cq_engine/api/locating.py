@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cq_engine.core.errors import AnalysisError, CatalogError, CQError, Location, location_at
+from cq_engine.core.errors import AnalysisError, CatalogError, CQError, Location, SourceError, location_at
 from cq_engine.grammar.scan import scan
 from cq_engine.grammar.statements import (
     AlterContinuousQuery,
@@ -18,7 +18,17 @@ from cq_engine.grammar.statements import (
     Statement,
 )
 
-__all__ = ["locate_errors"]
+__all__ = ["locate_errors", "word_place"]
+
+
+def word_place(sql: str) -> Callable[..., Location | None]:
+    """Gives the place of a word of the statement, its last one or, as `which` says, another; None where it is not there."""
+
+    def place(word: str, which: int = -1) -> Location | None:
+        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", scan(sql).skeleton, re.IGNORECASE))
+        return location_at(sql, found[which].start()) if found else None
+
+    return place
 
 
 @contextmanager
@@ -48,6 +58,8 @@ def locate_errors(
         raise
 
 
+_ABOUT_WORDS = (AnalysisError, CatalogError, SourceError)
+"""Errors that speak of what the statement names."""
 _MOST = 500
 """So many characters of a message are looked at: one can list the columns of a wide table."""
 _OURS = frozenset(
@@ -72,7 +84,7 @@ _OURS = frozenset(
 def _offset_of_subject(error: CQError, sql: str) -> int | None:
     """Where the statement has the first word that the message takes from it; None where the error has a place, is not about
     the statement's words, or has none of them."""
-    if error.location is not None or not isinstance(error, (AnalysisError, CatalogError)):
+    if error.location is not None or not isinstance(error, _ABOUT_WORDS):
         return None
     words = re.findall(r"(columns? )?\b([^\W\d]\w*)", error.message[:_MOST].lower())
     in_order = [word for _, word in sorted(words, key=lambda each: not each[0])]  # a column before its table

@@ -23,6 +23,7 @@ from cq_engine.transactions.transaction import Transaction
 if TYPE_CHECKING:
     from cq_engine.maintenance.retention import Vacuumed
     from cq_engine.refresh.refresh import Refresh
+    from cq_engine.sources.capturing import Captured
 
 __all__ = ["Performing"]
 
@@ -76,6 +77,8 @@ class Performing(Duties):
             return asdict(self._vacuum(argument["name"], argument["retain"]))
         elif kind == "maintain":
             return {"tables": self.maintenance.run()}
+        elif kind == "capture":
+            return asdict(self.capturing.refresh(argument["capture"]))
         return {}
 
     @entry
@@ -94,6 +97,22 @@ class Performing(Duties):
                 self.catalog.follow()
                 self._serve_own()
         return done
+
+    @entry
+    def refresh_capture(self, capture: str) -> Captured:
+        """One tick of a capture now: reads its source, and commits what has changed there.
+
+        Returns the change rows that it wrote (an update has two), the versions of its commits, and the seconds it took.
+        Raises CatalogError for a capture that is unknown or has failed, SourceError where the source cannot be read.
+        """
+        from cq_engine.sources.capturing import Captured
+
+        self.check_writable()
+        with self._plain(f"refresh capture {capture}"):
+            done = self.ask("capture", capture=capture)
+            if not self._on_duty:
+                self.catalog.follow()
+        return Captured(done["rows"], tuple(done["commit_versions"]), done["seconds"], done["rows_read"])
 
     def _note_refresh(self, result: Refresh) -> None:
         self.scheduler.end_pause(result.query)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -12,14 +13,22 @@ from cq_engine.api.explain import analyze_query, explain_query, explain_text
 from cq_engine.api.warehouse import Warehouse, no_transaction
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar import (
+    AdviseCapture,
+    AlterCapture,
     AlterContinuousQuery,
     AlterDestination,
+    AlterSource,
+    CreateCapture,
     CreateContinuousQuery,
     CreateDestination,
+    CreateSource,
+    DropCapture,
     DropContinuousQuery,
     DropDestination,
+    DropSource,
     DropTable,
     Explain,
+    RefreshCapture,
     RefreshContinuousQuery,
     Statement,
     When,
@@ -49,8 +58,12 @@ def check_when(when: When, now: datetime) -> None:
 @execute.register(DropTable)
 def _drop_table(statement: DropTable, engine: Warehouse, sql: str) -> Result:
     no_transaction(engine, "DROP TABLE")
+    captures = engine.catalog.state.captures
     with _dropping(engine):
-        return Result(message=drop_table(engine.queries.registry, statement))
+        said = drop_table(engine.queries.registry, statement)
+    if engine.catalog.state.captures != captures:
+        engine.capturing.schedule_all()
+    return Result(message=said)
 
 
 @contextmanager
@@ -91,6 +104,28 @@ def _destination(
 ) -> Result:
     no_transaction(engine, f"{type(statement).__name__.removesuffix('Destination').upper()} DESTINATION")
     return Result(message=destinations.run(statement, engine, sql))
+
+
+@execute.register(AlterCapture)
+@execute.register(AlterSource)
+@execute.register(CreateCapture)
+@execute.register(CreateSource)
+@execute.register(DropCapture)
+@execute.register(DropSource)
+@execute.register(RefreshCapture)
+def _capture(statement: Statement, engine: Warehouse, sql: str) -> Result:
+    words = re.findall("[A-Z][a-z]+", type(statement).__name__)
+    no_transaction(engine, " ".join(words).upper())
+    from cq_engine.api import captures
+
+    return captures.run(statement, engine, sql)
+
+
+@execute.register(AdviseCapture)
+def _advise(statement: AdviseCapture, engine: Warehouse, sql: str) -> Result:
+    from cq_engine.api import captures  # it changes nothing, here or there: any transaction may ask
+
+    return captures.run(statement, engine, sql)
 
 
 @execute.register(AlterContinuousQuery)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,17 @@ from cq_engine.catalog.graph import readers
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
 from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
+from cq_engine.context.services import Services
+from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CQError, said
-from cq_engine.delivery.delivery import Delivery
+from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.lifecycle.draining import has_news
 from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from cq_engine.lifecycle.queries import Queries
+    from cq_engine.sources.capturing import Capturing
 
 __all__ = ["Scheduling"]
 
@@ -31,13 +35,41 @@ class Scheduling:
     catalog: Catalog
     delivery: Delivery
     scheduler: Scheduler
+    clock: Clock
+    note_commit: Callable[[int, Changed], None]
+    services: Services
+    _capturing: Capturing | None = None
     _queries: Queries | None = None
     _making: threading.RLock
+    _on_duty: bool
+    """Whether the duties are not only this process's, but also under way."""
+    _scheduled: bool
 
     @property
     def queries(self) -> Queries:
         """What works on continuous queries; made when it is first asked for."""
         raise NotImplementedError
+
+    @property
+    def capturing(self) -> Capturing:
+        """What runs captures; made when it is first asked for, since whoever has none does without what it imports."""
+        with self._making:
+            if self._capturing is None:
+                from cq_engine.sources.capturing import Capturing
+
+                self._capturing = Capturing(self.services, self.clock, self.note_commit)
+                if self._on_duty and self._scheduled:
+                    self._capturing.start()
+            return self._capturing
+
+    def _schedule_captures(self) -> None:
+        """Captures run as the catalog says."""
+        if self._capturing is not None or self.catalog.state.captures:
+            self.capturing.schedule_all()
+
+    def _stop_capturing(self, *, wait: bool = True) -> None:
+        if self._capturing is not None:
+            self._capturing.stop(wait=wait)
 
     def _schedule_known(self, name: str) -> None:
         """One query whose schedule does not fit must not keep the warehouse from opening."""

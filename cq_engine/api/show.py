@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 
 import pyarrow as pa
@@ -19,13 +19,26 @@ from cq_engine.query.result import Result
 from cq_engine.refresh.frontier import waiting_for
 from cq_engine.schedule.entries import Waiting
 
-__all__ = ["describe", "functions", "processes", "show"]
+__all__ = ["describe", "facts", "functions", "processes", "show", "typed_rows"]
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Result:
     columns: list[Sequence[object]] = list(zip(*rows)) if rows else [() for _ in names]
     arrays = {n: pa.array(list(c)) if len(c) else pa.array([], pa.string()) for n, c in zip(names, columns)}
     return Result(arrow=pa.table(arrays))
+
+
+def typed_rows(columns: Mapping[str, pa.DataType], rows: Sequence[Sequence[object]]) -> Result:
+    """Rows as a result with columns of these types, also where there are none."""
+    values = zip(*rows) if rows else [()] * len(columns)
+    arrays = [pa.array(some, kind) for some, kind in zip(values, columns.values())]
+    return Result(arrow=pa.table(arrays, names=list(columns)))
+
+
+def facts(known: Sequence[tuple[str, str]]) -> Result:
+    """What DESCRIBE says of an object, a line each."""
+    names, values = zip(*known)
+    return Result(arrow=pa.table({"property": names, "value": values}), whole=True)
 
 
 def show(

@@ -14,8 +14,10 @@ from cq_engine.core.options import RETENTION, check_set, option_value
 from cq_engine.core.types import columns_of
 from cq_engine.grammar import (
     Ack,
+    AlterCapture,
     AlterContinuousQuery,
     AlterDestination,
+    AlterSource,
     AlterTable,
     Begin,
     CheckConstraints,
@@ -23,19 +25,24 @@ from cq_engine.grammar import (
     Commit,
     CompactTable,
     CopyInto,
+    CreateCapture,
     CreateContinuousQuery,
     CreateDestination,
     CreateFunction,
+    CreateSource,
     CreateTable,
     Dequeue,
     Describe,
     Dml,
+    DropCapture,
     DropContinuousQuery,
     DropDestination,
     DropFunction,
+    DropSource,
     DropTable,
     Follow,
     Query,
+    RefreshCapture,
     RefreshContinuousQuery,
     Reject,
     Rollback,
@@ -53,14 +60,21 @@ from cq_engine.transactions.transaction import Transaction
 __all__ = ["OF_THE_DUTIES", "execute"]
 
 OF_THE_DUTIES = (
+    AlterCapture,
     AlterContinuousQuery,
     AlterDestination,
+    AlterSource,
     CompactTable,
+    CreateCapture,
     CreateContinuousQuery,
     CreateDestination,
+    CreateSource,
+    DropCapture,
     DropContinuousQuery,
     DropDestination,
+    DropSource,
     DropTable,
+    RefreshCapture,
     RefreshContinuousQuery,
     Vacuum,
 )
@@ -145,6 +159,10 @@ def _create_table(statement: CreateTable, engine: Warehouse, sql: str) -> Result
     option_value(RETENTION, {k.lower(): v for k, v in statement.options})
     if statement.query is not None:
         return _create_as(statement, engine)
+    if statement.delta is not None:
+        from cq_engine.api import captures
+
+        return captures.run(statement, engine, sql)
     with engine.queries.registry.ddl, catalog.lock, catalog.write(by_any=True) as unit:
         unit.set_state(apply.create_table(catalog.state, statement, catalog.newest_version))
     return Result(message=f"table {statement.name} created")
@@ -265,6 +283,12 @@ def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
         from cq_engine.api import destinations
 
         return destinations.show(engine)
+    if statement.what in ("SOURCES", "CAPTURES"):
+        from cq_engine.api import captures
+
+        return (
+            captures.show_sources(engine) if statement.what == "SOURCES" else captures.show_captures(engine)
+        )
     if statement.what == "FUNCTIONS":
         return show.functions(engine.services.functions.rows(engine.catalog.state))
     if statement.what == "PROCESSES":
@@ -274,6 +298,11 @@ def _show(statement: Show, engine: Warehouse, sql: str) -> Result:
 
 @execute.register(Describe)
 def _describe(statement: Describe, engine: Warehouse, sql: str) -> Result:
+    if statement.kind in ("SOURCE", "CAPTURE"):
+        from cq_engine.api import captures
+
+        of = captures.describe_source if statement.kind == "SOURCE" else captures.describe_capture
+        return of(engine, statement.name)
     if statement.kind == "DESTINATION":
         from cq_engine.api import destinations
 

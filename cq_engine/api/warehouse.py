@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cq_engine.lifecycle.queries import Queries
     from cq_engine.maintenance.retention import Vacuumed
     from cq_engine.refresh.refresh import Refresh
+    from cq_engine.sources.capturing import Captured, Capturing
 
 __all__ = ["Warehouse", "no_transaction"]
 
@@ -38,6 +39,9 @@ class Warehouse(Protocol):
     def queries(self) -> Queries: ...
 
     @property
+    def capturing(self) -> Capturing: ...
+
+    @property
     def spark(self) -> SparkSession: ...
 
     @property
@@ -48,6 +52,8 @@ class Warehouse(Protocol):
     def commit(self, transaction: Transaction) -> int | None: ...
 
     def refresh(self, query: str) -> Refresh: ...
+
+    def refresh_capture(self, capture: str) -> Captured: ...
 
     def schedule(self, name: str, *, new: bool = False) -> None: ...
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import without_empty
-from cq_engine.catalog.model import CatalogState
+from cq_engine.catalog.model import Capture, CatalogState
+from cq_engine.catalog.sources import captures_into
 from cq_engine.grammar import DropContinuousQuery, DropTable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def drop_query(registry: Registry, statement: DropContinuousQuery) -> str:
     if statement.if_exists and statement.name.lower() not in registry.services.catalog.state.queries:
         return f"there is no continuous query {statement.name}"
     name = registry.find(statement.name).name
-    gone = _remove(registry, lambda state: apply.drop_query(state, name, statement.cascade))
+    gone, _ = _remove(registry, lambda state: apply.drop_query(state, name, statement.cascade))
     return f"continuous query {name} dropped{_with_it(g for g in gone if g != name)}"
 
 
@@ -31,8 +32,17 @@ def drop_table(registry: Registry, statement: DropTable) -> str:
     if statement.if_exists and statement.name.lower() not in state.tables:
         return f"there is no table {statement.name}"
     name = apply.find_table(state, statement.name).name
-    gone = _remove(registry, lambda state: apply.drop_table(state, statement))
-    return f"table {name} dropped{_with_it(gone)}"
+    gone, left = _remove(registry, lambda state: _without_table(state, statement), captures_into(state, name))
+    return f"table {name} dropped{_with_it(gone)}{left}"
+
+
+def _without_table(state: CatalogState, statement: DropTable) -> CatalogState:
+    """The state without the table, and with CASCADE without the capture that fills it and what only that has."""
+    for capture in captures_into(state, statement.name) if statement.cascade else ():
+        from cq_engine.lifecycle.captures import without  # who has none does without what it imports
+
+        state = without(state, capture)
+    return apply.drop_table(state, statement)
 
 
 def tidy(registry: Registry) -> None:
@@ -45,16 +55,26 @@ def tidy(registry: Registry) -> None:
                 unit.set_state(state)
 
 
-def _remove(registry: Registry, change: Callable[[CatalogState], CatalogState]) -> list[str]:
-    """Puts a smaller state into effect; the names of the queries that are gone."""
+def _remove(
+    registry: Registry, change: Callable[[CatalogState], CatalogState], captures: Sequence[Capture] = ()
+) -> tuple[list[str], str]:
+    """Puts a smaller state into effect; the names of the queries that are gone, and what captures that go with them leave at
+    their sources, for a person."""
     catalog = registry.services.catalog
     with registry.ddl:
         rest = change(catalog.state).queries
         gone = [query for name, query in catalog.state.queries.items() if name not in rest]
+        left = _release(registry, captures) if captures else ""
         with registry.hold(query.name for query in gone), catalog.lock, catalog.write() as unit:
             unit.set_state(without_empty(change(catalog.state)))
     registry.forget(gone)
-    return [query.name for query in gone]
+    return [query.name for query in gone], left
+
+
+def _release(registry: Registry, captures: Sequence[Capture]) -> str:
+    from cq_engine.lifecycle.captures import release
+
+    return release(registry, captures)
 
 
 def _with_it(names: Iterable[str]) -> str:

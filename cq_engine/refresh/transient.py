@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from cq_engine.core import calls
-from cq_engine.core.errors import ConflictError, LeaseError, StorageError
+from cq_engine.core.errors import ConflictError, LeaseError, SourceUnavailableError, StorageError
 from cq_engine.spark.sql import SPARK_ERRORS
 
 __all__ = ["is_transient"]
@@ -59,6 +59,8 @@ def _innermost_first(error: BaseException) -> Iterator[BaseException]:
 def _verdict(error: BaseException) -> bool | None:
     """True: the machine's; False: not; None: what wraps it decides."""
     match error:
+        case SourceUnavailableError():
+            return True
         case OSError():
             return error.errno not in _PERMANENT
         case OperationalError() | InterfaceError() | PoolTimeoutError() | ConflictError() | LeaseError():

@@ -20,12 +20,25 @@ from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.rows import identity_keys
 
-__all__ = ["Identities", "KeySet", "Numbers"]
+__all__ = ["Identities", "KeySet", "Numbers", "find_places"]
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 _MOST = 2**62
 """Numbers of combinations that fit into 64 bits."""
+
+
+def find_places(wanted: Numbers, among: Numbers) -> Numbers:
+    """Of each number the place of the first equal one in `among`; -1 where there is none.
+
+    >>> find_places(np.array([7, 5, 6]), np.array([5, 7, 5])).tolist()
+    [1, 0, -1]
+    """
+    if not len(among):
+        return np.full(len(wanted), -1)
+    order = np.argsort(among, kind="stable")
+    places = order[np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)]
+    return np.where(among[places] == wanted, places, -1)
 
 
 class Identities:

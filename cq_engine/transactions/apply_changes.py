@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,7 @@ from cq_engine.core import faults
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.transactions.batch_references import check_within
 from cq_engine.transactions.change_batches import Batch, Roles, Rows, prepare, rank_transactions, timestamps
+from cq_engine.transactions.commit import Also, nothing
 from cq_engine.transactions.constraints import Change, check_foreign_keys, check_not_null
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import NetPending
@@ -65,6 +66,10 @@ def apply_all(
     transaction: str | None = None,
     order: str | None = None,
     commit_time: str | datetime | None = None,
+    also: Also = nothing,
+    keep_empty: bool = True,
+    clamp: bool = False,
+    keep: Mapping[str, Collection[str]] | None = None,
 ) -> Applied:
     """Applies changes of several tables and source transactions, atomically.
 
@@ -74,11 +79,16 @@ def apply_all(
             An update may change the key where a column `old_<key>` tells the key before. Other `old_` columns are
             accepted; pre-images are always those that the table has.
         op: the column with the operation.
-        operations: its values → insert, update, delete or upsert.
+        operations: its values → insert, update, delete, upsert or partial_delete (by key, of a row that is there or
+            not).
         transaction: the column whose distinct values become one commit each, ordered by their least `order`, else by
             value; None: everything is one commit.
         order: the column that orders changes inside a transaction and transactions; None: the rows' own order.
         commit_time: a column (its greatest value in a transaction counts), or one value, or None for the clock.
+        also: says what else is written with the last of the commits.
+        clamp: True: commit times that lie before the newest commit's, or after now, are these, and none goes back.
+        keep: per table the columns that an upsert leaves as they are in a row that is there.
+        keep_empty: False: where all of it changes nothing, nothing is committed, and `also` is not asked.
 
     Returns:
         One version for every source transaction, in order, also where its net change is empty.
@@ -100,27 +110,21 @@ def apply_all(
     large = sum(batch.rows.nbytes for batch in prepared) > services.limits.inline_bytes // 4
     attempt = catalog.attempt("apply", by_any=True) if large else None  # is to be known before its files are
     try:
-        return _apply(services, prepared, ranks, times, commit_time, attempt)
+        with catalog.exclusive(by_any=True):
+            first = catalog.newest_version + 1
+            stamps = timestamps(services, times, commit_time, clamp=clamp)
+            kept = keep or {}
+            logs = [
+                replay(services, batch, places, first, kept.get(batch.table.name, ()))
+                for batch, places in zip(prepared, ranks)
+            ]
+            if not keep_empty and not any(len(log.events) for log in logs):
+                return Applied([], {})
+            _check(services, prepared, logs, first)
+            return _write(services, prepared, logs, first, stamps, attempt, also)
     finally:
         if attempt is not None:
             attempt.abandon()  # which does nothing where it was used
-
-
-def _apply(
-    services: Services,
-    prepared: Sequence[Batch],
-    ranks: Any,
-    times: Any,
-    commit_time: str | datetime | None,
-    attempt: Attempt | None,
-) -> Applied:
-    catalog = services.catalog
-    with catalog.exclusive(by_any=True):
-        first = services.catalog.newest_version + 1
-        stamps = timestamps(services, times, commit_time)
-        logs = [replay(services, batch, places, first) for batch, places in zip(prepared, ranks)]
-        _check(services, prepared, logs, first)
-        return _write(services, prepared, logs, first, stamps, attempt)
 
 
 def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
@@ -149,6 +153,7 @@ def _write(
     first: int,
     stamps: Sequence[datetime],
     attempt: Attempt | None,
+    also: Also,
 ) -> Applied:
     catalog = services.catalog
     faults.point("commit.begin")
@@ -172,6 +177,7 @@ def _write(
                 unit.add_change_files(table.storage, low, high, staged, kinds_of(rows))
             else:
                 unit.add_changes(table.storage, low, high, rows)
+        also(unit, first + len(stamps) - 1)
         faults.point("commit.before_catalog")
     faults.point("commit.after_catalog")
     return Applied([first + n for n in range(len(stamps))], _kinds_by_version(parts))

@@ -43,6 +43,8 @@ class Operation(IntEnum):
     UPDATE = 1
     DELETE = 2
     UPSERT = 3
+    PARTIAL_DELETE = 4
+    """By key, of a row that is there or not (Jörg & Dessloch)."""
 
     @property
     def word(self) -> str:
@@ -256,14 +258,22 @@ def rank_transactions(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Any
 
 
 def timestamps(
-    services: Services, times: Sequence[Any], commit_time: str | datetime | None
+    services: Services, times: Sequence[Any], commit_time: str | datetime | None, *, clamp: bool = False
 ) -> list[datetime]:
-    """The commit timestamp of each transaction in order. Raises TransactionError where one goes back."""
+    """The commit timestamp of each transaction in order; with `clamp`, the nearest one that it can have.
+
+    Raises TransactionError where one goes back.
+    """
     if not isinstance(commit_time, str):
         return [next_timestamp(services, commit_time)] * len(times)
     found: list[datetime] = []
+    least, most = (services.catalog.newest_timestamp, services.now()) if clamp else (None, None)
     for value in times:
-        moment = next_timestamp(services, _moment(value))
+        given = _moment(value)
+        if clamp and given is not None:
+            given = min(given, most or given)
+            given = max([given, *(each for each in (least, *found[-1:]) if each is not None)])
+        moment = next_timestamp(services, given)
         if found and moment < found[-1]:
             raise TransactionError(
                 f"the commit time {moment.isoformat()} lies before that of the transaction before it",

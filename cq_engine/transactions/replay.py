@@ -6,7 +6,7 @@ before it has left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from cq_engine.catalog.model import ROW_ID
 from cq_engine.context.services import Services
 from cq_engine.core.errors import ConstraintError
 from cq_engine.core.values import python_rows
-from cq_engine.storage.identities import Identities, Numbers
+from cq_engine.storage.identities import Identities, Numbers, find_places
 from cq_engine.storage.rows import conform, empty, identity_columns, same_images
 from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.change_batches import Batch, Operation
@@ -80,7 +80,7 @@ class Log:
         )
 
 
-def replay(services: Services, batch: Batch, ranks: Numbers, first: int) -> Log:
+def replay(services: Services, batch: Batch, ranks: Numbers, first: int, keep: Collection[str] = ()) -> Log:
     """Follows every row's chain of images through the batch.
 
     Args:
@@ -88,6 +88,7 @@ def replay(services: Services, batch: Batch, ranks: Numbers, first: int) -> Log:
         batch: the changes.
         ranks: of each change the place of its source transaction.
         first: the commit version of the first one.
+        keep: the columns that an upsert leaves as they are in a row that is there before the batch.
 
     Raises:
         ConstraintError: a key that is to be inserted exists, or one to be updated or deleted does not.
@@ -96,6 +97,7 @@ def replay(services: Services, batch: Batch, ranks: Numbers, first: int) -> Log:
     there = _existing(services, batch, rows)
     images = pa.concat_tables([rows, there]).combine_chunks()
     keys, old, theirs = _number(batch, images, rows.num_rows)
+    images = _with_kept(batch, images, keys, theirs, keep)
     steps = _steps(batch, keys, old, ranks)
     before = _found(steps, theirs, rows.num_rows)
     _check_steps(batch, rows, steps, before)
@@ -128,7 +130,14 @@ class _Steps:
     """Is there a row afterwards?"""
 
 
-_NEEDS = {Operation.INSERT: -1, Operation.UPDATE: 1, Operation.DELETE: 1, Operation.UPSERT: 0}
+_NEEDS = {
+    Operation.INSERT: -1,
+    Operation.UPDATE: 1,
+    Operation.DELETE: 1,
+    Operation.UPSERT: 0,
+    Operation.PARTIAL_DELETE: 0,
+}
+_DELETES = (Operation.DELETE, Operation.PARTIAL_DELETE)
 
 
 def _steps(batch: Batch, keys: Numbers, old: Numbers, ranks: Numbers) -> _Steps:
@@ -136,7 +145,7 @@ def _steps(batch: Batch, keys: Numbers, old: Numbers, ranks: Numbers) -> _Steps:
     place = np.empty(count, np.int64)
     place[batch.in_order(ranks)] = 2 * np.arange(count)
     moved = np.flatnonzero((operations == Operation.UPDATE) & (old != keys))
-    leaves = operations != Operation.DELETE
+    leaves = ~np.isin(operations, _DELETES)
     leaves[moved] = False
     key = np.append(np.where(leaves, keys, old), keys[moved])
     place = np.append(place, place[moved] + 1)
@@ -155,12 +164,8 @@ def _found(steps: _Steps, theirs: Numbers, count: int) -> Numbers:
     """The row that each step finds, as a position in the images, of which the first `count` are the batch's own."""
     starts = group_starts(steps.key)
     found = np.where(starts, -1, np.where(np.roll(steps.leaves, 1), np.roll(steps.row, 1), -1))
-    if len(theirs):
-        order = np.argsort(theirs, kind="stable")
-        wanted = steps.key[starts]
-        places = np.minimum(np.searchsorted(theirs, wanted, sorter=order), len(theirs) - 1)
-        known = order[places]
-        found[starts] = np.where(theirs[known] == wanted, count + known, -1)
+    places = find_places(steps.key[starts], theirs)
+    found[starts] = np.where(places < 0, -1, count + places)
     return found
 
 
@@ -217,6 +222,24 @@ def _existing(services: Services, batch: Batch, rows: pa.Table) -> pa.Table:
     return conform(services.reader.lookup(storage, newest, wanted), storage.physical_columns)
 
 
+def _with_kept(
+    batch: Batch, images: pa.Table, keys: Numbers, theirs: Numbers, keep: Collection[str]
+) -> pa.Table:
+    """The images, with the columns to keep of upserted rows as the rows have them that are there."""
+    if not keep or not len(theirs):
+        return images
+    there = find_places(keys, theirs)
+    kept = np.arange(images.num_rows)
+    upserts = np.flatnonzero((there >= 0) & (batch.operations == Operation.UPSERT))
+    kept[upserts] = len(keys) + there[upserts]
+    for name in keep:
+        place = images.column_names.index(name)
+        images = images.set_column(
+            place, images.schema.field(place), images.column(name).take(pa.array(kept))
+        )
+    return images
+
+
 def _number(batch: Batch, images: pa.Table, count: int) -> tuple[Numbers, Numbers, Numbers]:
     """The keys as numbers: of the `count` changes after and before, and of the rows that are there."""
     identity = identity_columns(batch.table.storage)
@@ -230,5 +253,5 @@ def _number(batch: Batch, images: pa.Table, count: int) -> tuple[Numbers, Number
     given = np.zeros(count, np.bool_)  # old columns that are left empty say nothing
     for column in old_keys.columns:
         given |= np.asarray(pc.is_valid(column))
-    given &= np.isin(batch.operations, (Operation.UPDATE, Operation.DELETE))
+    given &= np.isin(batch.operations, (Operation.UPDATE, *_DELETES))
     return keys, np.where(given, old, keys), numbers[count : images.num_rows]

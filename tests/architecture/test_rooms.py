@@ -58,7 +58,7 @@ def test_the_table_lists_the_rooms_of_the_contract_in_their_order() -> None:
     contract.read(CONTRACT, encoding="utf-8")
     layers = contract["importlinter:contract:rooms"]["layers"].split()
     rows = [line for line in section("The rooms").splitlines() if line.startswith("| `")]
-    drawn = [name for row in rows for name in re.findall(r"`([a-z]+)(?:/|\.py)`", row.split("|")[1])]
+    drawn = [name for row in rows for name in re.findall(r"`([a-z_]+)(?:/|\.py)`", row.split("|")[1])]
     assert [*drawn, "__main__"] == layers[::-1]
 
 

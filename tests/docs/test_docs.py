@@ -20,6 +20,7 @@ from cq_engine.core import faults
 from cq_engine.grammar import (
     AlterContinuousQuery,
     AlterTable,
+    CreateCapture,
     CreateContinuousQuery,
     CreateTable,
     Dml,
@@ -61,8 +62,8 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 
 def sql_of(page: Path) -> list[str]:
-    """The SQL of a page: its sql blocks, and what its shell blocks feed to cq."""
-    return blocks(page, "sql") + [
+    """The SQL of a page: its sql blocks, its cq blocks, which nothing runs, and what its shell blocks feed to cq."""
+    return blocks(page, "sql", "cq") + [
         sql for block in blocks(page, "sh") for sql in _HERE_DOCUMENT.findall(block)
     ]
 
@@ -139,6 +140,8 @@ def test_every_variant_of_a_statement_is_shown() -> None:
         "TABLES",
         "CONTINUOUS QUERIES",
         "DESTINATIONS",
+        "SOURCES",
+        "CAPTURES",
         "FUNCTIONS",
         "PROCESSES",
         "REFRESHES",
@@ -149,6 +152,8 @@ def test_every_variant_of_a_statement_is_shown() -> None:
         "SET",
         "AS",
     }
+    methods = {s.method.kind for s in shown if isinstance(s, CreateCapture)}
+    assert methods == {"TIMESTAMP", "CHECKSUM", "COPY", "RANGES", "VIEW", "LOG"}
     actions = {s.action for s in shown if isinstance(s, AlterTable)}
     assert actions == {"ADD COLUMNS", "ADD FOREIGN KEY", "CLUSTER BY", "RENAME"}
     assert {s.kind for s in shown if isinstance(s, Dml)} == {

@@ -134,6 +134,7 @@ def test_history_that_cannot_be_written(
         ("big_s", ["big_spenders"]),
         ("SELECT * FROM ord", ["orders"]),
         ("rollb", ["ROLLBACK"]),
+        ("SHOW capt", ["CAPTURE", "CAPTURES"]),
         ("\\ti", ["\\timing"]),
         ("SELECT ", []),
     ],

@@ -37,6 +37,9 @@ def _services(there: pa.Table, identity: tuple[str, ...]) -> Any:
     return SimpleNamespace(catalog=SimpleNamespace(newest_version=4), reader=SimpleNamespace(lookup=lookup))
 
 
+DELETES = (Operation.DELETE, Operation.PARTIAL_DELETE)
+
+
 def _one_by_one(there: pa.Table, identity: tuple[str, ...], changes: list[Change]) -> Any:
     """By version and key the row before and after; or the number of the change that fails."""
 
@@ -56,10 +59,10 @@ def _one_by_one(there: pa.Table, identity: tuple[str, ...], changes: list[Change
             return n
         if operation is Operation.UPDATE and was != key(row) and key(row) in rows:
             return n
-        for each in dict.fromkeys([was] if operation is Operation.DELETE else [was, key(row)]):
+        for each in dict.fromkeys([was] if operation in DELETES else [was, key(row)]):
             found.setdefault((transaction, each), [rows.get(each), None])
         rows.pop(was, None)
-        if operation is not Operation.DELETE:
+        if operation not in DELETES:
             rows[key(row)] = row
         for (version, each), images in found.items():
             if version == transaction:
@@ -88,7 +91,7 @@ def _random_changes(rng: random.Random, there: pa.Table, moves: bool) -> list[Ch
         free = [(a, b) for a in range(4) for b in "pq" if (a, b) not in alive]
         operation = rng.choice(list(Operation)) if rng.random() < 0.97 else Operation.INSERT
         pool = free if operation is Operation.INSERT else sorted(alive)
-        if operation is Operation.UPSERT or not pool or rng.random() < 0.01:
+        if operation in (Operation.UPSERT, Operation.PARTIAL_DELETE) or not pool or rng.random() < 0.01:
             pool = [(rng.randrange(4), rng.choice("pq"))]
         old = rng.choice(pool)
         new = (
@@ -97,11 +100,11 @@ def _random_changes(rng: random.Random, there: pa.Table, moves: bool) -> list[Ch
             else old
         )
         row = {"a": new[0], "b": new[1], "x": rng.choice([0.0, 1.0, None])}
-        nothing = moves and operation is Operation.DELETE and rng.random() < 0.5
+        nothing = moves and operation in DELETES and rng.random() < 0.5
         key = {"a": None, "b": None} if nothing else {"a": old[0], "b": old[1]}
         changes.append((operation, row, key, n // 5, n))
         alive.discard(old)
-        if operation is not Operation.DELETE:
+        if operation not in DELETES:
             alive.add(new)
     rng.shuffle(changes)
     return changes

@@ -26,7 +26,7 @@ from cq_engine.core.clock import SystemClock
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.core.types import rebuild_type, spark_schema, spark_type
-from cq_engine.source.rows import Partition, Piece, Selection
+from cq_engine.data_source.rows import Partition, Piece, Selection
 from cq_engine.storage.change_rows import retry_reading, shared_log
 from cq_engine.storage.rows import change_columns, conform, feed_columns, open_dataset
 

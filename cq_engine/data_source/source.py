@@ -23,7 +23,7 @@ from cq_engine.core.errors import AnalysisError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cq_engine.source.log import QueryLog
+    from cq_engine.data_source.log import QueryLog
 
 __all__ = ["Asked", "SparkSource"]
 
@@ -82,7 +82,7 @@ class Asked:
 
     def open(self) -> QueryLog:
         """The query's delta log, opened to read."""
-        from cq_engine.source.log import QueryLog
+        from cq_engine.data_source.log import QueryLog
 
         return QueryLog(self.warehouse, self.catalog, self.query)
 
@@ -199,7 +199,7 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    from cq_engine.source.rows import Partition, batches
+    from cq_engine.data_source.rows import Partition, batches
 
     return batches(partition, schema) if isinstance(partition, Partition) else iter(())
 

@@ -23,13 +23,13 @@ from cq_engine.catalog.model import Cursor, QueryStatus
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.clock import SystemClock
+from cq_engine.data_source import source
+from cq_engine.data_source.log import QueryLog
+from cq_engine.data_source.source import SparkSource
 from cq_engine.destinations.contract import World
 from cq_engine.destinations.contract import world as world_module
 from cq_engine.destinations.contract.world import LOG_COLUMNS, row
 from cq_engine.destinations.follow import Follower, Piece
-from cq_engine.source import source
-from cq_engine.source.log import QueryLog
-from cq_engine.source.source import SparkSource
 from tests.limits import limit
 
 Row = tuple[Any, ...]

@@ -1,0 +1,103 @@
+"""Many captured rows: written into files of the warehouse, batch by batch, and taken into a table by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from cq_engine.catalog.model import Table
+from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
+from cq_engine.core.types import spark_schema
+from cq_engine.grammar.statements import Dml
+from cq_engine.spark.sql import quote, translate_errors
+from cq_engine.storage.rows import conform, empty
+from cq_engine.transactions.transaction import Transaction
+
+__all__ = ["Batches", "merge", "spool"]
+
+Batches = Iterable[pa.RecordBatch]
+
+_CAPTURED = "_captured"
+_PLAIN = frozenset(
+    [
+        "bigint",
+        "binary",
+        "boolean",
+        "byte",
+        "date",
+        "decimal",
+        "double",
+        "float",
+        "int",
+        "short",
+        "smallint",
+        "string",
+        "timestamp",
+        "tinyint",
+    ]
+)
+"""Types whose values are equal for Spark only where they are the same."""
+
+
+def spool(
+    transaction: Transaction,
+    table: Table,
+    batches: Batches,
+    columns: Sequence[Column],
+    read: Callable[[int], None],
+) -> DataFrame:
+    """Writes rows into a file that ends with the transaction; the rows as a frame. `read` is told of each batch's rows."""
+    path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/captured"
+    Path(path).mkdir(parents=True)
+    with pq.ParquetWriter(f"{path}/part-0.parquet", empty(columns).schema) as writer:
+        for batch in batches:
+            read(len(batch))
+            writer.write_table(conform(pa.Table.from_batches([batch]), columns))
+    with translate_errors():
+        return transaction.services.spark().read.schema(spark_schema(columns)).parquet(path)
+
+
+def merge(transaction: Transaction, table: Table, frame: DataFrame, columns: Sequence[Column]) -> None:
+    """Makes the table's rows those of the frame, which has the columns `columns` of it; the others are NULL in new rows.
+
+    An empty table is loaded, as is one without a key, whose rows stay.
+    """
+    if table.primary_key is None or _is_empty(transaction.services, table):
+        transaction.load(table.name, _all_columns(table, frame))
+        return
+    transaction.given = {_CAPTURED: lambda: frame}
+    transaction.execute(Dml("MERGE", _statement(table, columns)))
+
+
+def _is_empty(services: Services, table: Table) -> bool:
+    layout = services.catalog.layout(table.storage.id, services.catalog.newest_version)
+    return not layout.snapshot and not layout.changes
+
+
+def _all_columns(table: Table, frame: DataFrame) -> DataFrame:
+    known = {name.lower() for name in frame.columns}
+    missing = [column for column in table.columns if column.name.lower() not in known]
+    nulls = [f"CAST(NULL AS {column.type}) AS {quote(column.name)}" for column in missing]
+    return frame.selectExpr(*(quote(name) for name in frame.columns), *nulls)
+
+
+def _statement(table: Table, columns: Sequence[Column]) -> str:
+    """MERGE of the captured rows; those that are not among them are gone."""
+    key = {name.lower() for name in table.primary_key or ()}
+    values = [column for column in columns if column.name.lower() not in key]
+    on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in table.primary_key or ())
+    same = " AND ".join(f"t.{quote(c.name)} <=> s.{quote(c.name)}" for c in values)
+    plain = all(c.type.lower().split("(")[0] in _PLAIN for c in values)
+    parts = [f"MERGE INTO {quote(table.name)} AS t USING {_CAPTURED} AS s ON {on}"]
+    if values:
+        sets = ", ".join(f"{quote(c.name)} = s.{quote(c.name)}" for c in values)
+        parts.append(f"WHEN MATCHED{f' AND NOT ({same})' if plain else ''} THEN UPDATE SET {sets}")
+    names = ", ".join(quote(column.name) for column in columns)
+    given = ", ".join(f"s.{quote(column.name)}" for column in columns)
+    parts.append(f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({given})")
+    return " ".join([*parts, "WHEN NOT MATCHED BY SOURCE THEN DELETE"])

@@ -1,0 +1,1 @@
+"""Logs of Debezium as sources."""

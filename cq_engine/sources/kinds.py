@@ -1,0 +1,145 @@
+"""The kinds of sources by their type: their options, what reaches them, and by which methods they can be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from cq_engine.catalog.model import Capture, DeclaredSource
+from cq_engine.core.errors import AnalysisError, did_you_mean
+from cq_engine.destinations.options import Option, check_options
+from cq_engine.grammar.format_source import format_method
+from cq_engine.sources.methods.base import Method, Place
+from cq_engine.sources.options import METHODS, option
+
+__all__ = ["check_capture", "check_source", "method_of", "methods_of", "reach", "shown_method"]
+
+shown_method = format_method
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of sources. `methods` gives what is made when a method is used first."""
+
+    options: Mapping[str, Option] | None
+    """None where `check` looks at them."""
+    reach: Callable[[DeclaredSource], None]
+    methods: Mapping[str, Callable[[], Method]]
+    check: Callable[[DeclaredSource, Place], None] = lambda _, __: None
+    log: tuple[str, ...] = ()
+    """The options that captures USING LOG have here."""
+
+    def method_options(self, method: str) -> Mapping[str, Option]:
+        """The options of captures by this method."""
+        known = METHODS[method]
+        return {name: known[name] for name in self.log} if method == "LOG" else known
+
+
+@cache
+def _kind(name: str) -> Kind | None:
+    """Imports what only this kind needs."""
+    if name == "delta":
+        from cq_engine.sources.delta.feed import DeltaFeed
+        from cq_engine.sources.delta.table import OPTIONS
+
+        return Kind(OPTIONS, lambda _: None, {"LOG": DeltaFeed, "COPY": DeltaFeed}, log=("initial",))
+    if name == "debezium":
+        from cq_engine.sources.debezium import files
+        from cq_engine.sources.debezium.feed import DebeziumFeed
+
+        return Kind(files.OPTIONS, files.check, {"LOG": DebeziumFeed}, log=("initial", "on_poison"))
+    if name in _SQL:
+        from cq_engine.sources.methods.checksum import Checksum
+        from cq_engine.sources.methods.copy import Copy
+        from cq_engine.sources.methods.ranges import Ranges
+        from cq_engine.sources.methods.timestamp import Timestamp
+        from cq_engine.sources.sql.address import check_declaration
+
+        methods: Mapping[str, Callable[[], Method]] = {
+            "TIMESTAMP": Timestamp, "CHECKSUM": Checksum, "COPY": Copy, "RANGES": Ranges, "VIEW": Copy,
+        }  # fmt: skip
+        if name != "sql":
+            from cq_engine.sources.triggers.capture import Triggers
+
+            methods = {**methods, "LOG": Triggers}
+        return Kind(None, _connect, methods, check_declaration, log=("initial", "install"))
+    return None
+
+
+_SQL = ("sqlite", "postgresql", "mariadb", "sql")
+TYPES = (*_SQL, "delta", "debezium")
+
+
+def _connect(declared: DeclaredSource) -> None:
+    from cq_engine.sources.sql.database import Database
+
+    with Database.open(declared) as database:
+        database.check()
+
+
+def _of(declared: DeclaredSource, place: Place = lambda _: None) -> Kind:
+    kind = _kind(declared.type)
+    if kind is None:
+        raise AnalysisError(
+            f"there is no type {declared.type} of sources",
+            hint=did_you_mean(declared.type, TYPES, f"the types are {', '.join(TYPES)}"),
+            location=place(declared.type),
+        )
+    return kind
+
+
+def check_source(declared: DeclaredSource, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError for a type that is not there, and for options that the type does not have or take."""
+    kind = _of(declared, place)
+    if kind.options is not None:
+        check_options(dict(declared.options), kind.options, f"a source of type {declared.type}", place)
+    kind.check(declared, place)
+
+
+def reach(declared: DeclaredSource) -> None:
+    """Raises SourceError where the source cannot be read."""
+    _of(declared).reach(declared)
+
+
+def check_capture(declared: DeclaredSource, capture: Capture, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError for a method that the source does not have, and for options that it does not have or take."""
+    kind, known = capture.method.kind, _of(declared)
+    methods = known.methods
+    if kind not in methods:
+        raise AnalysisError(
+            f"USING {kind} is not for sources of type {declared.type}",
+            hint=f"these can be captured USING {' or '.join(methods)}",
+            location=place(kind),
+        )
+    check_options(dict(capture.options), known.method_options(kind), f"a capture USING {kind}", place)
+    if declared.type == "debezium" and capture.where is not None:
+        raise AnalysisError(
+            "WHERE is not for sources of type debezium",
+            detail="envelopes cannot be asked in SQL",
+            hint="leave it out, and restrict the queries over the table",
+            location=place("WHERE"),
+        )
+    if kind == "TIMESTAMP" and capture.method.deleted is None and option(capture, "purge") == "true":
+        raise AnalysisError(
+            "purge = true needs a delete flag",
+            hint="write USING TIMESTAMP (ts, DELETED flag)",
+            location=place("purge"),
+        )
+
+
+def methods_of(declared: DeclaredSource) -> tuple[str, ...]:
+    """By which methods the source can be captured: what stands after USING, without what is in brackets."""
+    return tuple(_of(declared).methods)
+
+
+def method_of(declared: DeclaredSource, capture: Capture) -> Method:
+    """What runs the capture."""
+    return _method(declared.type, capture.method.kind)
+
+
+@cache
+def _method(kind: str, method: str) -> Method:
+    found = _kind(kind)
+    assert found is not None
+    return found.methods[method]()

@@ -1,0 +1,54 @@
+"""What every method of capture has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cq_engine.catalog.model import Capture, DeclaredSource, Table
+from cq_engine.core.errors import Location
+from cq_engine.grammar.statements import CreateTable
+from cq_engine.sources.tick import Tick
+
+__all__ = ["Method", "Place"]
+
+Place = Callable[[str], Location | None]
+"""Where a word stands in the statement."""
+
+
+class Method(ABC):
+    """How a capture finds what has changed at its source. One object for all captures: what moves is in their positions."""
+
+    needs_key = True
+    """Whether changes find their rows by the primary key of the table."""
+
+    @abstractmethod
+    def check(
+        self, declared: DeclaredSource, capture: Capture, table: Table, place: Place
+    ) -> tuple[Capture, list[str]]:
+        """The capture as it is to be stored, and notes for a person.
+
+        Raises AnalysisError where source or table do not allow the method, SourceError where the source cannot be read.
+        """
+
+    def side_tables(self, capture: Capture, table: Table) -> Sequence[CreateTable]:
+        """Tables that the method keeps beside the capture's own; they go with the capture."""
+        del capture, table
+        return ()
+
+    def prepare(
+        self, declared: DeclaredSource, capture: Capture, table: Table, position: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
+        """Makes the source ready: for a new capture, and for one that failed, which has got to `position`. Returns the
+        position to go on from; None for where it is. Raises SourceError, and leaves nothing at the source then."""
+        del declared, capture, table, position
+        return None
+
+    def release(self, declared: DeclaredSource, capture: Capture, position: Mapping[str, Any] | None) -> None:
+        """Removes from the source what `prepare` has put there. Raises SourceError."""
+        del declared, capture, position
+
+    @abstractmethod
+    def run(self, tick: Tick, declared: DeclaredSource) -> None:
+        """One tick. Raises SourceError where the source cannot be read."""

@@ -1,0 +1,79 @@
+"""What tests of sources share: a database of each kind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine import Engine
+from cq_engine.core.limits import Limits
+from tests.sources.shops import Shop
+from tests.sources.trigger_logs import installed
+from tests.sources.writers import Writer
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes an empty file for SQLite."""
+
+    def made() -> Path:
+        file = tmp_path_factory.mktemp("shop") / "shop.db"
+        file.touch()
+        return file
+
+    return made
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def shop(request: pytest.FixtureRequest, places: Callable[[], Path]) -> Shop:
+    """An empty database of each kind, for the tests of a module."""
+    from tests import mariadb, postgres
+
+    fresh: dict[str, Callable[[Any], str]] = {"postgresql": postgres.fresh, "mariadb": mariadb.fresh}
+    if request.param == "sqlite":
+        return Shop("sqlite", f"sqlite:///{places()}")
+    server = request.getfixturevalue(f"{'postgres' if request.param == 'postgresql' else 'mariadb'}_server")
+    return Shop(request.param, fresh[request.param](server))
+
+
+@pytest.fixture
+def opened(once: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+    engines = []
+
+    def connect(limits: Limits) -> Engine:
+        engines.append(cq_engine.connect(tmp_path / "warehouse", spark=once, scheduler=False, limits=limits))
+        return engines[-1]
+
+    yield connect
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def written(shop: Shop) -> Iterator[Writer]:
+    """A table with rows, and who writes to it; nothing is installed before and after."""
+    for left in installed(shop):
+        pytest.fail(f"{left} is left of another test")
+    writer = Writer(shop, random.Random(7), "log")
+    writer.create()
+    for _ in range(6):
+        writer.transaction()
+    yield writer
+    kind = {"postgresql": "TABLE IF EXISTS cq_log_c CASCADE", "sqlite": "TABLE IF EXISTS cq_log_c"}
+    shop.run(f"DROP {kind.get(shop.kind, 'TABLE IF EXISTS cq_log_c')}")
+    shop.run("DROP TABLE IF EXISTS orders")
+    if shop.kind == "postgresql":
+        shop.run("DROP FUNCTION IF EXISTS cq_log_c() CASCADE")
