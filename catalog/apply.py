@@ -14,8 +14,10 @@ from cq_engine.catalog.destinations import is_merge, merged_names
 from cq_engine.catalog.graph import names_of, readers
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
+    CHANGES,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    PARTIAL,
     REFRESH_TIME,
     ROW_ID,
     SEQUENCE,
@@ -77,8 +79,11 @@ def create_table(
             hint="write PRIMARY KEY (...), or PRIMARY KEY (...) NOT ENFORCED RELY at your own risk",
         )
     cluster_by = _resolve_names(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
+    if not statement.snapshot:
+        _check_without_snapshot(statement, key)
     state, number = allocate_id(state)
-    storage = VersionedTable(number, "base", statement.name, columns, key or (ROW_ID,), cluster_by)
+    kind = "base" if statement.snapshot else CHANGES
+    storage = VersionedTable(number, kind, statement.name, columns, key or (ROW_ID,), cluster_by)
     table = Table(
         name=statement.name,
         storage=storage,
@@ -91,6 +96,15 @@ def create_table(
     for foreign in statement.foreign_keys:
         table = _with_foreign_key(state, table, foreign, version)
     return _put(state, table)
+
+
+def _check_without_snapshot(statement: CreateTable, key: Sequence[str] | None) -> None:
+    if key is None:
+        raise CatalogError(
+            f"table {statement.name} WITHOUT SNAPSHOT has no PRIMARY KEY",
+            detail="without its rows, changes can be told apart by their keys only",
+            hint="write PRIMARY KEY (...)",
+        )
 
 
 def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
@@ -180,7 +194,10 @@ def without_unread(state: CatalogState) -> CatalogState:
     unread = {
         key: replace(q, relation=None)
         for key, q in state.queries.items()
-        if q.relation is not None and not merged_names(q) and not readers(state, q.name)
+        if q.relation is not None
+        and q.verdict != PARTIAL  # nothing else has its rows
+        and not merged_names(q)
+        and not readers(state, q.name)
     }
     return replace(state, queries={**state.queries, **unread}) if unread else state
 
@@ -288,6 +305,13 @@ def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, v
     name = spec.name or _free_name(f"{table.name}_{'_'.join(columns)}_fkey", taken)
     if name.lower() in taken:
         raise CatalogError(f"table {table.name} has a foreign key {name} already")
+    for each in (table, target):
+        if spec.enforced and not each.has_snapshot:
+            raise CatalogError(
+                f"FOREIGN KEY {name} of {table.name} cannot be enforced",
+                detail=f"table {each.name} was created WITHOUT SNAPSHOT: its rows are not kept",
+                hint="write NOT ENFORCED, with RELY where it is known to hold",
+            )
     key = ForeignKey(name, columns, target.name, ref_columns, spec.enforced, spec.rely, version)
     return replace(table, foreign_keys=(*table.foreign_keys, key))
 

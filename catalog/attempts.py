@@ -32,6 +32,7 @@ __all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "new_attempt_id", 
 _ROOTS: dict[tuple[str, str], str] = {
     ("base", "snapshot"): "tables",
     ("base", "log"): "changes",
+    ("changes", "log"): "changes",
     ("delta", "log"): "deltas",
     ("delta", "snapshot"): "data",
     ("state", "log"): "data",

@@ -68,7 +68,7 @@ class Publisher:
                 del self._handles[key]
             commits = 0
             for table in tables.values():
-                if table.kind in ("base", "delta"):
+                if table.kind in ("base", "changes", "delta"):
                     with troubles.of(table.name):
                         commits += self._publish(table)
                     if table.name in troubles.found:  # the next time, it is looked at anew

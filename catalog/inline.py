@@ -41,7 +41,7 @@ def decode(data: bytes) -> pa.Table:
 
 def kinds_of(rows: pa.Table) -> frozenset[str]:
     """Which of INSERT, DELETE, UPDATE occur in change rows."""
-    return frozenset(KINDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist())
+    return frozenset().union(*(KINDS[kind] for kind in pc.unique(rows.column(CHANGE_TYPE)).to_pylist()))
 
 
 class InlineCache:

@@ -5,7 +5,7 @@ Physical columns that the engine adds to rows, beside the table's own:
 | column | type | where |
 |---|---|---|
 | `_row_id` | BIGINT | rows of a table without PRIMARY KEY: its hidden row identity |
-| `_change_type` | STRING | change rows: insert, delete, update_preimage, update_postimage |
+| `_change_type` | STRING | change rows: insert, delete, update_preimage, update_postimage; of partial deltas also partial_update, upsert, partial_delete |
 | `_commit_version` | BIGINT | change rows |
 | `_commit_timestamp` | TIMESTAMP | change rows as they are published or shown; inside, the version stands for it |
 | `_sequence` | BIGINT | rows of a query's delta log: unique and increasing per (query, version), one number per delta |
@@ -42,8 +42,26 @@ DELETE = "delete"
 UPDATE_PREIMAGE = "update_preimage"
 UPDATE_POSTIMAGE = "update_postimage"
 """The four change types of the Delta Lake change data feed."""
-KINDS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE_PREIMAGE: "UPDATE", UPDATE_POSTIMAGE: "UPDATE"}
-"""The kind of change that each is part of, as in ON INSERT OR UPDATE TO."""
+PARTIAL_UPDATE = "partial_update"
+UPSERT = "upsert"
+PARTIAL_DELETE = "partial_delete"
+"""Change types of partial deltas (Jörg & Dessloch, Definition 1): a row of new values, a row of new values of which nobody
+knows whether it was there before, and a key."""
+KINDS = {
+    INSERT: frozenset({"INSERT"}),
+    DELETE: frozenset({"DELETE"}),
+    UPDATE_PREIMAGE: frozenset({"UPDATE"}),
+    UPDATE_POSTIMAGE: frozenset({"UPDATE"}),
+    PARTIAL_UPDATE: frozenset({"UPDATE"}),
+    UPSERT: frozenset({"INSERT", "UPDATE"}),
+    PARTIAL_DELETE: frozenset({"DELETE"}),
+}
+"""The kinds of change that each may be part of, as in ON INSERT OR UPDATE TO."""
+EVENTS = frozenset({"INSERT", "DELETE", "UPDATE"})
+PARTIAL = "PARTIAL"
+"""The verdict on queries that are maintained from partial changes."""
+CHANGES = "changes"
+"""The kind of storage of a table WITHOUT SNAPSHOT."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +86,9 @@ class VersionedTable:
     """The physical face of a base table, of a query's delta log, or of a stored block's state.
 
     `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a table of one row.
-    `kind` is base, delta, state, result (of a continuous query, for those that read it), or constants (of a
-    group: nothing is stored, its rows are what the definitions of its members say).
+    `kind` is base, changes (a base table WITHOUT SNAPSHOT: nobody reads its rows, only its changes), delta, state, result
+    (of a continuous query, for those that read it), or constants (of a group: nothing is stored, its rows are what the
+    definitions of its members say).
     """
 
     id: int
@@ -108,6 +127,11 @@ class Table:
     @property
     def columns(self) -> tuple[Column, ...]:
         return self.storage.columns
+
+    @property
+    def has_snapshot(self) -> bool:
+        """False for a table WITHOUT SNAPSHOT, of which only the changes are kept."""
+        return self.storage.kind != CHANGES
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cq_engine.catalog.destinations import merged_by
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, Table
-from cq_engine.core.errors import CatalogError, did_you_mean
+from cq_engine.core.errors import AnalysisError, CatalogError, Location, did_you_mean
 
-__all__ = ["find_query", "find_table"]
+__all__ = ["check_snapshot", "find_query", "find_table"]
 
 
 def find_table(state: CatalogState, name: str) -> Table:
@@ -42,3 +42,14 @@ def find_query(state: CatalogState, name: str) -> ContinuousQuery:
         f"there is no continuous query {name}",
         hint=did_you_mean(name, (q.name for q in state.queries.values())),
     )
+
+
+def check_snapshot(table: Table, doing: str, location: Location | None = None) -> None:
+    """Raises AnalysisError where `doing` needs the rows of a table WITHOUT SNAPSHOT."""
+    if not table.has_snapshot:
+        raise AnalysisError(
+            f"{doing} is not for table {table.name}",
+            detail="it was created WITHOUT SNAPSHOT: its changes are kept, its rows are not",
+            hint=f"changes come by captures and engine.apply_changes; SELECT * FROM {table.name} CHANGES FROM VERSION 1 shows them",
+            location=location,
+        )

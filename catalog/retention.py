@@ -56,7 +56,7 @@ def _retire(layout: TableLayout, kind: str, hold: int, storage: Storage | None, 
     outside = {p: f for p, f in layout.files.items() if f.removed is not None and f.removed <= highest}
     files = [path for path in outside if path not in read]
     current = {p for p, f in layout.files.items() if p not in outside}
-    open_log = kind in ("base", "delta") and storage is not None and storage.published_log > 0
+    open_log = kind in ("base", "changes", "delta") and storage is not None and storage.published_log > 0
     files += [
         f.path
         for c in gone

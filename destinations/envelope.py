@@ -16,7 +16,7 @@ from cq_engine.core.types import arrow_schema
 from cq_engine.core.values import json_value, python_values
 from cq_engine.destinations.layout import output_rows, shown_columns
 from cq_engine.destinations.log import commit_times, read_pairs
-from cq_engine.destinations.pairs import MARKERS, new_column, old_column
+from cq_engine.destinations.pairs import GONE, MARKERS, WITH_OLD, new_column, old_column
 
 __all__ = [
     "OPS",
@@ -35,8 +35,8 @@ __all__ = [
     "shown_values",
 ]
 
-OPS = {"I": "c", "U": "u", "D": "d"}
-"""What Debezium calls the markers."""
+OPS = {"I": "c", "U": "u", "D": "d", "P": "u", "S": "r", "K": "d"}
+"""What Debezium calls the markers. Its r is a row as it is, whether it was there before or not."""
 Row = tuple[Any, ...]
 
 _STEP = 10_000
@@ -46,6 +46,9 @@ _STEP = 10_000
 @dataclass(frozen=True, slots=True)
 class Delta:
     """One change of a query's result.
+
+    `marker` is I, D or U; of a query that is maintained from partial changes also P, an update whose
+    old row is not known, S, an upsert, or K, a deletion of which the key is known. These have no old row.
 
     `new` and `old` hold the result columns of the defining query (delta functions left out) in SELECT order: an I has
     no old row, a D no new one and in `old` the values that left. `key` holds the result key's values; it is None for
@@ -170,8 +173,8 @@ def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, dateti
             yield Delta(
                 marker,
                 values,
-                None if marker == "D" else new,
-                None if marker == "I" else old,
+                None if marker in GONE else new,
+                old if marker in WITH_OLD else None,
                 version,
                 times[version],
                 sequence,
@@ -179,8 +182,8 @@ def deltas_of(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, dateti
 
 
 def shown_values(places: Sequence[int], marker: str, new: Row | None, old: Row | None) -> Row:
-    """Of the row that a delta shows, a D the old one, the values at `places`."""
-    row = (old if marker == "D" else new) or ()
+    """Of the row that a delta shows, a D or K the old one, the values at `places`."""
+    row = (old if marker in GONE else new) or ()
     return tuple(row[n] for n in places)
 
 

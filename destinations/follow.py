@@ -21,11 +21,9 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    DELETE,
     INSERT,
     SEQUENCE,
     UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
     ContinuousQuery,
     Cursor,
 )
@@ -34,7 +32,7 @@ from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import arrow_schema
 from cq_engine.destinations.envelope import Delta, deltas_of
 from cq_engine.destinations.log import read_pairs
-from cq_engine.destinations.pairs import new_column, old_column, pair
+from cq_engine.destinations.pairs import GONE, MARKER_OF, new_column, old_column, pair
 from cq_engine.query.query import version_to_come
 from cq_engine.query.result import Result
 from cq_engine.storage.rows import change_columns, conform, empty, feed_columns
@@ -92,9 +90,10 @@ class Piece:
         count = self.wide.num_rows
         markers, versions = (self.wide.column(c).to_numpy() for c in ("marker", "version"))
         every = np.arange(count)
-        is_update, is_delete = markers == "U", markers == "D"
+        is_update, is_delete = markers == "U", np.isin(markers, GONE)
         ends = np.flatnonzero(np.append(versions[1:] != versions[:-1], [self.whole])) if count else every
-        first = np.where(is_delete, DELETE, np.where(is_update, UPDATE_PREIMAGE, INSERT))
+        kind_of = {marker: kind for kind, marker in MARKER_OF.items() if kind != UPDATE_POSTIMAGE}
+        first = np.array([kind_of[marker] for marker in markers.tolist()], object)
         updates = np.flatnonzero(is_update)
         # Each row as: which delta, its place among the rows of that, its type, and its values' row in (new, old).
         parts = [

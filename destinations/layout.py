@@ -20,7 +20,7 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
-    INSERT,
+    PARTIAL_DELETE,
     SEQUENCE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
@@ -30,10 +30,10 @@ from cq_engine.catalog.model import (
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
-from cq_engine.destinations.pairs import REFRESH_TIME, new_column, old_column
+from cq_engine.destinations.pairs import GONE, MARKER_OF, REFRESH_TIME, new_column, old_column
 from cq_engine.spark.sql import quote
 
-__all__ = ["choose", "output_frame", "output_rows", "shown_columns"]
+__all__ = ["choose", "marker_of", "output_frame", "output_rows", "shown_columns"]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -58,7 +58,7 @@ def output_rows(query: ContinuousQuery, wide: pa.Table, times: Mapping[int, date
 def shown_columns(wide: pa.Table, places: Sequence[int]) -> list[pa.ChunkedArray]:
     """The columns of the result at `places`, for deltas in the wide layout: of a D the old values, else the new ones."""
     new = [wide.column(new_column(n)) for n in places]
-    deleted = pc.equal(wide.column("marker"), "D")
+    deleted = pc.is_in(wide.column("marker"), pa.array(GONE))
     if not pc.any(deleted).as_py():
         return new
     return [choose(deleted, wide.column(old_column(n)), values) for n, values in zip(places, new)]
@@ -73,6 +73,14 @@ def _array(output: OutputColumn, wide: pa.Table, times: Mapping[int, datetime]) 
 
 
 _PLAIN = {"marker": "marker", "time": "time", "commit_version": "version"}
+
+
+def marker_of(kind: SparkColumn) -> SparkColumn:
+    """The marker of a change row's delta."""
+    found = f.lit("U")
+    for change_type, marker in MARKER_OF.items():
+        found = f.when(kind == change_type, marker).otherwise(found) if marker != "U" else found
+    return found
 
 
 def choose(condition: pa.ChunkedArray, yes: pa.ChunkedArray, no: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -107,8 +115,9 @@ def output_frame(
         rows = changes.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
         return _select(query, rows)
     old = [(old_column(n), _log_column(query, n)) for n in sorted(wanted)]
-    single = changes.where(f.col(CHANGE_TYPE).isin(INSERT, DELETE))
-    single = single.select("*", *(f.when(f.col(CHANGE_TYPE) == DELETE, c).alias(name) for name, c in old))
+    single = changes.where(~f.col(CHANGE_TYPE).isin(UPDATE_PREIMAGE, UPDATE_POSTIMAGE))
+    gone = f.col(CHANGE_TYPE).isin(DELETE, PARTIAL_DELETE)
+    single = single.select("*", *(f.when(gone, c).alias(name) for name, c in old))
     before = changes.where(f.col(CHANGE_TYPE) == UPDATE_PREIMAGE)
     before = before.select(
         f.col(COMMIT_VERSION).alias("_old_version"),
@@ -148,7 +157,7 @@ def _spark_column(query: ContinuousQuery, output: OutputColumn) -> SparkColumn:
         return f.col(old_column(output.index))
     if output.kind == "marker":
         kind = f.col(CHANGE_TYPE)
-        return f.when(kind == INSERT, "I").when(kind == DELETE, "D").otherwise("U")
+        return marker_of(kind)
     return f.col(
         {"time": REFRESH_TIME, "commit_time": _COMMIT_TIME, "commit_version": COMMIT_VERSION}[output.kind]
     )

@@ -77,7 +77,7 @@ def read_frame(
         rows = rows.where((f.col(_VERSION) > cursor.version) | (f.col(SEQUENCE) > cursor.sequence))
     if set(markers) >= set(MARKERS):
         return rows
-    kinds = [kind for marker in MARKERS if marker in markers for kind in CHANGE_TYPES[marker]]
+    kinds = sorted({kind for marker in markers for kind in CHANGE_TYPES[marker]})
     return rows.where(f.col(CHANGE_TYPE).isin(kinds))
 
 

@@ -4,11 +4,14 @@ The *wide* layout that `pair` gives, and on which everything here is built:
 
 | column | type | |
 |---|---|---|
-| `marker` | string | I, D or U |
+| `marker` | string | I, D or U; of a query that is maintained from partial changes also P, S or K |
 | `version`, `sequence` | bigint | the delta's place in the log |
 | `time` | timestamp | when the refresh ran |
-| `new_0`, `new_1`, .. | the log's columns | the new row; NULL on D |
-| `old_0`, `old_1`, .. | the log's columns | the old row; NULL on I |
+| `new_0`, `new_1`, .. | the log's columns | the new row; NULL on D and K |
+| `old_0`, `old_1`, .. | the log's columns | the old row; NULL on I, P and S; on K nothing but the key |
+
+P is a partial update (the old row is not known), S an upsert (whether there was an old row is not known), K a deletion by
+key (what the old row was, or whether there was one, is not known).
 """
 
 from __future__ import annotations
@@ -26,18 +29,55 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     DELETE,
     INSERT,
+    PARTIAL_DELETE,
+    PARTIAL_UPDATE,
     SEQUENCE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
+    UPSERT,
 )
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 
-__all__ = ["CHANGE_TYPES", "MARKERS", "REFRESH_TIME", "new_column", "old_column", "pair", "select_markers"]
+__all__ = [
+    "CHANGE_TYPES",
+    "GONE",
+    "MARKERS",
+    "MARKERS_FOR",
+    "MARKER_OF",
+    "REFRESH_TIME",
+    "WITH_OLD",
+    "new_column",
+    "old_column",
+    "pair",
+    "select_markers",
+]
 
 MARKERS = ("I", "D", "U")
-CHANGE_TYPES = {"I": (INSERT,), "D": (DELETE,), "U": (UPDATE_PREIMAGE, UPDATE_POSTIMAGE)}
-"""The change types of the rows that make up a delta of each marker."""
+"""What a query can be asked for. A delta that may be of several kinds is given to those who want one of them."""
+CHANGE_TYPES = {
+    "I": (INSERT, UPSERT),
+    "D": (DELETE, PARTIAL_DELETE),
+    "U": (UPDATE_PREIMAGE, UPDATE_POSTIMAGE, PARTIAL_UPDATE, UPSERT),
+}
+"""The change types of the rows that make up the deltas of each."""
+MARKER_OF = {
+    INSERT: "I",
+    DELETE: "D",
+    UPDATE_PREIMAGE: "U",
+    UPDATE_POSTIMAGE: "U",
+    PARTIAL_UPDATE: "P",
+    UPSERT: "S",
+    PARTIAL_DELETE: "K",
+}
+MARKERS_FOR = {
+    asked: tuple(dict.fromkeys(MARKER_OF[kind] for kind in kinds)) for asked, kinds in CHANGE_TYPES.items()
+}
+"""The markers of the deltas that each gives."""
+GONE = ("D", "K")
+"""The markers of deltas after which there is no row."""
+WITH_OLD = ("D", "U")
+"""The markers of deltas whose old row is known."""
 REFRESH_TIME = "_refresh_time"
 
 
@@ -58,15 +98,17 @@ def pair(changes: pa.Table, columns: Sequence[Column]) -> pa.Table:
     """
     changes = _sort(changes)
     kinds = changes.column(CHANGE_TYPE)
-    before, after, deleted = (_is(kinds, kind) for kind in (UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE))
+    types = list(MARKER_OF)
+    number = np.asarray(pc.index_in(kinds, pa.array(types)), np.int64)
+    before, after = number == types.index(UPDATE_PREIMAGE), number == types.index(UPDATE_POSTIMAGE)
     version, sequence = _numbers(changes, COMMIT_VERSION), _numbers(changes, SEQUENCE)
     _check_pairs(before, after, version, sequence)
     places = np.flatnonzero(~before)
-    after, deleted = after[places], deleted[places]
-    markers = np.where(deleted, MARKERS.index("D"), np.where(after, MARKERS.index("U"), MARKERS.index("I")))
+    after, number = after[places], number[places]
+    deleted = np.isin(number, [n for n, kind in enumerate(types) if MARKER_OF[kind] in GONE])
     earlier = np.where(after, places - 1, places)
     wide = {
-        "marker": pa.array(MARKERS, pa.string()).take(pa.array(markers)),
+        "marker": pa.array(MARKER_OF.values(), pa.string()).take(pa.array(number)),
         "version": pa.array(version[places], pa.int64()),
         "sequence": pa.array(sequence[places], pa.int64()),
         "time": _taken(changes.column(REFRESH_TIME), places, np.zeros_like(deleted)),
@@ -82,7 +124,8 @@ def select_markers(wide: pa.Table, markers: Sequence[str]) -> pa.Table:
     """The deltas with one of `markers`."""
     if set(markers) >= set(MARKERS):
         return wide
-    return wide.filter(pc.is_in(wide.column("marker"), pa.array(sorted(markers), pa.string())))
+    wanted = sorted({each for marker in markers for each in MARKERS_FOR[marker]})
+    return wide.filter(pc.is_in(wide.column("marker"), pa.array(wanted, pa.string())))
 
 
 def _sort(changes: pa.Table) -> pa.Table:

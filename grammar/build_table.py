@@ -189,6 +189,10 @@ class TableRules(Rules):
     def cluster_by(self, meta: Any, columns: tuple[str, ...]) -> Clause:
         return "CLUSTER BY", columns, meta.start_pos
 
+    @v_args(meta=True, inline=True)
+    def without_snapshot(self, meta: Any) -> Clause:
+        return "WITHOUT SNAPSHOT", meta.start_pos, meta.start_pos
+
     def table_clauses(self, *clauses: Clause) -> dict[str, Any]:
         return self.once(clauses)
 
@@ -210,6 +214,9 @@ class TableRules(Rules):
         query = None if isinstance(origin, _FromDelta) else origin
         if not columns and origin is None:
             self.fail("table_without_columns", name.end_pos, table=str(name))
+        without = clauses.get("WITHOUT SNAPSHOT")
+        if without is not None and query is not None:
+            self.fail("without_snapshot_as", without, table=str(name))
         return statements.CreateTable(
             name=str(name),
             columns=columns,
@@ -223,6 +230,7 @@ class TableRules(Rules):
             query_offset=0 if query is None else query[1],
             delta=None if lake is None else lake.path,
             when=None if lake is None else lake.when,
+            snapshot=without is None,
         )
 
     def from_delta(self, path: Token, frequency: Clause | None = None) -> _FromDelta:

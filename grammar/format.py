@@ -156,6 +156,8 @@ def _create_table(statement: statements.CreateTable) -> str:
         text += f"\nCOMMENT {string_literal(statement.comment)}"
     if statement.cluster_by:
         text += f"\nCLUSTER BY {columns(statement.cluster_by)}"
+    if not statement.snapshot:
+        text += "\nWITHOUT SNAPSHOT"
     if statement.options:
         text += f"\nWITH {options(statement.options)}"
     if statement.delta is not None:

@@ -99,6 +99,12 @@ TABLE_MESSAGES: tuple[Message, ...] = (
         ("CREATE TABLE t‸", "CREATE TABLE t‸ (PRIMARY KEY (a))"),
     ),
     Message(
+        "without_snapshot_as",
+        "table {table} WITHOUT SNAPSHOT cannot have the rows of a query",
+        "only its changes are kept: create it with columns, and let a capture or apply_changes bring them",
+        ("CREATE TABLE t (a INT PRIMARY KEY) ‸WITHOUT SNAPSHOT AS SELECT 1 AS a",),
+    ),
+    Message(
         "second_primary_key",
         "a second PRIMARY KEY for table {table}",
         "a table has one; several columns go into PRIMARY KEY (a, b)",

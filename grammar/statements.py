@@ -357,6 +357,8 @@ class CreateTable(Statement):
     """Where the Delta Lake table of CREATE TABLE ... FROM DELTA is, which is captured from then on."""
     when: When | None = None
     """How often it is looked at, where that is said."""
+    snapshot: bool = True
+    """False: WITHOUT SNAPSHOT, only the changes of its rows are kept."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.api.explanation import Explanation
 from cq_engine.catalog.groups import group_of
-from cq_engine.catalog.model import ContinuousQuery, QueryGroup
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, QueryGroup
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError
 from cq_engine.grammar import Query, parse
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.planner.partial import plan_partial
 from cq_engine.planner.terms import terms
 from cq_engine.query.query import Resolver
 from cq_engine.query.result import Result, text_result
@@ -48,6 +49,9 @@ def plan_text(compiled: Compiled) -> str:
     if compiled.node is None:
         return _pretty(compiled.text)
     changing = frozenset(n for n, table in compiled.sources.items() if table.storage.kind != "constants")
+    if compiled.verdict == PARTIAL:
+        partial = plan_partial(compiled, changing)
+        return "-- the result never changes" if partial is None else _pretty(partial.sql(_leaf, _alone))
     plan = plan_delta(compiled, changing, False, at_once=True)
     return "-- the result never changes" if plan is None else _plan_sql(plan)
 
@@ -104,12 +108,14 @@ def _pending(
         return {}, "the result, which is computed anew and compared:", plan_text(compiled)
     if not interval.kinds:
         return {"pending": "nothing"}, "delta, where every source has changed:", plan_text(compiled)
+    versions = {"from version": interval.a + 1, "to version": interval.b}
+    if compiled.verdict == PARTIAL:
+        return {"pending": versions}, "delta:", plan_text(compiled)
     found = statistics(queries.services, query, compiled, interval)
     decision = decide(queries.services, query, compiled, interval)
     facts: dict[str, object] = {
         "pending": {
-            "from version": interval.a + 1,
-            "to version": interval.b,
+            **versions,
             "tables": [str(table) for table in found.tables],
         },
         "delta": {

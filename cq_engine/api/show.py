@@ -55,8 +55,8 @@ def show(
         ]
         tables = sorted([*state.tables.values(), *merged], key=lambda t: t.name)
         return _rows(
-            ("name", "columns", "primary_key"),
-            [(t.name, len(t.columns), _names(t.primary_key)) for t in tables],
+            ("name", "columns", "primary_key", "snapshot"),
+            [(t.name, len(t.columns), _names(t.primary_key), t.has_snapshot) for t in tables],
         )
     if statement.what == "CONTINUOUS QUERIES":
         return _rows(

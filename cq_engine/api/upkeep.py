@@ -9,6 +9,7 @@ from cq_engine.api.entry import entry
 from cq_engine.api.performing import Performing
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import owner
+from cq_engine.catalog.names import check_snapshot
 from cq_engine.core.errors import LeaseError
 from cq_engine.core.options import parse_retention
 from cq_engine.core.troubles import Troubles
@@ -81,7 +82,9 @@ class Upkeep(Performing):
         self.check_writable()
         with suppress(LeaseError):  # which may have gone elsewhere
             if self.catalog.has_duties:
-                self.compactor.compact(apply.find_table(self.catalog.state, table).storage)
+                found = apply.find_table(self.catalog.state, table)
+                check_snapshot(found, "COMPACT TABLE")
+                self.compactor.compact(found.storage)
                 self.publish()
                 return
         self.ask("execute", sql=f"COMPACT TABLE {quote(table)}", restricted=True)

@@ -116,6 +116,7 @@ OPTIONS: Mapping[str, Option] = {
     "form": Option(
         "auto", (_QUERY,), _one_of("form", "auto", "general", "fk_pk", "fk_pk_units", "recompute")
     ),
+    "complete": Option("auto", (_QUERY,), _one_of("complete", "auto", "lookup")),
     "pre_image": Option("auto", (_QUERY,), _one_of("pre_image", "auto", "undo", "sql")),
     "query_group": Option("auto", (_QUERY,), _one_of("query_group", "auto", "on", "off")),
 }

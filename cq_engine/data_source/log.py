@@ -178,7 +178,7 @@ class QueryLog:
         """
         query = self.query
         log = query.result if query.result.part is None else shared_log(query.result)
-        kinds = tuple(kind for kind, word in KINDS.items() if word[0] in query.markers)
+        kinds = tuple(kind for kind, of in KINDS.items() if any(word[0] in query.markers for word in of))
         selection = Selection(
             str(Path(self.catalog.warehouse).absolute()),
             feed_columns(query),

@@ -20,6 +20,7 @@ from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
+    PARTIAL,
     SEQUENCE,
     CatalogState,
     ContinuousQuery,
@@ -29,12 +30,13 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError, CQError
+from cq_engine.core.errors import AnalysisError, CQError, Location
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.definition.outputs import output_columns
 from cq_engine.definition.volatile import check_constant, is_plain, mask_brackets
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.planner.compiled import Compiled, compile_query, recompute_in_full
+from cq_engine.planner.partial import as_dimension_view
 from cq_engine.planner.select_list import safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
@@ -81,6 +83,9 @@ class _Empty(Resolver):
         super().__init__(services)
         self.state = state
         self.frames: dict[str, DataFrame] = {}
+
+    def _check_rows(self, table: Table, location: Location | None) -> None:
+        """A defining query may read any table: its changes are what counts."""
 
     def physical(self, table: Table, restrict: Mapping[str, Any] | None = None) -> DataFrame:
         if table.name not in self.frames:
@@ -178,6 +183,12 @@ def _sources(state: CatalogState, text: str) -> dict[str, Table]:
         name = reference.name.lower()
         query = source_query(state, name)
         table = state.tables.get(name) if query is None else query.relation
+        if query is not None and query.verdict == PARTIAL:
+            raise AnalysisError(
+                f"a continuous query cannot read {query.name}",
+                detail=f"{query.name} is maintained from partial changes: not all of its rows are known here",
+                hint="write a query over its tables",
+            )
         if table is None:
             raise unknown_table(state, reference.name)
         found[name] = table
@@ -211,6 +222,14 @@ def compile_definition(
     compiled = compile_query(
         shape.text, shape.columns, shape.sources, declared, types_over(services, shape.sources)
     )
+    without = [table for table in shape.sources.values() if not table.has_snapshot]
+    if without and full:
+        raise AnalysisError(
+            f"WITH (refresh = 'full') is not for table {without[0].name}",
+            detail="it was created WITHOUT SNAPSHOT, so that there are no rows to compute the query from",
+        )
+    if without:
+        return as_dimension_view(compiled, declared)
     return recompute_in_full(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
 
 

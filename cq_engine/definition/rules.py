@@ -9,7 +9,7 @@ from typing import NoReturn
 from cq_engine.catalog import apply
 from cq_engine.catalog.destinations import MERGE, check_unread, merged_by
 from cq_engine.catalog.graph import names_of, origins, readers, upstreams
-from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
@@ -53,6 +53,12 @@ def check_options(query: ContinuousQuery) -> None:
             "form = recompute is for compressed deltas",
             detail="a transactional delta says what every single commit changed",
             hint="COMPUTE COMPRESSED, or WITH (refresh = 'full') to run the query before and after each commit",
+        )
+    if values["complete"] == "lookup" and query.verdict == PARTIAL:
+        raise AnalysisError(
+            f"the changes that {query.name} reads cannot be completed",
+            detail="complete = 'lookup' looks up old rows in snapshots, and one of its tables was created WITHOUT SNAPSHOT",
+            hint="create the table with a snapshot, or leave the option out",
         )
     if wanted == "incremental" and query.verdict == "FULL":
         raise AnalysisError(

@@ -17,6 +17,7 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     DELETE,
     INSERT,
+    PARTIAL,
     UPDATE_POSTIMAGE,
     ContinuousQuery,
     DataFile,
@@ -26,7 +27,7 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import ResultKeyError
+from cq_engine.core.errors import AnalysisError, ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.refresh.cluster import write_log
 from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
@@ -92,6 +93,12 @@ def prepare_start(
     Raises ResultKeyError where the result at `version` has two rows with one declared key; AnalysisError or CQError
     where Spark cannot evaluate the query.
     """
+    if snapshot and query.verdict == PARTIAL:
+        raise AnalysisError(
+            "START FROM SNAPSHOT is not for a query over tables WITHOUT SNAPSHOT",
+            detail="their rows are not kept, so that there is no result to begin with",
+            hint="leave it out, or write START FROM VERSION n: the changes after version n are kept",
+        )
     start = Start(version)
     states = dict(query.states)
     try:
@@ -231,6 +238,8 @@ def keep_relation(
 ) -> None:
     """The result after commit `version` as the first rows of the table that other queries read."""
     assert query.relation is not None
+    if query.verdict == PARTIAL:
+        return  # it has the rows that changes bring from now on
     table = query.relation.storage
     result = result_at(services, compiled, version).select(*(quote(c.name) for c in table.columns))
     _keep(services, start, table, first_rows(table, result))

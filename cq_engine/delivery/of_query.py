@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cq_engine.catalog.destinations import MERGE, deliverers
-from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor
+from cq_engine.catalog.destinations import MERGE, deliverers, merges
+from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import DestinationError
@@ -63,6 +63,11 @@ class DestinationsOfQueries:
     def includes_result(self, destinations: Iterable[DestinationRef]) -> bool:
         """Whether one of a query's destinations is its current result."""
         return any(self.kind_of(ref) == MERGE for ref in destinations)
+
+    def keeps_rows(self, query: ContinuousQuery, state: CatalogState) -> bool:
+        """Whether the rows of a query that is maintained from partial changes are kept: where a destination has them."""
+        declared = (state.destinations.get(ref.name.lower()) for ref in query.destinations)
+        return query.verdict == PARTIAL and any(each is not None and merges(each) for each in declared)
 
     def check(self, query: ContinuousQuery, ref: DestinationRef, state: CatalogState) -> None:
         """Raises DestinationError where the query cannot deliver to a destination that is no table of the warehouse."""

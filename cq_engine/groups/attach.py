@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.groups import with_group, with_member
-from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus
+from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, RefreshError
 from cq_engine.definition.analysis import define, session_settings
@@ -117,6 +117,8 @@ class Attacher:
         """A new query group, which is not in the catalog before its first member is, and its plan."""
         catalog = self.services.catalog
         state, pattern, own = define(self.services, catalog.state, statement)
+        if own.verdict == PARTIAL:
+            raise NotGrouped("it is maintained from partial changes")
         state, group, compiled = make_group(self.services, state, pattern, own)
         if group.name in state.queries:
             raise NotGrouped(f"a query is called {group.name}")

@@ -136,6 +136,8 @@ def create_capture(registry: Registry, statement: CreateCapture, place: Place) -
         method = method_of(source, capture)
         if method.needs_key:
             _check_key(capture, table)
+        if not table.has_snapshot:
+            _check_method(capture, table, place)
         capture, notes = method.check(source, capture, table, place)
         with catalog.lock, catalog.write() as unit:
             state = put_capture(catalog.state, capture)
@@ -149,6 +151,18 @@ def create_capture(registry: Registry, statement: CreateCapture, place: Place) -
                 unit.set_state(without(catalog.state, capture))
             raise
     return f"capture {capture.name} created" + "".join(f"; {note}" for note in notes)
+
+
+def _check_method(capture: Capture, table: Table, place: Place) -> None:
+    """Raises AnalysisError where the method compares the source with the rows of the table, which are not kept."""
+    kind = capture.method.kind
+    if kind not in ("TIMESTAMP", "LOG"):
+        raise AnalysisError(
+            f"USING {kind} is not for table {table.name}",
+            detail="it compares the source with the rows that are here, and the table was created WITHOUT SNAPSHOT",
+            hint="write USING TIMESTAMP (column) or USING LOG, or create the table with a snapshot",
+            location=place(kind),
+        )
 
 
 def alter_capture(registry: Registry, statement: AlterCapture, place: Place) -> str:

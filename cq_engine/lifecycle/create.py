@@ -79,7 +79,8 @@ def _create(
         state, query, compiled = define(services, before, statement)
         check_options(query)
         with catalog.lock:
-            kept = queries.delivery.includes_result(query.destinations)
+            delivery = queries.delivery
+            kept = delivery.includes_result(query.destinations) or delivery.keeps_rows(query, state)
             version = start_version(services, statement.start, query, compiled, kept=kept)
             new_version = version > catalog.newest_version
             held.enter_context(services.read_holds.held(version))

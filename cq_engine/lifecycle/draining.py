@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cq_engine.catalog.graph import source_query
-from cq_engine.catalog.model import KINDS, ContinuousQuery
+from cq_engine.catalog.model import EVENTS, ContinuousQuery
 from cq_engine.catalog.requests import LOOK_SECONDS
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.calls import carried
@@ -29,7 +29,7 @@ def has_news(catalog: Catalog, query: ContinuousQuery) -> bool:
     when, state = query.when, catalog.state
     if not isinstance(when, OnCommit | OnDml):
         return False
-    events = frozenset(when.events if isinstance(when, OnDml) else KINDS.values())
+    events = frozenset(when.events if isinstance(when, OnDml) else EVENTS)
     watched = [name.lower() for name in when.tables] if isinstance(when, OnDml) else query.sources
     low, high = catalog.status(query.name).position + 1, frontier(catalog, query.sources)
     above = [source_query(state, name) for name in watched]

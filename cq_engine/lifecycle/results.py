@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.groups import group_of
-from cq_engine.catalog.model import ContinuousQuery, VersionedTable
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, VersionedTable
 from cq_engine.context.services import ResultRows
 from cq_engine.core.errors import AnalysisError, StorageError
 from cq_engine.definition.registry import Registry
@@ -162,6 +162,12 @@ class Results:
             return None
 
     def _computed(self, query: ContinuousQuery, version: int) -> DataFrame:
+        if query.verdict == PARTIAL:
+            raise AnalysisError(
+                f"the result of {query.name} is not kept",
+                detail="it is maintained from partial changes of tables WITHOUT SNAPSHOT, whose rows are not kept",
+                hint=f"a destination that is merged has its rows from then on; {query.name} CHANGES FROM VERSION 1 its deltas",
+            )
         catalog = self.services.catalog
         compiled = self.registry.compiled(query)
         names = [quote(c.name) for c in compiled.columns[: query.width]]

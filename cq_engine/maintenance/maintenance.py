@@ -217,7 +217,8 @@ class Maintenance:
         catalog = self.services.catalog
         state = catalog.state
         for table in state.tables.values():
-            yield table.storage, catalog.newest_version
+            if table.has_snapshot:
+                yield table.storage, catalog.newest_version
         for query in (*(each.query for each in state.groups.values()), *state.queries.values()):
             if query.group is not None:
                 continue  # its query group has the states

@@ -20,6 +20,7 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
+from cq_engine.catalog.names import check_snapshot
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
@@ -183,6 +184,7 @@ class Resolver:
         if isinstance(reference.clause, Changes):
             return self._changes(reference.name, reference.clause, table, query, location)
         if table is not None:
+            self._check_rows(table, location)
             if reference.clause is not None:
                 return _public(self._at(reference.clause, table, location), table)
             self.read.add(table.name)
@@ -190,6 +192,10 @@ class Resolver:
         if query is not None:
             return self._result(query, reference.clause, location)
         raise unknown_table(self.state, reference.name, location)
+
+    def _check_rows(self, table: Table, location: Location | None) -> None:
+        """Raises AnalysisError where the table has no rows to be read."""
+        check_snapshot(table, "SELECT", location)
 
     def _result(self, query: ContinuousQuery, clause: AsOf | None, location: Location | None) -> DataFrame:
         """The result of a continuous query, which is the same wherever one text reads it."""

@@ -16,17 +16,17 @@ from pyspark.sql import functions as f
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Given
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
+from cq_engine.catalog.model import INSERT, PARTIAL, UPSERT, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
-from cq_engine.refresh.delta_rows import Summary
+from cq_engine.refresh.delta_rows import DELETED, UPDATED, Summary
 from cq_engine.refresh.executors import Changes, Executor
 from cq_engine.refresh.prepared import Text
-from cq_engine.refresh.relations import change_files
+from cq_engine.refresh.relations import change_files, completed_files
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.persisting import release
 from cq_engine.spark.settings import writer
@@ -97,17 +97,18 @@ class Cluster(Executor[DataFrame]):
         return tables.data_files(directory, self.services.catalog.warehouse, table.identity)
 
     def summarize(self, log: DataFrame) -> Summary:
-        def count(kind: str) -> SparkColumn:
-            return f.count_if(f.col("_change_type") == kind)
+        def count(*kinds: str) -> SparkColumn:
+            return f.count_if(f.col("_change_type").isin(*kinds))
 
         row = log.agg(
             f.count(f.lit(1)),
-            count("insert"),
-            count("delete"),
-            count("update_postimage"),
+            count(INSERT),
+            count(*DELETED),
+            count(*UPDATED),
             f.count_if(f.col("_duplicate")),
             f.coalesce(f.min("_commit_version"), f.lit(0)),
             f.coalesce(f.max("_commit_version"), f.lit(0)),
+            count(UPSERT),
         ).collect()[0]
         return Summary(*row)
 
@@ -120,6 +121,8 @@ class Cluster(Executor[DataFrame]):
         return write_log(self.services, self.attempt, self.query, log, self.interval.a, self.interval.b)
 
     def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
+        if self.query.verdict == PARTIAL:
+            return completed_files(self.services, relation, log, self.interval.a, self.attempt)
         return change_files(self.services, relation, log, self.interval.a, self.attempt)
 
 

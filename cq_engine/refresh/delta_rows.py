@@ -8,17 +8,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
-from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.model import (
+    DELETE,
+    PARTIAL_DELETE,
+    PARTIAL_UPDATE,
+    UPDATE_POSTIMAGE,
+    UPSERT,
+    VersionedTable,
+)
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["Summary", "log_rows_in_order", "state_rows", "summarize"]
+__all__ = ["DELETED", "UPDATED", "Summary", "log_rows_in_order", "state_rows", "summarize"]
+
+DELETED = (DELETE, PARTIAL_DELETE)
+UPDATED = (UPDATE_POSTIMAGE, PARTIAL_UPDATE, UPSERT)
+"""The change types that are counted as deletes and as updates, one of them for each delta."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a delta's rows: how many are I, D and U and have the key of another, the smallest and largest version."""
+    """Of a delta's rows: how many are I, D and U and have the key of another, the smallest and largest version.
+
+    A partial update and an upsert count as U, a partial deletion as D.
+    """
 
     rows: int = 0
     inserted: int = 0
@@ -27,6 +41,8 @@ class Summary:
     duplicates: int = 0
     low: int = 0
     high: int = 0
+    upserted: int = 0
+    """How many of the U are upserts, of rows that may be new."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -36,7 +52,8 @@ class Summary:
     @property
     def kinds(self) -> frozenset[str]:
         """Which of INSERT, DELETE, UPDATE the rows are."""
-        return frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), self.counts) if count)
+        counts = (self.inserted + self.upserted, self.deleted, self.updated)
+        return frozenset(k for k, count in zip(("INSERT", "DELETE", "UPDATE"), counts) if count)
 
 
 def summarize(log: pa.Table) -> Summary:
@@ -49,11 +66,12 @@ def summarize(log: pa.Table) -> Summary:
     return Summary(
         log.num_rows,
         counts.get("insert", 0),
-        counts.get("delete", 0),
-        counts.get("update_postimage", 0),
+        sum(counts.get(kind, 0) for kind in DELETED),
+        sum(counts.get(kind, 0) for kind in UPDATED),
         pc.sum(log.column("_duplicate")).as_py() or 0,
         bounds["min"].as_py(),
         bounds["max"].as_py(),
+        counts.get(UPSERT, 0),
     )
 
 

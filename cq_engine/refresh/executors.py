@@ -24,12 +24,15 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import KEY_STATE, StoredAggregate
 from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
+from cq_engine.planner.partial import PartialPlan
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary
 from cq_engine.refresh.interval import Interval
+from cq_engine.refresh.partial import PartialBinder
 from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
+from cq_engine.spark.sql import run_sql
 
 __all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute"]
 
@@ -135,13 +138,16 @@ class Executor(ABC, Generic[Rows]):
         """Change rows of the result as a table, from those of the log."""
 
 
-def execute(plan: DeltaPlan | Recomputation, executor: Executor[Rows]) -> Outcome | Fallback:
+def execute(plan: DeltaPlan | Recomputation | PartialPlan, executor: Executor[Rows]) -> Outcome | Fallback:
     """What the plan gives. Raises ResultKeyError where two rows of the result have one key; PySpark's exceptions pass."""
     try:
         with executor:
-            outcome = (
-                _recompute(plan, executor) if isinstance(plan, Recomputation) else _run_stages(plan, executor)
-            )
+            if isinstance(plan, Recomputation):
+                outcome = _recompute(plan, executor)
+            elif isinstance(plan, PartialPlan):
+                outcome = _run_partial(plan, executor)
+            else:
+                outcome = _run_stages(plan, executor)
             relation = executor.query.relation
             if relation is None or not outcome.summary.rows:
                 return outcome
@@ -201,6 +207,14 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
             frame = difference(services, old, new, compiled.key, version)
             parts.append(executor.load(frame, keep=True))
         return _outcome(executor, executor.union(parts), states, repeated)
+
+
+def _run_partial(plan: PartialPlan, executor: Executor[Rows]) -> Outcome:
+    binder = PartialBinder(executor.binder, plan, executor.interval.b)
+    with executor.binder.report.step("delta"):
+        statement = plan.sql(binder, executor.binder.attach)
+        frame = run_sql(executor.services.spark(), statement, executor.binder.relations)
+        return _outcome(executor, executor.load(frame, keep=True), [], [])
 
 
 def _outcome(

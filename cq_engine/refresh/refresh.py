@@ -14,12 +14,13 @@ import time
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from cq_engine.catalog.model import KINDS, ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.model import EVENTS, PARTIAL, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DiskError, RefreshError
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import Decision
+from cq_engine.planner.partial import PartialPlan, plan_partial
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.cluster import Cluster
 from cq_engine.refresh.driver import Driver
@@ -61,7 +62,7 @@ class Place(Enum):
 class Choice:
     """A plan, who runs it, and why."""
 
-    plan: CachedPlan | Recomputation
+    plan: CachedPlan | Recomputation | PartialPlan
     place: Place
     why: str
     decision: Decision = field(default_factory=Decision)
@@ -106,7 +107,8 @@ class Refresher:
         report = self.reports.setdefault(query.name, Report())
         result = Refresh(query.name, interval.a, interval.b, plan=query.verdict)
         if isinstance(outcome, Outcome):
-            plan = f"{query.verdict}, {report.decision}" if compiled.node else query.verdict
+            decided = compiled.node is not None and query.verdict != PARTIAL
+            plan = f"{query.verdict}, {report.decision}" if decided else query.verdict
             result = Refresh(query.name, interval.a, interval.b, *outcome.summary.counts, plan)
         result = replace(result, seconds=time.monotonic() - started)
         with report.step("write"):
@@ -117,7 +119,7 @@ class Refresher:
     def prepare(self, query: ContinuousQuery, compiled: Compiled, many: bool = False) -> None:
         """Plans the statements of later refreshes over few rows or `many`, and runs them over no rows: twice, since the
         second run asks Spark whether there may be more."""
-        if compiled.node is None or query.functions:
+        if compiled.node is None or query.functions or compiled.verdict == PARTIAL:
             return
         position = self.services.catalog.status(query.name).position
         interval = Interval(position, position, {}, 0)
@@ -167,6 +169,8 @@ class Refresher:
             return NoChange.NO_ROWS
         if compiled.node is None:
             return Choice(plan_full(self.services, query, compiled, interval), Place.DRIVER, "FULL")
+        if compiled.verdict == PARTIAL:
+            return self._choose_partial(compiled, interval)
         decision = decide(self.services, query, compiled, interval)
         small = interval.rows <= self.services.limits.refresh_changes
         what = (compiled, interval.changed, interval.insert_only, query.session)
@@ -181,11 +185,18 @@ class Refresher:
             plan, Place.DRIVER if small else Place.CLUSTER, f"{interval.rows} change rows", decision
         )
 
+    def _choose_partial(self, compiled: Compiled, interval: Interval) -> Choice | NoChange:
+        plan = plan_partial(compiled, interval.changed)
+        if plan is None:
+            return NoChange.NO_EFFECT
+        small = interval.rows <= self.services.limits.refresh_changes
+        return Choice(plan, Place.DRIVER if small else Place.CLUSTER, f"{interval.rows} change rows")
+
     def _fall_back(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, choice: Choice, reason: Fallback
     ) -> Choice | NoChange:
         place = Place.DRIVER if reason is Fallback.UNPREPARED else Place.CLUSTER
-        if isinstance(choice.plan, Recomputation):
+        if isinstance(choice.plan, Recomputation | PartialPlan):
             return replace(choice, place=place, why=reason.value)
         plan = self.plans.exact_plan(compiled, interval.changed, interval.insert_only, query.session)
         return NoChange.NO_EFFECT if plan is None else Choice(plan, place, reason.value, choice.decision)
@@ -228,7 +239,7 @@ class Refresher:
                 if query.relation is not None:
                     write_changes(unit, query.relation.storage, low, high, outcome.relation, summary.kinds)
                 for table, rows in outcome.states:
-                    write_changes(unit, table, interval.b, interval.b, rows, frozenset(KINDS.values()))
+                    write_changes(unit, table, interval.b, interval.b, rows, EVENTS)
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))
             unit.add_refresh(RefreshRecord(**vars(result), finished=now))
             faults.point("refresh.before_catalog")

@@ -35,6 +35,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import RefreshError
+from cq_engine.delta.partial.model import complete_changes
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import writer
@@ -42,7 +43,7 @@ from cq_engine.spark.sql import fresh_name, run_sql
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["change_files", "change_rows", "first_rows", "write_changes"]
+__all__ = ["change_files", "change_rows", "completed", "completed_files", "first_rows", "write_changes"]
 
 
 def first_rows(relation: VersionedTable, result: DataFrame) -> DataFrame:
@@ -90,6 +91,29 @@ def change_files(
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
             return files
     raise _unknown_row_error(relation)
+
+
+def completed(services: Services, relation: VersionedTable, log: DataFrame, a: int) -> DataFrame:
+    """The table's change rows for rows of a delta log that may be partial: what is missing is looked up in the table."""
+    image = services.reader.image(relation, a)
+    keys = [quote(name) for name in relation.identity]
+    wanted = log.select(*keys).distinct()
+    rows, known = fresh_name("log"), fresh_name("known")
+    text = complete_changes(rows, known, [c.name for c in relation.columns], relation.identity, a)
+    relations = {rows: log, known: image.join(wanted, list(relation.identity), "left_semi")}
+    return run_sql(services.spark(), text, relations)
+
+
+def completed_files(
+    services: Services, relation: VersionedTable, log: Sequence[DataFile], a: int, attempt: Attempt
+) -> Sequence[DataFile]:
+    """The same for a delta log in files."""
+    rows = completed(services, relation, services.reader.files(log, [*relation.columns, *_LOGGED]), a)
+    directory = f"{attempt.directory(relation, 'log')}/{relation.id}"
+    keys = [f.col(quote(name)) for name in relation.identity]
+    shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(relation)))
+    writer(shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)).parquet(directory)
+    return tables.data_files(directory, services.catalog.warehouse, [*relation.identity, COMMIT_VERSION])
 
 
 def write_changes(

@@ -7,7 +7,7 @@ position is compared and set: a process that has lost the duties meanwhile commi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -49,6 +49,10 @@ DELETE = "partial_delete"
 
 Position = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Where a method stands after a commit; called for when the rows that go with it have been read."""
+
+
+_NOWHERE: Position = {}
+"""The position of a capture whose first rows are not all here."""
 
 
 def with_operation(rows: pa.Table, operation: str) -> pa.Table:
@@ -146,6 +150,9 @@ class Tick:
     def replace(self, batches: Batches, position: Position, table: Table | None = None) -> None:
         """Makes the rows of the table, by default the capture's, those of the batches, however many they are."""
         table = table or self.table
+        if not table.has_snapshot:
+            self._bring(batches, position, table)
+            return
         rows, rest = self.take(batches, self.services.limits.pending_rows, self.filled(table))
         ours = None if rows is None else self.own_rows(table)
         if rows is None or ours is None:
@@ -239,6 +246,40 @@ class Tick:
                 rows = rows.append_column(column.name, pa.nulls(rows.num_rows))
         return rows
 
+    def _bring(self, batches: Batches, position: Position, table: Table) -> None:
+        """The first rows of a table WITHOUT SNAPSHOT, as upserts, in as many commits as the driver takes them in. The
+        position goes with the last: a process that is killed before begins again.
+
+        Raises SourceError where there were rows before: which of them are gone, nobody knows.
+        """
+        if self.position is not None and self.status.rows:
+            raise SourceError(
+                f"the source of capture {self.capture.name} has to be compared as a whole",
+                detail=f"table {table.name} was created WITHOUT SNAPSHOT: there is nothing to compare it with",
+                hint="drop the capture and the queries over the table, and create them anew",
+            )
+        started: Position = dict(self.position) if self.position is not None else _NOWHERE
+        columns, rest = self.filled(table), iter(batches)
+        rows, count = self._some(rest), 0
+        while rows:
+            some = conform(pa.Table.from_batches(rows), columns)
+            count += some.num_rows
+            rows = self._some(rest)
+            self.apply({table.name: with_operation(some, UPSERT)}, started if rows else position)
+        self.count(count)
+        if not count:
+            self.move(position)
+
+    def _some(self, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The next batches, of about as many rows as the driver takes at once."""
+        found, count = [], 0
+        for batch in batches:
+            found.append(batch)
+            count += len(batch)
+            if count >= self.services.limits.pending_rows:
+                break
+        return found
+
     def _in_bulk(self, batches: Batches, position: Position, table: Table) -> None:
         transaction = Transaction(self.services, trusted=True)
         try:
@@ -262,7 +303,9 @@ class Tick:
     def _after(self, position: Position, rows: int, version: int) -> CaptureStatus:
         return replace(
             self.status,
-            position=json.dumps(position() if callable(position) else position),
+            position=""
+            if position is _NOWHERE
+            else json.dumps(position() if callable(position) else position),
             ticks=self.status.ticks + 1,
             state="ACTIVE" if self.status.state == "FAILED" else self.status.state,
             error="",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyspark.sql import types as t
 
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
+    CHANGES,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DELETE,
@@ -57,6 +59,8 @@ def change_columns(table: VersionedTable) -> tuple[Column, ...]:
     if table.kind == "delta":
         more += [Column(SEQUENCE, "bigint", False), Column(_REFRESH_TIME, "timestamp", True)]
     physical = table.physical_columns
+    if table.kind == CHANGES:  # of a change that is partial, the key may be all that is known
+        physical = tuple(replace(c, nullable=c.name not in table.identity) for c in physical)
     taken = {c.name for c in physical}
     return (*physical, *(c for c in more if c.name not in taken))
 

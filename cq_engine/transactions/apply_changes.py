@@ -27,17 +27,26 @@ from cq_engine.catalog.model import (
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults
+from cq_engine.storage.identities import Numbers
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.transactions.batch_references import check_within
 from cq_engine.transactions.change_batches import Batch, Roles, Rows, prepare, rank_transactions, timestamps
 from cq_engine.transactions.commit import Also, nothing
 from cq_engine.transactions.constraints import Change, check_foreign_keys, check_not_null
+from cq_engine.transactions.partial_changes import partial_changes
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import NetPending
 
 __all__ = ["Applied", "Rows", "apply_all"]
 
-OPERATIONS: Mapping[str, str] = {"I": "insert", "U": "update", "D": "delete"}
+OPERATIONS: Mapping[str, str] = {
+    "I": "insert",
+    "U": "update",
+    "D": "delete",
+    "P": "partial_update",
+    "S": "upsert",
+    "K": "partial_delete",
+}
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,10 @@ def apply_all(
             An update may change the key where a column `old_<key>` tells the key before. Other `old_` columns are
             accepted; pre-images are always those that the table has.
         op: the column with the operation.
-        operations: its values → insert, update, delete, upsert or partial_delete (by key, of a row that is there or
-            not).
+        operations: its values → insert, update, delete, upsert (of a row that is there or not), partial_update (of a
+            row that is there) or partial_delete (by key, of a row that is there or not). A table with a snapshot
+            completes them from its rows. In a table WITHOUT SNAPSHOT they stay as they are, a delete's row has the
+            old values, and those of an update stand in columns `old_...`.
         transaction: the column whose distinct values become one commit each, ordered by their least `order`, else by
             value; None: everything is one commit.
         order: the column that orders changes inside a transaction and transactions; None: the rows' own order.
@@ -113,18 +124,37 @@ def apply_all(
         with catalog.exclusive(by_any=True):
             first = catalog.newest_version + 1
             stamps = timestamps(services, times, commit_time, clamp=clamp)
-            kept = keep or {}
-            logs = [
-                replay(services, batch, places, first, kept.get(batch.table.name, ()))
-                for batch, places in zip(prepared, ranks)
-            ]
-            if not keep_empty and not any(len(log.events) for log in logs):
+            changes = _changes(services, prepared, ranks, first, keep or {})
+            if not keep_empty and not changes:
                 return Applied([], {})
-            _check(services, prepared, logs, first)
-            return _write(services, prepared, logs, first, stamps, attempt, also)
+            return _write(services, changes, first, stamps, attempt, also)
     finally:
         if attempt is not None:
             attempt.abandon()  # which does nothing where it was used
+
+
+def _changes(
+    services: Services,
+    batches: Sequence[Batch],
+    ranks: Sequence[Numbers],
+    first: int,
+    keep: Mapping[str, Collection[str]],
+) -> list[tuple[Table, pa.Table]]:
+    """The tables that change with their change rows, checked."""
+    known = [(batch, places) for batch, places in zip(batches, ranks) if batch.table.has_snapshot]
+    logs = [replay(services, batch, places, first, keep.get(batch.table.name, ())) for batch, places in known]
+    _check(services, [batch for batch, _ in known], logs, first)
+    found = [
+        (batch.table, _change_rows(batch.table, log))
+        for (batch, _), log in zip(known, logs)
+        if len(log.events)
+    ]
+    for batch, places in zip(batches, ranks):
+        if not batch.table.has_snapshot:
+            rows = partial_changes(batch, places, first)
+            if rows.num_rows:
+                found.append((batch.table, rows))
+    return found
 
 
 def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
@@ -148,8 +178,7 @@ def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], fi
 
 def _write(
     services: Services,
-    batches: Sequence[Batch],
-    logs: Sequence[Log],
+    parts: Sequence[tuple[Table, pa.Table]],
     first: int,
     stamps: Sequence[datetime],
     attempt: Attempt | None,
@@ -157,9 +186,6 @@ def _write(
 ) -> Applied:
     catalog = services.catalog
     faults.point("commit.begin")
-    parts = [
-        (batch.table, _change_rows(batch.table, log)) for batch, log in zip(batches, logs) if len(log.events)
-    ]
     inline = services.limits.inline_bytes
     files = [
         _stage(services, attempt, table, rows, first=first, stamps=stamps)
@@ -213,5 +239,5 @@ def _kinds_by_version(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict
         for version, kind in zip(
             pairs.column(COMMIT_VERSION).to_pylist(), pairs.column(CHANGE_TYPE).to_pylist()
         ):
-            found.setdefault(version, {}).setdefault(table.name, set()).add(KINDS[kind])
+            found.setdefault(version, {}).setdefault(table.name, set()).update(KINDS[kind])
     return {v: {name: frozenset(kinds) for name, kinds in by.items()} for v, by in sorted(found.items())}

@@ -45,6 +45,8 @@ class Operation(IntEnum):
     UPSERT = 3
     PARTIAL_DELETE = 4
     """By key, of a row that is there or not (Jörg & Dessloch)."""
+    PARTIAL_UPDATE = 5
+    """The new values of a row that is there."""
 
     @property
     def word(self) -> str:
@@ -78,6 +80,8 @@ class Batch:
     transactions: pa.ChunkedArray | None
     orders: pa.ChunkedArray | None
     times: pa.ChunkedArray | None
+    old_rows: pa.Table | None = None
+    """All columns before the change, of a table WITHOUT SNAPSHOT."""
 
     def in_order(self, groups: Numbers) -> Numbers:
         """The places of the changes by group, those of a group by their order. Raises AnalysisError."""
@@ -118,8 +122,11 @@ def prepare(
     key = table.primary_key or ()
     old = [f"old_{c}" for c in key]
     has_old = bool(old) and all(c.lower() in present for c in old)
+    whole = [] if table.has_snapshot else [f"old_{c.name}" for c in table.columns]
+    has_whole = bool(whole) and all(c.lower() in present for c in whole)
     most = services.limits.apply_rows
-    rows, others = _columns(table, given, present, [*extra, *(old if has_old else [])])
+    before = whole if has_whole else old if has_old else []
+    rows, others = _columns(table, given, present, [*extra, *before])
     if rows.num_rows > most:
         raise AnalysisError(
             f"there are more than {most} changes of {table.name}, which apply_changes does not take at once",
@@ -133,6 +140,7 @@ def prepare(
         others[roles.transaction] if roles.transaction else None,
         others[roles.order] if roles.order else None,
         others[roles.time] if roles.time else None,
+        _old_rows(table, others) if has_whole else None,
     )
 
 
@@ -176,6 +184,10 @@ def _columns(
 def _old_keys(table: Table, others: Mapping[str, pa.ChunkedArray], old: Sequence[str]) -> pa.Table:
     named = pa.table({name: others[o] for name, o in zip(table.primary_key or (), old)})
     return conform(named, identity_columns(table.storage))
+
+
+def _old_rows(table: Table, others: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    return conform(pa.table({c.name: others[f"old_{c.name}"] for c in table.columns}), table.columns)
 
 
 def _operations(table: Table, column: pa.ChunkedArray, words: Mapping[str, str]) -> Numbers:

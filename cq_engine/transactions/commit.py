@@ -14,6 +14,7 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    KINDS,
     CatalogState,
     DataFile,
     Table,
@@ -266,13 +267,7 @@ def _write(transaction: Workspace, change: Change, version: int, timestamp: date
     files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
     stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()
     kinds = {row[0] for row in stored.collect()}
-    words = {
-        "insert": "INSERT",
-        "delete": "DELETE",
-        "update_preimage": "UPDATE",
-        "update_postimage": "UPDATE",
-    }
-    return _Write(table, frozenset(words[kind] for kind in kinds), files=files)
+    return _Write(table, frozenset().union(*(KINDS[kind] for kind in kinds)), files=files)
 
 
 def _write_small(transaction: Workspace, table: Table, net: Net, version: int, timestamp: datetime) -> _Write:

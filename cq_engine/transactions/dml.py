@@ -18,6 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cq_engine.catalog.model import CatalogState, Table
+from cq_engine.catalog.names import check_snapshot
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.core.types import arrow_type
@@ -67,6 +68,7 @@ def find_table(state: CatalogState, clauses: Clauses, at: int) -> Table:
     table = state.tables.get(name.lower())
     if table is None:
         raise unknown_table(state, name, location)
+    check_snapshot(table, clauses.word(0), location)
     return table
 
 

@@ -136,6 +136,7 @@ _NEEDS = {
     Operation.DELETE: 1,
     Operation.UPSERT: 0,
     Operation.PARTIAL_DELETE: 0,
+    Operation.PARTIAL_UPDATE: 1,
 }
 _DELETES = (Operation.DELETE, Operation.PARTIAL_DELETE)
 

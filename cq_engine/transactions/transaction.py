@@ -8,6 +8,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 
 from cq_engine.catalog.model import Table
+from cq_engine.catalog.names import check_snapshot
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, TransactionError
 from cq_engine.grammar.statements import CopyInto, Dml, Query, Statement
@@ -146,6 +147,7 @@ class Transaction(Workspace):
         found = self.state.tables.get(name.lower())
         if found is None:
             raise unknown_table(self.state, name)
+        check_snapshot(found, "a transaction")
         return found
 
     def _copy(self, statement: CopyInto) -> Result:

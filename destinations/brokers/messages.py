@@ -70,7 +70,7 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
     key_texts = row_texts(keys or (), ascii_only=True)
     place, made = f"{token}/{batch.query_id}/{batch.commit_version}", []
     for step in steps(batch):
-        values = [shown_values(places, d.marker, d.new, d.old) if names else d.key for d in step]
+        values = [_key_values(places, d, batch) if names else d.key for d in step]
         for delta, text, content in zip(step, key_texts(values), body(step)):
             mark = f"{place}/{delta.sequence}"
             headers = {"ce_id": mark, "ce_type": _TYPES[delta.marker], **common}
@@ -78,6 +78,14 @@ def messages(batch: DeltaBatch, destination: str, token: str, form: str, key: st
                 headers["ce_partitionkey"] = text
             made.append(Message(mark, None if keys is None else text, content, headers, content_type))
     return made
+
+
+def _key_values(places: Sequence[int], delta: Delta, batch: DeltaBatch) -> tuple[object, ...]:
+    """The values of a message's key; of a K those that are not of the result's key are not known."""
+    if delta.marker != "K":
+        return shown_values(places, delta.marker, delta.new, delta.old)
+    known = dict(zip((name for name, _ in batch.key_columns or ()), delta.key or ()))
+    return tuple(known.get(batch.schema.names[n]) for n in places)
 
 
 def runs(made: Sequence[Message]) -> Iterator[Sequence[Message]]:

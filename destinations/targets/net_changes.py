@@ -10,7 +10,8 @@ from cq_engine.core.types import collations, spark_type
 from cq_engine.core.values import python_rows
 from cq_engine.destinations.envelope import key_places
 from cq_engine.destinations.layout import shown_columns
-from cq_engine.destinations.pairs import old_column
+from cq_engine.destinations.pairs import GONE as DELETED
+from cq_engine.destinations.pairs import WITH_OLD, old_column
 from cq_engine.storage.rows import identity_keys
 
 __all__ = ["GONE", "net_changes", "without_minus_zero"]
@@ -28,7 +29,7 @@ def net_changes(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
     """
     columns = query.result.columns[: query.width]
     names, places = [column.name for column in columns], key_places(query) or ()
-    gone = pc.equal(wide.column("marker"), "D")
+    gone = pc.is_in(wide.column("marker"), pa.array(DELETED))
     after = pa.table(shown_columns(wide, range(query.width)), names=names)
     after = without_minus_zero(after, places).append_column(GONE, gone)
     key = [columns[n] for n in places]
@@ -47,7 +48,7 @@ def net_changes(query: ContinuousQuery, wide: pa.Table) -> pa.Table:
     began = wide.take(pa.array(first, pa.int64()))
     before = began.select([old_column(n) for n in range(query.width)]).rename_columns(names)
     before = without_minus_zero(before, places)
-    was_there = pc.not_equal(began.column("marker"), "I").to_pylist()
+    was_there = pc.is_in(began.column("marker"), pa.array(WITH_OLD)).to_pylist()
     key_names = [column.name for column in key]
     spelled = zip(*(map(repr, python_rows(each.select(key_names))) for each in (before, after)))
     differ = pa.array([there and a != b for there, (a, b) in zip(was_there, spelled)], pa.bool_())

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     DELETE,
-    INSERT,
+    PARTIAL_DELETE,
     SEQUENCE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
@@ -29,9 +29,9 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import arrow_type
-from cq_engine.destinations.layout import shown_columns
+from cq_engine.destinations.layout import marker_of, shown_columns
 from cq_engine.destinations.log import read_frame
-from cq_engine.destinations.pairs import new_column, old_column, select_markers
+from cq_engine.destinations.pairs import MARKERS_FOR, new_column, old_column, select_markers
 from cq_engine.spark.sql import quote
 
 __all__ = [
@@ -58,7 +58,7 @@ _HEAD = (
 
 
 def _layouts(query: ContinuousQuery) -> dict[str, tuple[str, list[tuple[str, Column]]]]:
-    """Of each table its marker, and its columns with the wide columns that they come from."""
+    """Of each table what its deltas are, and its columns with the wide columns that they come from."""
     columns = query.result.columns[: query.width]
     new = [(new_column(n), Column(c.name, c.type)) for n, c in enumerate(columns)]
     gone = [(old_column(n), Column(c.name, c.type)) for n, c in enumerate(columns)]
@@ -129,8 +129,9 @@ def many_deltas(services: Services, query: ContinuousQuery, version: int, time: 
     names = [c.name for c in query.result.columns[: query.width]]
     kind = f.col(CHANGE_TYPE)
     plain = [f.col(quote(name)).alias(f"_n{n}") for n, name in enumerate(names)]
-    old = [f.when(kind == DELETE, f.col(quote(name))).alias(f"_o{n}") for n, name in enumerate(names)]
-    single = changes.where(kind.isin(INSERT, DELETE)).select(kind, *plain, *old)
+    gone = kind.isin(DELETE, PARTIAL_DELETE)
+    old = [f.when(gone, f.col(quote(name))).alias(f"_o{n}") for n, name in enumerate(names)]
+    single = changes.where(~kind.isin(UPDATE_PREIMAGE, UPDATE_POSTIMAGE)).select(kind, *plain, *old)
     before = changes.where(kind == UPDATE_PREIMAGE).select(
         f.col(SEQUENCE).alias("_old_sequence"),
         *(f.col(quote(name)).alias(f"_o{n}") for n, name in enumerate(names)),
@@ -138,8 +139,7 @@ def many_deltas(services: Services, query: ContinuousQuery, version: int, time: 
     after = changes.where(kind == UPDATE_POSTIMAGE).select(kind, f.col(SEQUENCE), *plain)
     updated = after.join(before, f.col(SEQUENCE) == f.col("_old_sequence"))
     rows = single.unionAll(updated.select(*single.columns))
-    marker = f.when(kind == INSERT, "I").when(kind == DELETE, "D").otherwise("U")
-    head = (f.lit(0).cast("bigint"), marker, f.lit(version).cast("bigint"), f.lit(time))
+    head = (f.lit(0).cast("bigint"), marker_of(kind), f.lit(version).cast("bigint"), f.lit(time))
     return rows.select(
         *(value.alias(column.name) for value, column in zip(head, _HEAD)),
         *(f.col(f"_n{n}").alias(name) for n, name in enumerate(names)),
@@ -151,6 +151,8 @@ def tables_of_many(query: ContinuousQuery, rows: DataFrame) -> Given:
     """The three tables of rows of `many_deltas`."""
 
     def table(marker: str, columns: Iterable[tuple[str, Column]]) -> DataFrame:
-        return rows.where(f.col("_cq_marker") == marker).select(*(f.col(quote(c.name)) for _, c in columns))
+        return rows.where(f.col("_cq_marker").isin(*MARKERS_FOR[marker])).select(
+            *(f.col(quote(c.name)) for _, c in columns)
+        )
 
     return {name: partial(table, *layout) for name, layout in _layouts(query).items()}

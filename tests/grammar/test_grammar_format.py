@@ -103,6 +103,9 @@ create_table = some.builds(
     flag,
     some.none() | words,
 )
+create_table_without = some.builds(
+    st.CreateTable, name, columns, primary_key, options=options, if_not_exists=flag, snapshot=some.just(False)
+)
 create_table_as = some.builds(st.CreateTable, name, options=options, query=query, if_not_exists=flag)
 create_query = some.builds(
     st.CreateContinuousQuery,
@@ -238,7 +241,7 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     ),
     st.Ack: some.builds(st.Ack, name, message_id, some.none() | name),
     st.Reject: some.builds(st.Reject, name, message_id, some.none() | name, flag),
-    st.CreateTable: create_table | create_table_as,
+    st.CreateTable: create_table | create_table_without | create_table_as,
     st.AlterTable: alter_table,
     st.DropTable: some.builds(st.DropTable, name, flag, flag),
     st.CompactTable: some.builds(st.CompactTable, name),

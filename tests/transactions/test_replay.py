@@ -38,6 +38,7 @@ def _services(there: pa.Table, identity: tuple[str, ...]) -> Any:
 
 
 DELETES = (Operation.DELETE, Operation.PARTIAL_DELETE)
+KEEP_KEY = (Operation.INSERT, Operation.UPSERT, Operation.PARTIAL_UPDATE)
 
 
 def _one_by_one(there: pa.Table, identity: tuple[str, ...], changes: list[Change]) -> Any:
@@ -51,10 +52,10 @@ def _one_by_one(there: pa.Table, identity: tuple[str, ...], changes: list[Change
     inorder = sorted(range(len(changes)), key=lambda n: changes[n][3:])
     for n in inorder:
         operation, row, old, transaction, _ = changes[n]
-        was = key(row) if operation in (Operation.INSERT, Operation.UPSERT) or None in key(old) else key(old)
+        was = key(row) if operation in KEEP_KEY or None in key(old) else key(old)
         here = was in rows
         if (operation is Operation.INSERT and here) or (
-            operation in (Operation.UPDATE, Operation.DELETE) and not here
+            operation in (Operation.UPDATE, Operation.DELETE, Operation.PARTIAL_UPDATE) and not here
         ):
             return n
         if operation is Operation.UPDATE and was != key(row) and key(row) in rows:
