@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import quote
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.definition.outputs import output_columns
 from cq_engine.planner.select_list import select_list
@@ -18,6 +18,8 @@ __all__ = ["not_comparable", "with_old_values"]
 
 def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
     """Why the results of two definitions of a query have no difference that is a delta; empty where they have one."""
+    if PARTIAL in (old.verdict, new.verdict):
+        return "it is maintained from partial changes of tables WITHOUT SNAPSHOT: there are no results to compare"
     before, after = (
         [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.graph import upstreams
-from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, RefreshError
@@ -134,6 +134,12 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         raise AnalysisError(
             f"{query.name} has processed version {before}; it cannot go back to {version}",
             hint="create another query with START FROM VERSION",
+        )
+    if query.verdict == PARTIAL and query.relation is not None and version > before:
+        raise AnalysisError(
+            f"{query.name} cannot skip versions {before + 1} to {version}",
+            detail="its rows are kept for a destination that is merged, and nothing but those changes says what they are",
+            hint="correct what made it fail and RESUME, or create the query anew",
         )
     state, again = _fresh_states(catalog.state, query)
     snapshot = start.point == "SNAPSHOT"

@@ -252,3 +252,31 @@ def test_a_restart_and_a_merged_database(opened: Callable[..., Engine], tmp_path
     with sqlite3.connect(tmp_path / "there.db") as base:
         assert base.execute("SELECT tk, z FROM v ORDER BY tk").fetchall() == [(5, 9)]
     assert rows(engine, "SELECT * FROM v") == [(5, 9)]
+
+
+def test_what_cannot_be_compared_starts_anew(opened: Callable[..., Engine]) -> None:
+    engine = opened()
+    create(engine, ["t"])
+    engine.execute("CREATE DESTINATION there TYPE table WITH (mode = 'merge')")
+    engine.execute(
+        "CREATE CONTINUOUS QUERY v COMPUTE DELTA ON DEMAND DESTINATION there AS SELECT tk, z FROM t"
+    )
+    engine.apply_changes({"t": pa.table({"tk": [1], "b": [1], "z": [3], "op": ["S"]})})
+    with pytest.raises(AnalysisError, match="another kind of result"):
+        engine.execute("ALTER CONTINUOUS QUERY v AS SELECT tk, b FROM t")
+    engine.execute("ALTER CONTINUOUS QUERY v PAUSE")
+    engine.apply_changes({"t": pa.table({"tk": [2], "b": [1], "z": [4], "op": ["S"]})})
+    with pytest.raises(AnalysisError, match="cannot skip"):
+        engine.execute("ALTER CONTINUOUS QUERY v RESUME FROM NOW")
+    engine.execute("ALTER CONTINUOUS QUERY v RESUME")
+    engine.refresh("v")
+    assert rows(engine, "SELECT * FROM there ORDER BY tk") == [(1, 3), (2, 4)]
+    said = engine.execute(
+        "CREATE OR REPLACE CONTINUOUS QUERY v COMPUTE DELTA ON DEMAND AS SELECT tk, b FROM t"
+    )
+    assert "new delta log" in str(said)
+    engine.apply_changes({"t": pa.table({"tk": [1], "b": [2], "z": [3], "op": ["P"]})})
+    engine.refresh("v")
+    assert [(d.marker, d.new) for d in engine.deltas("v", engine.catalog.newest_version - 1)] == [
+        ("P", (1, 2))
+    ]
