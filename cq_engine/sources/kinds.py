@@ -44,6 +44,13 @@ def _kind(name: str) -> Kind | None:
         from cq_engine.sources.delta.table import OPTIONS
 
         return Kind(OPTIONS, lambda _: None, {"LOG": DeltaFeed, "COPY": DeltaFeed}, log=("initial",))
+    if name == "iceberg":
+        from cq_engine.sources.iceberg import table
+        from cq_engine.sources.iceberg.feed import IcebergFeed
+
+        return Kind(
+            table.OPTIONS, lambda _: None, {"LOG": IcebergFeed, "COPY": IcebergFeed}, log=("initial",)
+        )
     if name == "debezium":
         from cq_engine.sources.debezium import files
         from cq_engine.sources.debezium.feed import DebeziumFeed
@@ -68,7 +75,7 @@ def _kind(name: str) -> Kind | None:
 
 
 _SQL = ("sqlite", "postgresql", "mariadb", "sql")
-TYPES = (*_SQL, "delta", "debezium")
+TYPES = (*_SQL, "delta", "iceberg", "debezium")
 
 
 def _connect(declared: DeclaredSource) -> None:

@@ -23,9 +23,11 @@ def advise(
     per tick (NULL where nothing is known), `recommended`, and with `verbose` the marks of the criteria. Raises AnalysisError
     and SourceError.
     """
-    kept = declared.type in ("delta", "debezium")
+    kept = declared.type in ("delta", "iceberg", "debezium")
     if declared.type == "delta":
         found, said = logs.delta(declared, relation)
+    elif declared.type == "iceberg":
+        found, said = logs.iceberg(declared, relation)
     elif declared.type == "debezium":
         found, said = logs.debezium(declared, relation)
     else:

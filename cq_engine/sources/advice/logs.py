@@ -1,4 +1,5 @@
-"""What is said of sources that are logs themselves, and are never asked in SQL: Delta tables and Debezium's envelopes."""
+"""What is said of sources that are logs themselves, and are never asked in SQL: tables of Delta Lake and
+Iceberg, and Debezium's envelopes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from cq_engine.sources.advice.formulas import ASSUMED
 from cq_engine.sources.advice.verdicts import BETWEEN, Verdict, family
 from cq_engine.sources.kinds import shown_method
 
-__all__ = ["METHODS", "debezium", "delta"]
+__all__ = ["METHODS", "debezium", "delta", "iceberg"]
 
 _RANGES = (("rows", str(formulas.RANGE)),)
 METHODS = (
@@ -61,6 +62,22 @@ def delta(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
     width = f" of {size / rows:.0f} bytes" if rows else ""
     said = f"{relation}: {rows} rows{width}; how many rows change is not known: {ASSUMED:.0%} per tick was assumed"
     return _verdicts([copy, log], "a Delta table tells its changes itself, and is not asked in SQL"), said
+
+
+def iceberg(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+    """The verdicts, and what they rest on. Raises SourceError where there is no such Iceberg table."""
+    from cq_engine.sources.iceberg.table import open_table
+
+    snapshot = open_table(declared, relation).current_snapshot()
+    summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+    rows = int(summary.get("total-records", 0))
+    copy = Verdict("COPY", "MDS", None, "leave to read the table", BETWEEN, formulas.copy(rows))
+    log = Verdict(
+        "LOG", "LOG", None, "snapshots that append: after any other, a tick reads all rows", "nothing",
+        formulas.log(rows * ASSUMED),
+    )  # fmt: skip
+    said = f"{relation}: {rows} rows; how many rows change is not known: {ASSUMED:.0%} per tick was assumed"
+    return _verdicts([copy, log], "an Iceberg table has its snapshots, and is not asked in SQL"), said
 
 
 def _numbers(files: pa.Table, name: str) -> list[Any]:
