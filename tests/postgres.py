@@ -30,8 +30,8 @@ def missing() -> str:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Starts a server, and ends it; its URL without a database."""
+def server(**more: str) -> Iterator[str]:
+    """Starts a server, with more settings, and ends it; its URL without a database."""
     binaries = _binaries()
     assert binaries is not None
     directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
@@ -46,7 +46,10 @@ def server() -> Iterator[str]:
         user=account,
         cwd=directory,
     )
-    settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory)}
+    settings = {
+        "listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory),
+        "wal_level": "logical", "max_replication_slots": "20", "track_commit_timestamp": "on", **more,
+    }  # fmt: skip
     server = subprocess.Popen(
         [
             binaries / "postgres",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from cq_engine.catalog.model import Capture, DeclaredSource
@@ -29,6 +29,8 @@ class Kind:
     check: Callable[[DeclaredSource, Place], None] = lambda _, __: None
     log: tuple[str, ...] = ()
     """The options that captures USING LOG have here."""
+    slots: Callable[[], Method] | None = None
+    """What reads the server's own log, where a capture names a slot."""
 
     def method_options(self, method: str) -> Mapping[str, Option]:
         """The options of captures by this method."""
@@ -70,7 +72,12 @@ def _kind(name: str) -> Kind | None:
             from cq_engine.sources.triggers.capture import Triggers
 
             methods = {**methods, "LOG": Triggers}
-        return Kind(None, _connect, methods, check_declaration, log=("initial", "install"))
+        kind = Kind(None, _connect, methods, check_declaration, log=("initial", "install"))
+        if name == "postgresql":
+            from cq_engine.sources.decoding.capture import Decoding
+
+            return replace(kind, log=(*kind.log, "slot"), slots=Decoding)
+        return kind
     return None
 
 
@@ -120,6 +127,12 @@ def check_capture(declared: DeclaredSource, capture: Capture, place: Place = lam
             location=place(kind),
         )
     check_options(dict(capture.options), known.method_options(kind), f"a capture USING {kind}", place)
+    if kind == "LOG" and option(capture, "slot") and option(capture, "install") == "true":
+        raise AnalysisError(
+            "slot and install are two logs",
+            hint="leave install out, and the server's own log is read; without slot triggers write one",
+            location=place("install"),
+        )
     if declared.type == "debezium" and capture.where is not None:
         raise AnalysisError(
             "WHERE is not for sources of type debezium",
@@ -142,11 +155,12 @@ def methods_of(declared: DeclaredSource) -> tuple[str, ...]:
 
 def method_of(declared: DeclaredSource, capture: Capture) -> Method:
     """What runs the capture."""
-    return _method(declared.type, capture.method.kind)
+    method = capture.method.kind
+    return _method(declared.type, method, is_slot=method == "LOG" and option(capture, "slot") != "")
 
 
 @cache
-def _method(kind: str, method: str) -> Method:
+def _method(kind: str, method: str, *, is_slot: bool) -> Method:
     found = _kind(kind)
     assert found is not None
-    return found.methods[method]()
+    return found.slots() if is_slot and found.slots is not None else found.methods[method]()

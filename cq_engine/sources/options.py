@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from cq_engine.catalog.model import Capture
 from cq_engine.destinations.options import Option, count, one_of, seconds
 
 __all__ = ["METHODS", "option"]
+
+
+def _slot(value: str) -> str:
+    """The name of a replication slot, to which `cq_` may be added."""
+    if not re.fullmatch(r"[a-z0-9_]{1,60}", value):
+        raise ValueError(value)
+    return value
+
 
 _INITIAL: Mapping[str, Option] = {"initial": one_of("snapshot", "none")}
 METHODS: Mapping[str, Mapping[str, Option]] = {
@@ -21,7 +30,14 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
     "COPY": {},
     "RANGES": {"rows": Option("1000", count, "write how many rows a range has, as in RANGES (rows = 1000)")},
     "VIEW": {},
-    "LOG": {**_INITIAL, "on_poison": one_of("stop", "dead_letter"), "install": one_of("false", "true")},
+    "LOG": {
+        **_INITIAL,
+        "on_poison": one_of("stop", "dead_letter"),
+        "install": one_of("false", "true"),
+        "slot": Option(
+            "", _slot, "write up to 60 lower-case letters, digits and underscores, as in slot = 'cq_orders'"
+        ),
+    },
 }
 """By method the options of a capture: of LOG those of all kinds of sources, of which each has some."""
 

@@ -49,8 +49,11 @@ class Triggers(Relational):
     ) -> tuple[Capture, list[str]]:
         if option(capture, "install") != "true":
             raise AnalysisError(
-                f"a source of type {declared.type} has no log of its own that can be read",
-                hint="write USING LOG WITH (install = true), and triggers are installed at the source",
+                f"USING LOG over a source of type {declared.type} has to say which log"
+                if declared.type == "postgresql"
+                else f"a source of type {declared.type} has no log of its own that can be read",
+                hint="write USING LOG WITH (install = true), and triggers are installed at the source"
+                + ("; or slot = 'name', and its log is decoded" if declared.type == "postgresql" else ""),
                 location=place("LOG"),
             )
         return super().check(declared, capture, table, place)

@@ -1,0 +1,1 @@
+"""USING LOG over PostgreSQL's own log: logical decoding, read from a replication slot."""
