@@ -14,10 +14,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.brokers import free_port
 
-__all__ = ["cut", "fresh", "missing", "server"]
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["connected", "cut", "fresh", "missing", "server"]
 
 
 def missing() -> str:
@@ -78,6 +82,15 @@ def fresh(url: str) -> str:
     with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return f"{url}/{name}"
+
+
+@contextmanager
+def connected(url: str) -> Iterator[psycopg.Connection]:
+    """A connection to a database that commits each statement, as some have to."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
 
 
 def cut(url: str) -> None:
