@@ -86,6 +86,8 @@ class Tick:
         self.rows = 0
         self.read = 0
         self._next = self.status
+        self._counts_later = False
+        self._uncounted = 0
 
     # ------------------------------------------------------------ where it stands
 
@@ -265,6 +267,7 @@ class Tick:
             some = conform(pa.Table.from_batches(rows), columns)
             count += some.num_rows
             rows = self._some(rest)
+            self._counts_later = bool(rows)  # that none are counted says that the first rows are not all here
             self.apply({table.name: with_operation(some, UPSERT)}, started if rows else position)
         self.count(count)
         if not count:
@@ -321,6 +324,8 @@ class Tick:
         def also(unit: UnitOfWork, version: int) -> None:
             self._check_same()
             rows = sum(s.changes.rows for s in unit.writes.staged if s.changes.table_id == table)
+            self._uncounted += rows
+            rows, self._uncounted = (0, self._uncounted) if self._counts_later else (self._uncounted, 0)
             self._next = self._after(position, rows, version)
             unit.set_capture(self.capture.name, self._next, after=self.status)
 

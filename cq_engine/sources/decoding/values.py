@@ -201,6 +201,12 @@ def complete(tick: Tick, ready: Sequence[Ready], wanted: pa.Table, selection: Se
     """The steps, with the values that the rows here have. Raises SourceError where such a row is not here."""
     if not wanted.num_rows:
         return list(ready)
+    if not tick.table.has_snapshot:
+        raise SourceError(
+            f"an update of {selection.relation.shown} leaves out a large value",
+            detail=f"table {tick.table.name} was created WITHOUT SNAPSHOT: there is no row here that has it",
+            hint="ALTER TABLE ... REPLICA IDENTITY FULL at the source, so that nothing is left out",
+        )
     storage = tick.table.storage
     identity = identity_columns(storage)
     keys = conform(wanted, identity)
