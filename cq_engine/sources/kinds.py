@@ -31,6 +31,8 @@ class Kind:
     """The options that captures USING LOG have here."""
     slots: Callable[[], Method] | None = None
     """What reads the server's own log, where a capture names a slot."""
+    no_where: str = ""
+    """Why WHERE is not for captures from here."""
 
     def method_options(self, method: str) -> Mapping[str, Option]:
         """The options of captures by this method."""
@@ -57,7 +59,20 @@ def _kind(name: str) -> Kind | None:
         from cq_engine.sources.debezium import files
         from cq_engine.sources.debezium.feed import DebeziumFeed
 
-        return Kind(files.OPTIONS, files.check, {"LOG": DebeziumFeed}, log=("initial", "on_poison"))
+        log: tuple[str, ...] = ("initial", "on_poison")
+        why_not = "envelopes cannot be asked in SQL"
+        return Kind(files.OPTIONS, files.check, {"LOG": DebeziumFeed}, log=log, no_where=why_not)
+    if name in _FILES:
+        from cq_engine.sources.files.directory import Directory
+        from cq_engine.sources.files.feed import ArrivingFiles
+        from cq_engine.sources.files.image import FileImage
+        from cq_engine.sources.files.options import OPTIONS as FILE_OPTIONS
+
+        return Kind(
+            FILE_OPTIONS[name], lambda declared: Directory(declared, None).check(),
+            {"LOG": ArrivingFiles, "COPY": FileImage}, log=("initial", "on_poison", "changed"),
+            no_where="files cannot be asked in SQL",
+        )  # fmt: skip
     if name in _SQL:
         from cq_engine.sources.methods.checksum import Checksum
         from cq_engine.sources.methods.copy import Copy
@@ -82,7 +97,8 @@ def _kind(name: str) -> Kind | None:
 
 
 _SQL = ("sqlite", "postgresql", "mariadb", "sql")
-TYPES = (*_SQL, "delta", "iceberg", "debezium")
+_FILES = ("csv", "json", "parquet")
+TYPES = (*_SQL, "delta", "iceberg", "debezium", *_FILES)
 
 
 def _connect(declared: DeclaredSource) -> None:
@@ -133,10 +149,10 @@ def check_capture(declared: DeclaredSource, capture: Capture, place: Place = lam
             hint="leave install out, and the server's own log is read; without slot triggers write one",
             location=place("install"),
         )
-    if declared.type == "debezium" and capture.where is not None:
+    if known.no_where and capture.where is not None:
         raise AnalysisError(
-            "WHERE is not for sources of type debezium",
-            detail="envelopes cannot be asked in SQL",
+            f"WHERE is not for sources of type {declared.type}",
+            detail=known.no_where,
             hint="leave it out, and restrict the queries over the table",
             location=place("WHERE"),
         )

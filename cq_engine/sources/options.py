@@ -37,6 +37,7 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
         "slot": Option(
             "", _slot, "write up to 60 lower-case letters, digits and underscores, as in slot = 'cq_orders'"
         ),
+        "changed": one_of("error", "again", "ignore"),
     },
 }
 """By method the options of a capture: of LOG those of all kinds of sources, of which each has some."""

@@ -49,6 +49,8 @@ DELETE = "partial_delete"
 
 Position = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Where a method stands after a commit; called for when the rows that go with it have been read."""
+Beside = Callable[[], Mapping[str, pa.Table]]
+"""Changes of tables that a method keeps beside the capture's own, by their names."""
 
 
 _NOWHERE: Position = {}
@@ -165,13 +167,14 @@ class Tick:
         changes = [with_operation(rows, UPSERT), with_operation(gone.select(rows.column_names), DELETE)]
         self.apply({table.name: pa.concat_tables(changes)}, position)
 
-    def load(self, batches: Batches, position: Position) -> None:
-        """Inserts rows into a table without a key, however many they are."""
+    def load(self, batches: Batches, position: Position, beside: Beside = dict) -> None:
+        """Inserts rows into a table without a key, however many they are. `beside` is asked for changes of further tables,
+        which are inserts, when all have been read."""
         rows, rest = self.take(batches, self.services.limits.pending_rows)
         if rows is not None:
-            self.apply({self.table.name: with_operation(rows, INSERT)}, position)
+            self.apply({self.table.name: with_operation(rows, INSERT), **beside()}, position)
         else:
-            self._in_bulk(rest, position, self.table)
+            self._in_bulk(rest, position, self.table, beside)
 
     def move(self, position: Position) -> None:
         """Nothing has changed: only the position is written."""
@@ -283,12 +286,14 @@ class Tick:
                 break
         return found
 
-    def _in_bulk(self, batches: Batches, position: Position, table: Table) -> None:
+    def _in_bulk(self, batches: Batches, position: Position, table: Table, beside: Beside = dict) -> None:
         transaction = Transaction(self.services, trusted=True)
         try:
             columns = self.filled(table)
             frame = spool(transaction, table, batches, columns, self.count)
             merge(transaction, table, frame, columns)
+            for name, rows in beside().items():
+                transaction.insert(name, rows.drop_columns([OPERATION]))
             transaction.commit(also=self._also(position))
         except BaseException:
             if transaction.is_open:

@@ -19,7 +19,8 @@ import cq_engine
 from cq_engine import Engine
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.sources.debezium.envelope import NoEnvelope, read_line, value_of
+from cq_engine.sources.debezium.envelope import read_line, value_of
+from cq_engine.sources.json_values import Unreadable
 
 Row = dict[str, Any]
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -306,7 +307,7 @@ def test_values(kind: str, name: str, scale: int, given: Any, wanted: Any) -> No
     ],
 )
 def test_values_that_do_not_fit(kind: str, given: Any, said: str) -> None:
-    with pytest.raises(NoEnvelope, match=said):
+    with pytest.raises(Unreadable, match=said):
         value_of({"x": given}, "x", Column("x", kind), {})
 
 

@@ -23,13 +23,9 @@ def advise(
     per tick (NULL where nothing is known), `recommended`, and with `verbose` the marks of the criteria. Raises AnalysisError
     and SourceError.
     """
-    kept = declared.type in ("delta", "iceberg", "debezium")
-    if declared.type == "delta":
-        found, said = logs.delta(declared, relation)
-    elif declared.type == "iceberg":
-        found, said = logs.iceberg(declared, relation)
-    elif declared.type == "debezium":
-        found, said = logs.debezium(declared, relation)
+    kept = declared.type in logs.BY_TYPE
+    if kept:
+        found, said = logs.BY_TYPE[declared.type](declared, relation)
     else:
         facts = look(declared, relation, seconds)
         found, said = verdicts(facts), _said(facts)

@@ -1,9 +1,9 @@
-"""What is said of sources that are logs themselves, and are never asked in SQL: tables of Delta Lake and
-Iceberg, and Debezium's envelopes."""
+"""What is said of sources that are logs themselves, and are never asked in SQL: tables of Delta Lake and Iceberg,
+Debezium's envelopes, and directories of files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from cq_engine.sources.advice.formulas import ASSUMED
 from cq_engine.sources.advice.verdicts import BETWEEN, Verdict, family
 from cq_engine.sources.kinds import shown_method
 
-__all__ = ["METHODS", "debezium", "delta", "iceberg"]
+__all__ = ["BY_TYPE", "METHODS"]
 
 _RANGES = (("rows", str(formulas.RANGE)),)
 METHODS = (
@@ -33,7 +33,7 @@ METHODS = (
 """In the order that those of databases have."""
 
 
-def debezium(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+def _debezium(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
     """The verdicts, and what they rest on. Raises SourceError where the files are not there."""
     from cq_engine.sources.debezium import files
 
@@ -45,7 +45,24 @@ def debezium(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], st
     return _verdicts([envelopes], why_not), f"{relation}: how many envelopes come with a tick is not known"
 
 
-def delta(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+def _files(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+    """The verdicts for a directory of files, and what they rest on. Raises SourceError where it is not there."""
+    from cq_engine.sources.files.directory import Directory
+
+    place = Directory(declared, relation)
+    found = place.files()
+    rows = place.rows(found)
+    log = Verdict(
+        "LOG", "LOG", None, "files that are written once, whole, and not again", "rows that go with a file"
+    )
+    needs = "files that are all of the table, each time"
+    copy = Verdict("COPY", "MDS", None, needs, BETWEEN, None if rows is None else formulas.copy(rows))
+    size = sum(each.size for each in found)
+    said = f"{relation}: {len(found)} files of {size} bytes; how many come with a tick is not known"
+    return _verdicts([copy, log], "files are read whole, and are not asked in SQL"), said
+
+
+def _delta(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
     """The verdicts, and what they rest on. Raises SourceError where there is no such Delta table."""
     from cq_engine.sources.delta.table import feed_is_on, open_table
 
@@ -64,7 +81,7 @@ def delta(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
     return _verdicts([copy, log], "a Delta table tells its changes itself, and is not asked in SQL"), said
 
 
-def iceberg(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+def _iceberg(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
     """The verdicts, and what they rest on. Raises SourceError where there is no such Iceberg table."""
     from cq_engine.sources.iceberg.table import open_table
 
@@ -93,3 +110,14 @@ def _verdicts(possible: Sequence[Verdict], why_not: str) -> list[Verdict]:
         or Verdict(shown_method(method), family(method), why_not, "what the source does not have", "")
         for method in METHODS
     ]
+
+
+BY_TYPE: Mapping[str, Callable[[DeclaredSource, str], tuple[list[Verdict], str]]] = {
+    "delta": _delta,
+    "iceberg": _iceberg,
+    "debezium": _debezium,
+    "csv": _files,
+    "json": _files,
+    "parquet": _files,
+}
+"""What gives the verdicts, and what they rest on, by the type of the source."""

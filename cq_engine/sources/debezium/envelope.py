@@ -7,32 +7,18 @@ snapshot), u, d or t (truncate); values are as JSON has them, or as a schema bes
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 from cq_engine.core.columns import Column
+from cq_engine.sources.json_values import Unreadable, converted
 
-__all__ = ["Event", "NoEnvelope", "read_line", "value_of"]
+__all__ = ["Event", "read_line", "value_of"]
 
 _UNAVAILABLE = "__debezium_unavailable_value"
 """What stands for a large value of PostgreSQL that an update has left alone."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_UNITS = {
-    "io.debezium.time.Timestamp": 1_000,
-    "org.apache.kafka.connect.data.Timestamp": 1_000,
-    "io.debezium.time.MicroTimestamp": 1,
-    "io.debezium.time.NanoTimestamp": -1_000,
-}
-"""Microseconds per unit of an integer; below 0: units per microsecond."""
-
-
-class NoEnvelope(ValueError):
-    """A line that is none, or that does not say what it has to; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +37,15 @@ class Event:
 
 
 def read_line(line: bytes) -> Event | None:
-    """The event of a line; None for a tombstone and for what marks the ends of transactions. Raises NoEnvelope."""
+    """The event of a line; None for a tombstone and for what marks the ends of transactions. Raises Unreadable."""
     try:
         given = json.loads(line)
     except ValueError as error:
-        raise NoEnvelope(f"it is no JSON: {error}") from None
+        raise Unreadable(f"it is no JSON: {error}") from None
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise NoEnvelope("it is no object")
+        raise Unreadable("it is no object")
     payload: Any = given
     names: dict[str, tuple[str, int]] = {}
     if "payload" in given and "op" not in given:
@@ -68,12 +54,12 @@ def read_line(line: bytes) -> Event | None:
         return None
     op = payload.get("op")
     if op not in ("c", "r", "u", "d", "t"):
-        raise NoEnvelope(f"its op is {op!r}" if "op" in payload else "it has no op")
+        raise Unreadable(f"its op is {op!r}" if "op" in payload else "it has no op")
     before, after = payload.get("before"), payload.get("after")
     if op in ("c", "r", "u") and not isinstance(after, dict):
-        raise NoEnvelope(f"it has op {op!r} and no row after it")
+        raise Unreadable(f"it has op {op!r} and no row after it")
     if op == "d" and not isinstance(before, dict):
-        raise NoEnvelope("it is a deletion and has no row before it")
+        raise Unreadable("it is a deletion and has no row before it")
     source = payload.get("source") or {}
     return Event(
         op, before, after, _tables(source), _transaction(payload, source),
@@ -108,70 +94,13 @@ def _semantic_types(schema: Any) -> dict[str, tuple[str, int]]:
 
 
 def value_of(row: Mapping[str, Any], name: str, column: Column, names: Mapping[str, tuple[str, int]]) -> Any:
-    """The value that `row` has in `name`, as one of `column`. Raises NoEnvelope."""
+    """The value that `row` has in `name`, as one of `column`. Raises Unreadable."""
     if name not in row:
-        raise NoEnvelope(f"its row has no {name}")
+        raise Unreadable(f"its row has no {name}")
     value = row[name]
-    if value is None:
-        return None
     if value == _UNAVAILABLE:
-        raise NoEnvelope(
+        raise Unreadable(
             f"it does not say what {name} is: the source logs large values only where they change;"
             " ALTER TABLE ... REPLICA IDENTITY FULL at the source makes it log them"
         )
-    kind, (semantic, scale) = column.type.lower(), names.get(name, ("", 0))
-    try:
-        return _converted(value, kind, semantic, scale)
-    except (ArithmeticError, KeyError, OverflowError, TypeError, ValueError):
-        raise NoEnvelope(f"its {name} is {value!r}, which is no {column.type}") from None
-
-
-def _converted(value: Any, kind: str, semantic: str, scale: int) -> Any:
-    if kind.startswith("decimal"):
-        return _decimal(value, semantic, scale)
-    if kind == "date":
-        return (
-            date.fromisoformat(value[:10]) if isinstance(value, str) else date(1970, 1, 1) + timedelta(value)
-        )
-    if kind.startswith("timestamp"):
-        moment = _moment(value, semantic)
-        return moment.replace(tzinfo=None) if kind == "timestamp_ntz" else moment
-    if kind == "binary":
-        return base64.b64decode(value, validate=True)
-    if kind == "boolean":
-        return bool(int(value))
-    if kind in ("double", "float", "real"):
-        return float(value)
-    if kind.startswith(("string", "varchar", "char")):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if kind in ("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"):
-        if isinstance(value, float) or int(value) != value:
-            raise ValueError
-        return int(value)
-    raise ValueError
-
-
-def _decimal(value: Any, semantic: str, scale: int) -> Decimal:
-    if isinstance(value, dict):  # io.debezium.data.VariableScaleDecimal
-        return Decimal(_unscaled(value["value"])).scaleb(-int(value["scale"]))
-    if semantic == "org.apache.kafka.connect.data.Decimal":
-        return Decimal(_unscaled(value)).scaleb(-scale)
-    found = Decimal(str(value))
-    if not found.is_finite():
-        raise ValueError
-    return found
-
-
-def _unscaled(text: str) -> int:
-    return int.from_bytes(base64.b64decode(text, validate=True), "big", signed=True)
-
-
-def _moment(value: Any, semantic: str) -> datetime:
-    if isinstance(value, str):
-        found = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
-    unit = _UNITS.get(semantic)
-    if unit is None:  # no schema beside it: nobody counts milliseconds beyond the year 5000
-        unit = 1_000 if abs(value) < 10**14 else 1 if abs(value) < 10**17 else -1_000
-    micros = value * unit if unit > 0 else value // -unit
-    return _EPOCH + timedelta(microseconds=micros)
+    return converted(value, name, column, *names.get(name, ("", 0)))

@@ -16,8 +16,9 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
 from cq_engine.core.types import arrow_type
 from cq_engine.grammar.statements import ColumnSpec, CreateTable
-from cq_engine.sources.debezium.envelope import Event, NoEnvelope, read_line, value_of
+from cq_engine.sources.debezium.envelope import Event, read_line, value_of
 from cq_engine.sources.debezium.files import Line, check, lines
+from cq_engine.sources.json_values import Unreadable
 from cq_engine.sources.methods.base import Method, Place
 from cq_engine.sources.options import option
 from cq_engine.sources.tick import (
@@ -55,7 +56,7 @@ class _Changes:
         return len(self.values) + len(self.dead)
 
     def add(self, event: Event) -> None:
-        """Adds what an event changes. Raises NoEnvelope, and has nothing of it then."""
+        """Adds what an event changes. Raises Unreadable, and has nothing of it then."""
         row = None if event.op == "d" else self._row(event, event.after or {})
         old = None if event.before is None else self._key(event, event.before, whole=event.op == "d")
         new = None if old is None or event.op == "d" else self._key(event, event.after or {}, whole=True)
@@ -154,7 +155,7 @@ class DebeziumFeed(Method):
         """What the line says, where that concerns the capture."""
         try:
             event = read_line(line.text)
-        except NoEnvelope as reason:
+        except Unreadable as reason:
             self._refuse(tick, line, reason, changes)
             return None
         wanted = tick.capture.relation
@@ -170,11 +171,11 @@ class DebeziumFeed(Method):
             return _Changes(tick)
         try:
             changes.add(event)
-        except NoEnvelope as reason:
+        except Unreadable as reason:
             self._refuse(tick, line, reason, changes)
         return changes
 
-    def _refuse(self, tick: Tick, line: Line, reason: NoEnvelope, changes: _Changes) -> None:
+    def _refuse(self, tick: Tick, line: Line, reason: Unreadable, changes: _Changes) -> None:
         if option(tick.capture, "on_poison") != "dead_letter":
             raise SourceError(
                 f"a line of {line.file} is no envelope for capture {tick.capture.name}",
