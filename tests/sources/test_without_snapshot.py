@@ -153,3 +153,39 @@ def test_the_first_rows_are_begun_again(
     engine.execute("REFRESH CAPTURE o_in")
     keys = rows(engine, "SELECT DISTINCT id FROM o CHANGES FROM VERSION 1")
     assert keys == [(n,) for n in range(30)]
+
+
+def test_rows_of_the_overlap_come_once(
+    engine: Engine, source: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read with every tick, and brought as often as they have changed."""
+    engine.execute(
+        "CREATE CAPTURE o_in INTO o FROM shop TABLE 'o' USING TIMESTAMP (ts, DELETED gone) WITH (overlap = '1 hour') ON DEMAND"
+    )
+
+    def tick(*changes: tuple[int, int, int]) -> list[tuple[Any, ...]]:
+        for key, value, gone in changes:
+            source.execute(
+                "INSERT OR REPLACE INTO o VALUES (?, 1, ?, '2026-01-01 00:00:01', ?)", (key, value, gone)
+            )
+        before = engine.catalog.newest_version
+        engine.execute("REFRESH CAPTURE o_in")
+        if engine.catalog.newest_version == before:
+            return []
+        return rows(engine, f"SELECT id, v, _change_type FROM o CHANGES FROM VERSION {before + 1}")
+
+    tick((1, 5, 0), (2, 5, 0))
+    tick()  # after the first rows, nothing is noted
+    assert tick() == []
+    assert tick((1, 6, 0)) == [(1, 6, "upsert")]
+    assert tick((1, 5, 0), (2, 5, 1)) == [(1, 5, "upsert"), (2, None, "partial_delete")]
+    assert tick() == []
+    assert tick((2, 5, 0), (3, 1, 0)) == [(2, 5, "upsert"), (3, 1, "upsert")]
+    monkeypatch.setattr("cq_engine.sources.methods.seen.MOST", 2)
+    assert len(tick()) == 0
+    assert len(tick()) == 3, "more than are noted: they come again"
+    monkeypatch.undo()
+    assert len(tick()) == 3
+    assert tick() == []
+    engine.execute("DROP CAPTURE o_in")
+    assert [row[0] for row in rows(engine, "SHOW TABLES")] == ["c", "o"]

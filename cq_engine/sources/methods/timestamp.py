@@ -8,7 +8,7 @@ source was restored from a backup), all rows are compared.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import Capture
+from cq_engine.catalog.model import Capture, Table
 from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.destinations.options import seconds
+from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational
+from cq_engine.sources.methods.seen import seen_table, unseen
 from cq_engine.sources.options import option
 from cq_engine.sources.sql.conversions import Misfit, parsed
 from cq_engine.sources.sql.database import Session
@@ -112,6 +114,10 @@ class Timestamp(Relational):
             else ["it does not see deletions; DELETED names a column that marks them"]
         )
 
+    def side_tables(self, capture: Capture, table: Table) -> Sequence[CreateTable]:
+        """`<capture>_seen`, beside a table WITHOUT SNAPSHOT (`methods/seen.py`)."""
+        return () if table.has_snapshot else [seen_table(capture, table)]
+
     def ask(self, tick: Tick, asked: Asked) -> None:
         capture, position = tick.capture, tick.position
         column = capture.method.column or ""
@@ -167,14 +173,16 @@ class Timestamp(Relational):
         newest = high  # unless there is more than what the overlap reads again
         if high is None or (written.newest is not None and written.newest > high):
             newest = written.newest
-        changes = {}
+        changes: dict[str, pa.Table] = {}
         if taken:
             rows = pa.Table.from_batches(taken)
+            if not tick.table.has_snapshot:
+                rows, changes = unseen(tick, rows)
             gone = rows.column(DELETED)
             rows = rows.drop_columns([DELETED])
             kinds = [(pc.invert(gone), UPSERT), (gone, DELETE)]
             parts = [with_operation(rows.filter(which), kind) for which, kind in kinds]
-            changes = {tick.table.name: pa.concat_tables(parts)}
+            changes[tick.table.name] = pa.concat_tables(parts)
         tick.apply(changes, _reached(tick, written, newest, low))
         return True
 
