@@ -11,7 +11,8 @@ One table at the source: a key, three columns of 80 bytes together, a timestamp 
     dump         the driver reads all rows and throws them away
     bisection    reladiff (`pip install reladiff`) compares the table with a copy at the source from before the changes: it
                  finds what differs, and writes nothing
-    log          changes a second out of a file of Debezium's envelopes into the change log
+    log          changes a second out of a file of Debezium's envelopes into the change log, and out of PostgreSQL's own log, where
+                 its wal_level is logical; transactions of ten
     freshness    from a commit at the source until the delta of a continuous query is with a callback, the capture EVERY 1 SECOND
 
 Seconds are medians over the rounds. One JSON line per figure.
@@ -135,6 +136,27 @@ class Source:
             self.run("CREATE TABLE orders_before AS SELECT * FROM orders")
             self.run("ALTER TABLE orders_before ADD PRIMARY KEY (id)")
 
+    def is_decoded(self) -> bool:
+        """Whether the server can decode its own log."""
+        from cq_engine.sources.sql.model import Statement
+
+        if self.kind != "postgresql":
+            return False
+        with self.database.connect() as session:
+            return session.one(Statement("SELECT current_setting('wal_level')")) == ("logical",)
+
+    def update_by_tens(self) -> None:
+        """Each row twice, in transactions of ten rows."""
+        import psycopg
+
+        url = self.database.address.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        update = "UPDATE orders SET price = price + 1 WHERE id >= start AND id < start + 10; COMMIT;"
+        with psycopg.connect(url, autocommit=True, **self.database.address.secrets) as connection:
+            connection.execute(
+                f"DO $$BEGIN FOR turn IN 1..2 LOOP FOR start IN 0..{self.rows - 1} BY 10 LOOP {update}"
+                " END LOOP; END LOOP; END$$"
+            )
+
     def dump(self) -> int:
         """How many rows the driver has read."""
         from cq_engine.sources.sql.model import Statement
@@ -182,6 +204,8 @@ def of(
             }
         for how in ("scattered", "clustered", "none"):
             yield from _ticks(engine, source, how, options.rounds, known)
+    if source.is_decoded():
+        yield decoding(directory / "decoding", source, spark)
     yield freshness(directory / "fresh", source, options.commits, spark)
 
 
@@ -234,6 +258,27 @@ def log(directory: Path, rows: int, spark: SparkSession | None) -> Figure:
     return {
         "figure": "log", "source": "debezium", "changes": 2 * rows, "commits": len(done.commit_versions),
         "seconds": round(seconds, 3), "changes_per_second": round(2 * rows / seconds),
+    }  # fmt: skip
+
+
+def decoding(directory: Path, source: Source, spark: SparkSession | None) -> Figure:
+    """Updates of every row, twice, in transactions of ten, out of a replication slot."""
+    with cq_engine.connect(directory, spark=spark, conf={"maintenance": "manual"}, scheduler=False) as engine:
+        engine.execute(TABLE.format("t"))
+        engine.execute("CREATE SOURCE shop TYPE postgresql WITH (url = '${CQ_BENCH_SOURCE}')")
+        engine.execute(
+            "CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING LOG WITH (slot = 'cq_benchmark') ON DEMAND"
+        )
+        try:
+            engine.refresh_capture("c")
+            source.update_by_tens()
+            seconds, done = timed(lambda: engine.refresh_capture("c"))
+        finally:
+            engine.execute("DROP CAPTURE c")
+    changes = 2 * source.rows
+    return {
+        "figure": "log", "source": "postgresql", "changes": changes, "commits": len(done.commit_versions),
+        "seconds": round(seconds, 3), "changes_per_second": round(changes / seconds),
     }  # fmt: skip
 
 

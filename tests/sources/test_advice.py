@@ -433,6 +433,7 @@ def test_what_the_account_may_not_do(opened: Callable[..., Engine], postgres_ser
     assert not log["possible"]
     if "LOG" in methods_of(declared("postgresql", url)):
         assert log["why_not"] == "the account may not create triggers and tables there"
+    assert "as wal_level is logical, slot = 'name'" in log["needs"]
 
 
 @pytest.mark.mariadb

@@ -32,6 +32,8 @@ class Statistics:
     """Why the account cannot create triggers and a table for them; empty where it can."""
     kept: tuple[str, ...] = ()
     """Columns that the server itself sets with every write."""
+    decodes: bool = False
+    """Whether the server can decode its own log, which needs no triggers."""
 
 
 @singledispatch
@@ -44,7 +46,8 @@ def statistics(server: Server, session: Session, relation: Relation) -> Statisti
 _POSTGRESQL = """
 SELECT CASE WHEN s.n_live_tup > 0 THEN s.n_live_tup WHEN c.reltuples >= 0 THEN c.reltuples END, pg_relation_size(c.oid),
        s.n_tup_ins + s.n_tup_upd + s.n_tup_del, s.n_tup_del,
-       has_table_privilege(c.oid, 'TRIGGER') AND has_schema_privilege(c.relnamespace, 'CREATE'), pg_is_in_recovery()
+       has_table_privilege(c.oid, 'TRIGGER') AND has_schema_privilege(c.relnamespace, 'CREATE'), pg_is_in_recovery(),
+       current_setting('wal_level') = 'logical'
 FROM pg_class AS c LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid WHERE c.oid = CAST(%s AS regclass)
 """
 
@@ -55,11 +58,12 @@ def _(server: PostgreSQL, session: Session, relation: Relation) -> Statistics:
     found = session.one(Statement(_POSTGRESQL, (name,)))
     if found is None:
         return Statistics(relation.rows)
-    rows, size, written, deleted, may, follows = found
+    rows, size, written, deleted, may, follows, decodes = found
     refused = "the server only follows another one" if follows else ""
     refused = refused or ("" if may else "the account may not create triggers and tables there")
     count = None if rows is None else int(rows)
-    return Statistics(count, size / count if count and size else None, written, deleted, refused)
+    width = size / count if count and size else None
+    return Statistics(count, width, written, deleted, refused, decodes=decodes and not follows)
 
 
 _ME = "CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"

@@ -110,7 +110,9 @@ def _why_not(facts: Facts, method: CaptureMethod) -> str | None:
 
 def _needs(facts: Facts, method: CaptureMethod) -> str:
     if method.kind == "LOG":
-        return "the right to create triggers and a table; every write there then writes a row of the log"
+        triggers = "the right to create triggers and a table; every write there then writes a row of the log"
+        decoding = "; or, as wal_level is logical, slot = 'name': the right REPLICATION, the table as its own, and no triggers"
+        return triggers + decoding if facts.statistics.decodes else triggers
     if method.kind == "VIEW":
         return "leave to run the query"
     if method.kind != "TIMESTAMP":
