@@ -396,3 +396,31 @@ def test_another_key_than_the_first_column(opened: Opened, shop: Shop, written: 
     engine.refresh_capture("c")
     found = engine.execute("SELECT n, p, note, kept FROM t").to_arrow().to_pylist()
     assert sorted(map(tuple, map(dict.values, found))) == [(1, 1, "a", "here"), (2, 3, "b", None)]
+
+
+def test_names_that_are_quoted(opened: Opened, shop: Shop, written: Writer) -> None:
+    table = '"S %d?"."Or\'d%s?ers"'
+
+    def change(*statements: str) -> None:
+        with shop.database.write() as session:
+            run(session, *(sql.replace("%", "%%") for sql in statements))
+
+    change(
+        'CREATE SCHEMA "S %d?"',
+        f'CREATE TABLE {table} (id int PRIMARY KEY, "no%te?" text)',
+        f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+    )
+    engine = opened(Limits())
+    engine.execute("CREATE TABLE t (id INT, note STRING, PRIMARY KEY (id))")
+    engine.execute(f"CREATE SOURCE shop TYPE postgresql WITH (url = '{shop.url}')")
+    relation = table.replace("'", "''")
+    wanted = f"'{relation}' (id, `no%te?` AS note) WHERE '\"no%te?\" LIKE ''a%'''"
+    engine.execute(SLOT.format("", slot_of(shop), "").replace("'orders'", wanted))
+    change(f"INSERT INTO {table} VALUES (1, 'ab'), (2, 'b'), (3, 'a')")
+    engine.refresh_capture("c")
+    change(f"UPDATE {table} SET \"no%te?\" = CASE id WHEN 1 THEN 'c' ELSE 'a' END")
+    engine.refresh_capture("c")
+    found = engine.execute("SELECT id, note FROM t ORDER BY id").to_arrow().to_pylist()
+    assert [tuple(row.values()) for row in found] == [(2, "a"), (3, "a")]
+    engine.execute("DROP CAPTURE c")
+    change(f"DROP TABLE {table}", 'DROP SCHEMA "S %d?"')

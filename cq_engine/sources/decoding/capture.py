@@ -101,7 +101,7 @@ class Decoding(Relational):
 
     def release(self, declared: DeclaredSource, capture: Capture, position: Mapping[str, Any] | None) -> None:
         with Database.open(declared) as database:
-            (_slot_of(capture) if position is None else Slot(position["slot"])).remove(database)
+            Slot((position or {}).get("slot") or option(capture, "slot")).remove(database)
 
     def ask(self, tick: Tick, asked: Asked) -> None:
         position, slot = tick.position, _slot_of(tick.capture)

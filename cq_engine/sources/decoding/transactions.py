@@ -107,7 +107,10 @@ class _Layout:
             )
 
     def key_of(self, values: Values) -> Key:
-        return tuple([_known(values[place]) for place in self.key])
+        key = [values[place] for place in self.key]
+        if Unchanged.VALUE in key:
+            raise MalformedMessage("a column of the key was not sent")
+        return tuple(key)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -272,12 +275,6 @@ class Reading:
         if oid not in self._layouts:
             self._layouts[oid] = _Layout(self._relations[oid], self.table, self.selection)
         return self._layouts[oid]
-
-
-def _known(value: object) -> bytes | None:
-    if value is Unchanged.VALUE:
-        raise MalformedMessage("a column of the key was not sent")
-    return value  # type: ignore[return-value]
 
 
 def _shown(key: Key) -> str:

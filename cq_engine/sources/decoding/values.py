@@ -187,14 +187,15 @@ class Converter:
         casts = [
             f"CAST(cq_u.cq_{n} AS {known[name]}) AS {server.quoted(name)}" for n, (_, name) in enumerate(used)
         ]
-        sql = (
-            f"SELECT cq_n FROM (SELECT cq_u.cq_n, {', '.join(casts)} FROM unnest(CAST(? AS int[]),"
-            f" {', '.join('CAST(? AS text[])' for _ in used)}) AS cq_u (cq_n, {', '.join(f'cq_{n}' for n, _ in enumerate(used))}))"
-            f" AS {server.quoted(relation.name)} WHERE "
-        )
-        sql = sql.replace("%", server.percent).replace("?", server.mark)
+        arrays = ", ".join(["CAST(%s AS int[])", *["CAST(%s AS text[])"] * len(used)])
+        given = ", ".join(["cq_n", *(f"cq_{n}" for n, _ in enumerate(used))])
+        inner = ", ".join(["cq_u.cq_n", *casts]).replace("%", server.percent)
+        name = server.quoted(relation.name).replace("%", server.percent)
         where = (self._selection.where or "true").replace("%", server.percent)
-        return Statement(f"{sql}({where}\n)", (list(range(len(rows))), *texts))
+        return Statement(
+            f"SELECT cq_n FROM (SELECT {inner} FROM unnest({arrays}) AS cq_u ({given})) AS {name} WHERE ({where}\n)",
+            (list(range(len(rows))), *texts),
+        )
 
 
 def complete(tick: Tick, ready: Sequence[Ready], wanted: pa.Table, selection: Selection) -> list[Ready]:
