@@ -10,7 +10,7 @@ from cq_engine.core.errors import AnalysisError
 from cq_engine.destinations.kind_parts import Place
 from cq_engine.destinations.variables import VARIABLE
 
-__all__ = ["HUSH", "account_of", "check_url"]
+__all__ = ["HUSH", "account_of", "check_secrets", "check_url"]
 
 HUSH = re.compile(r"authorization|cookie|token|secret|password|key", re.IGNORECASE)
 """Names of what looks like a secret."""
@@ -18,14 +18,19 @@ HUSH = re.compile(r"authorization|cookie|token|secret|password|key", re.IGNORECA
 
 def check_url(destination: DeclaredDestination, place: Place, *, user: bool = False) -> None:
     """Raises AnalysisError where the option `url` has a secret in it; with `user`, a name without a password is one."""
-    url = urlsplit(VARIABLE.sub("", dict(destination.options)["url"]))
+    check_secrets(dict(destination.options)["url"], "url", place, user=user)
+
+
+def check_secrets(given: str, option: str, place: Place, *, user: bool = False) -> None:
+    """Raises AnalysisError where a URL that is the value of an option has a secret in it."""
+    url = urlsplit(VARIABLE.sub("", given))
     named = [name for name, value in parse_qsl(url.query) if value and HUSH.search(name)]
     if url.password or named or (user and url.username):
         raise AnalysisError(
-            f"the url has {'a password' if url.password else named[0] if named else 'a token'} in it",
+            f"the {option} has {'a password' if url.password else named[0] if named else 'a token'} in it",
             detail="a declaration is stored, and shown to whoever asks",
             hint="write ${NAME} in its place, and set the environment variable NAME",
-            location=place("url"),
+            location=place(option),
         )
 
 

@@ -56,12 +56,22 @@ def _kind(name: str) -> Kind | None:
             table.OPTIONS, lambda _: None, {"LOG": IcebergFeed, "COPY": IcebergFeed}, log=("initial",)
         )
     if name == "debezium":
-        from cq_engine.sources.debezium import files
-        from cq_engine.sources.debezium.feed import DebeziumFeed
+        from cq_engine.sources.debezium.feed import DebeziumFeed, records_of
+        from cq_engine.sources.topics.address import DEBEZIUM, check_debezium
 
-        log: tuple[str, ...] = ("initial", "on_poison")
-        why_not = "envelopes cannot be asked in SQL"
-        return Kind(files.OPTIONS, files.check, {"LOG": DebeziumFeed}, log=log, no_where=why_not)
+        return Kind(
+            DEBEZIUM, lambda declared: records_of(declared).check(), {"LOG": DebeziumFeed},
+            check_debezium, log=("initial", "on_poison"), no_where="envelopes cannot be asked in SQL",
+        )  # fmt: skip
+    if name == "kafka":
+        from cq_engine.sources.topics import address
+        from cq_engine.sources.topics.feed import TopicFeed
+        from cq_engine.sources.topics.topic import Topic
+
+        return Kind(
+            address.KAFKA, lambda declared: Topic(declared).check(), {"LOG": TopicFeed},
+            address.check, log=("initial", "on_poison"), no_where="messages cannot be asked in SQL",
+        )  # fmt: skip
     if name in _FILES:
         from cq_engine.sources.files.directory import Directory
         from cq_engine.sources.files.feed import ArrivingFiles
@@ -98,7 +108,7 @@ def _kind(name: str) -> Kind | None:
 
 _SQL = ("sqlite", "postgresql", "mariadb", "sql")
 _FILES = ("csv", "json", "parquet")
-TYPES = (*_SQL, "delta", "iceberg", "debezium", *_FILES)
+TYPES = (*_SQL, "delta", "iceberg", "debezium", "kafka", *_FILES)
 
 
 def _connect(declared: DeclaredSource) -> None:

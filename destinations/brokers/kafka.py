@@ -21,11 +21,11 @@ from cq_engine.destinations.options import one_of
 from cq_engine.destinations.sink import sink_kind
 from cq_engine.destinations.urls import account_of, check_url
 
-__all__ = ["KIND", "KafkaSink", "TransactionMark"]
+__all__ = ["KIND", "KafkaSink", "TransactionMark", "cluster_settings", "silent"]
 
-_silent = logging.getLogger(f"{__name__}.library")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False  # what matters is an error of the delivery
+silent = logging.getLogger(f"{__name__}.library")
+silent.addHandler(logging.NullHandler())
+silent.propagate = False  # what matters is an error of the delivery
 
 
 _SLACK = 10_000
@@ -60,6 +60,18 @@ class TransactionMark:
         return (other.version, other.time) == (self.version, self.time) and other.sequence <= self.sequence
 
 
+def cluster_settings(url: str, milliseconds: int) -> dict[str, Any]:
+    """What librdkafka is told of a cluster: its brokers, the account, and the settings that are the URL's parameters."""
+    parts = urlsplit(url)
+    user, password = account_of(url)
+    return {
+        "socket.timeout.ms": max(10, milliseconds),
+        **({"sasl.username": user, "sasl.password": password} if user else {}),
+        **dict(parse_qsl(parts.query)),
+        "bootstrap.servers": parts.netloc.rpartition("@")[2],
+    }
+
+
 class KafkaSink(BrokerSink):
     """Produces to `topic`. The URL has the brokers, the account, and further settings of librdkafka as parameters."""
 
@@ -78,16 +90,8 @@ class KafkaSink(BrokerSink):
 
     def connect(self) -> None:
         kafka = self.library()
-        parts = urlsplit(self.url)
-        user, password = account_of(self.url)
         milliseconds = max(1, round(self.timeout * 1000))
-        self._cluster: dict[str, Any] = {
-            "socket.timeout.ms": max(10, milliseconds),
-            **({"sasl.username": user, "sasl.password": password} if user else {}),
-            **dict(parse_qsl(parts.query)),
-            "bootstrap.servers": parts.netloc.rpartition("@")[2],
-            "error_cb": self._said,
-        }
+        self._cluster: dict[str, Any] = {**cluster_settings(self.url, milliseconds), "error_cb": self._said}
         self._settings: dict[str, Any] = {
             "request.timeout.ms": milliseconds,
             **self._cluster,
@@ -103,7 +107,7 @@ class KafkaSink(BrokerSink):
             self._producer = self._new_producer()
 
     def _new_producer(self, **more: Any) -> Any:
-        return self.library().Producer({**self._settings, **more}, logger=_silent)
+        return self.library().Producer({**self._settings, **more}, logger=silent)
 
     @property
     def _is_transactional(self) -> bool:
@@ -156,7 +160,7 @@ class KafkaSink(BrokerSink):
         self._producer = self._new_producer(**more)
         self._producer.init_transactions(self.timeout)
         reader = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        self._marks = kafka.Consumer({**self._cluster, **reader}, logger=_silent)
+        self._marks = kafka.Consumer({**self._cluster, **reader}, logger=silent)
         self._mark = self.read_mark()
 
     def read_mark(self) -> TransactionMark | None:

@@ -1,5 +1,5 @@
 """What is said of sources that are logs themselves, and are never asked in SQL: tables of Delta Lake and Iceberg,
-Debezium's envelopes, and directories of files."""
+Debezium's envelopes, topics, and directories of files."""
 
 from __future__ import annotations
 
@@ -34,15 +34,26 @@ METHODS = (
 
 
 def _debezium(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
-    """The verdicts, and what they rest on. Raises SourceError where the files are not there."""
-    from cq_engine.sources.debezium import files
+    """The verdicts, and what they rest on. Raises SourceError where there are no envelopes."""
+    from cq_engine.sources.debezium.feed import records_of
 
-    files.check(declared)
+    records_of(declared).check()
     envelopes = Verdict(
         "LOG", "LOG", None, "envelopes that say of which table and transaction they are", "nothing"
     )
     why_not = "envelopes of Debezium are a log, and cannot be asked what a table has"
     return _verdicts([envelopes], why_not), f"{relation}: how many envelopes come with a tick is not known"
+
+
+def _kafka(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
+    """The verdicts, and what they rest on. Raises SourceError where there is no such topic."""
+    from cq_engine.sources.topics.topic import Topic
+
+    Topic(declared).check()
+    needs = "messages that are whole rows, and for deletions tombstones with a key"
+    log = Verdict("LOG", "LOG", None, needs, "what retention removes before it was read")
+    why_not = "a topic is a log, and cannot be asked what a table has"
+    return _verdicts([log], why_not), f"{relation}: how many messages come with a tick is not known"
 
 
 def _files(declared: DeclaredSource, relation: str) -> tuple[list[Verdict], str]:
@@ -116,6 +127,7 @@ BY_TYPE: Mapping[str, Callable[[DeclaredSource, str], tuple[list[Verdict], str]]
     "delta": _delta,
     "iceberg": _iceberg,
     "debezium": _debezium,
+    "kafka": _kafka,
     "csv": _files,
     "json": _files,
     "parquet": _files,

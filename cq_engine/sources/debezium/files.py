@@ -3,77 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cq_engine.catalog.model import DeclaredSource
+from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core.errors import SourceError, SourceUnavailableError
-from cq_engine.destinations.options import Option
-from cq_engine.sources.paths import path_of, path_option
+from cq_engine.sources.paths import path_of
+from cq_engine.sources.records.record import Record, Records
 
-__all__ = ["OPTIONS", "Line", "check", "lines"]
-
-
-OPTIONS: Mapping[str, Option] = {
-    "path": path_option("write the directory of JSON-line files, as in path = '/data/debezium/shop'")
-}
+__all__ = ["EnvelopeFiles"]
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a file, and where the next one begins."""
+class EnvelopeFiles(Records):
+    """The files of a source."""
 
-    file: str
-    start: int
-    end: int
-    text: bytes
+    def __init__(self, declared: DeclaredSource) -> None:
+        self._declared = declared
 
+    def check(self) -> None:
+        self._files()
 
-def _files(declared: DeclaredSource) -> tuple[Path, list[str]]:
-    path = Path(path_of(declared)).expanduser()
-    try:
-        if path.is_file():
-            return path.parent, [path.name]
-        return path, sorted(
-            each.name for each in path.iterdir() if each.is_file() and each.name[0] not in "._"
+    def reached(self, position: Mapping[str, Any]) -> dict[str, int]:
+        if "files" not in position:
+            raise SourceError(
+                f"source {self._declared.name} was a topic when it was read before",
+                hint="create the capture anew",
+            )
+        return dict(position["files"])
+
+    def position(self, reached: Mapping[str, int]) -> dict[str, Any]:
+        return {"files": dict(reached)}
+
+    def ends(self) -> dict[str, int]:
+        return {line.place: line.end for line in self.read({})}
+
+    def shown(self, record: Record) -> str:
+        return record.place
+
+    def refused(self, capture: Capture, record: Record, reason: str) -> SourceError:
+        return SourceError(
+            f"a line of {record.place} is no envelope for capture {capture.name}",
+            detail=f"at byte {record.start}: {reason}",
+            hint="mend the file and say ALTER CAPTURE ... RESUME; with on_poison = 'dead_letter' such lines are put aside",
         )
-    except OSError as error:
-        raise SourceUnavailableError(
-            f"source {declared.name} has no directory of files at {path}",
-            detail=str(error),
-            hint="the option path names a directory of JSON-line files, or one such file",
-        ) from error
 
+    def read(self, reached: Mapping[str, int]) -> Iterator[Record]:
+        """The lines after what was read of each file, in the order of the files' names. One that does not end yet is left
+        for later.
 
-def check(declared: DeclaredSource) -> None:
-    """Raises SourceError where there is nothing to be read."""
-    _files(declared)
+        Raises SourceError for a file that is shorter than what was read of it.
+        """
+        directory, names = self._files()
+        for name in names:
+            start = reached.get(name, 0)
+            try:
+                with (directory / name).open("rb") as file:
+                    if file.seek(0, 2) < start:
+                        raise SourceError(
+                            f"file {directory / name} is shorter than what was read of it",
+                            detail=f"{start} bytes of it were read before",
+                            hint="new lines belong to the end of a file, or into a new one",
+                        )
+                    file.seek(start)
+                    for text in file:
+                        if not text.endswith(b"\n"):
+                            break
+                        yield Record(name, start, start + len(text), text)
+                        start += len(text)
+            except OSError as error:
+                raise SourceUnavailableError(
+                    f"file {directory / name} cannot be read", detail=str(error)
+                ) from error
 
-
-def lines(declared: DeclaredSource, read: Mapping[str, int]) -> Iterator[Line]:
-    """The lines after what was `read` of each file, in the order of the files' names. One that does not end yet is left
-    for later.
-
-    Raises SourceError for a file that is shorter than what was read of it.
-    """
-    directory, names = _files(declared)
-    for name in names:
-        start = read.get(name, 0)
+    def _files(self) -> tuple[Path, list[str]]:
+        path = Path(path_of(self._declared)).expanduser()
         try:
-            with (directory / name).open("rb") as file:
-                if file.seek(0, 2) < start:
-                    raise SourceError(
-                        f"file {directory / name} is shorter than what was read of it",
-                        detail=f"{start} bytes of it were read before",
-                        hint="new lines belong to the end of a file, or into a new one",
-                    )
-                file.seek(start)
-                for text in file:
-                    if not text.endswith(b"\n"):
-                        break
-                    yield Line(name, start, start + len(text), text)
-                    start += len(text)
+            if path.is_file():
+                return path.parent, [path.name]
+            return path, sorted(
+                each.name for each in path.iterdir() if each.is_file() and each.name[0] not in "._"
+            )
         except OSError as error:
             raise SourceUnavailableError(
-                f"file {directory / name} cannot be read", detail=str(error)
+                f"source {self._declared.name} has no directory of files at {path}",
+                detail=str(error),
+                hint="the option path names a directory of JSON-line files, or one such file",
             ) from error
