@@ -424,3 +424,18 @@ def test_names_that_are_quoted(opened: Opened, shop: Shop, written: Writer) -> N
     assert [tuple(row.values()) for row in found] == [(2, "a"), (3, "a")]
     engine.execute("DROP CAPTURE c")
     change(f"DROP TABLE {table}", 'DROP SCHEMA "S %d?"')
+
+
+def test_large_values_whatever_the_storage_is_now(opened: Opened, shop: Shop, written: Writer) -> None:
+    """Values stay where they are when the storage of their column is altered, and are left out nevertheless."""
+    engine, writer = opened(Limits()), written
+    shop.run("ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL")
+    shop.run(put(1001, "a" * 5000))
+    shop.run("ALTER TABLE orders ALTER COLUMN note SET STORAGE PLAIN")
+    declare(engine, shop)
+    engine.refresh_capture("c")
+    shop.run("UPDATE orders SET id = 1002 WHERE id = 1001")
+    shop.run("UPDATE orders SET price = 1 WHERE id = 1002")
+    engine.refresh_capture("c")
+    assert here(engine) == writer.rows()
+    assert (1002, None, Decimal("1.00"), "a" * 5000) in here(engine)

@@ -21,11 +21,13 @@ FROM pg_class AS c WHERE c.oid = to_regclass(%s)
 """
 _ATTRIBUTES = """
 SELECT a.attname::text, a.atttypid, a.atttypmod, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE a.atttypid END,
-       a.attstorage IN ('x', 'e') OR (a.attstorage = 'm' AND (a.atttypmod < 0 OR (a.atttypmod - 4) >> 16 > 28)),
+       a.attlen = -1 AND NOT (a.atttypid = 'numeric'::regtype AND a.atttypmod >= 0 AND (a.atttypmod - 4) >> 16 <= 28),
        a.attgenerated <> ''
 FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
+"""Values of up to 24 bytes, as numbers of 28 digits are, stay in their rows. How a column is stored now says nothing about the values
+that are there already."""
 _KEYS = """
 SELECT i.indisprimary, i.indisreplident, (
   SELECT array_agg(a.attname::text) FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, n)
