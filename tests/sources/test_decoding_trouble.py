@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,26 @@ def test_somebody_else_reads_the_slot(opened: Opened, shop: Shop, written: Write
         time.sleep(0.05)
     engine.refresh_capture("c")
     assert here(engine) == writer.rows()
+
+
+def test_dropped_while_somebody_reads_the_slot(
+    opened: Opened, shop: Shop, written: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, name = opened(Limits()), f"cq_{slot_of(shop)}"
+    declare(engine, shop)
+    with held_by_somebody(shop, name):
+        monkeypatch.setattr(slots, "READS", 0.2)
+        message = engine.execute("DROP CAPTURE c").message
+        assert "is still there" in message
+        assert "is active for PID" in message
+    assert name in there(shop)
+    engine.execute(SLOT.format("", slot_of(shop) + "_2", ""))
+    monkeypatch.undo()
+    with ExitStack() as held:
+        held.enter_context(held_by_somebody(shop, f"{name}_2"))
+        threading.Timer(0.5, held.pop_all().close).start()
+        assert engine.execute("DROP CAPTURE c").message == "capture c dropped; table t stays"
+    assert f"{name}_2" not in there(shop)
 
 
 def test_the_server_gives_up_the_slot(opened: Opened, shop: Shop, written: Writer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.triggers.log import digest
 
-__all__ = ["WAITS", "Slot", "end_of_log", "is_flushed"]
+__all__ = ["READS", "WAITS", "Slot", "end_of_log", "is_flushed"]
 
 WAITS = 30
 """So many seconds the creation of a slot waits for the transactions that are open then to end."""
+READS = 5
+"""So many seconds somebody else may read a slot that is to be removed."""
 RIGHTS = (
     "the account needs REPLICATION, CREATE on the database and the table as its own, and the server a free slot"
     " (max_replication_slots); transactions that are open for long (pg_stat_activity) keep a slot from being made"
@@ -146,11 +149,22 @@ class Slot:
             ) from error
 
     def remove(self, database: Database) -> None:
-        """Removes slot and publication, where they are there. Raises SourceError."""
+        """Removes slot and publication, where they are there. Raises SourceError, also where somebody reads the slot for long."""
+        self._wait(database)
         with database.write() as session:
             session.rows(Statement(_DROP, (self.name,)))
         with database.write() as session:
             session.change(Statement(f"DROP PUBLICATION IF EXISTS {self.publication}"))
+
+    def _wait(self, database: Database) -> None:
+        """Until nobody reads the slot: a tick does so for moments."""
+        until = time.monotonic() + READS
+        while time.monotonic() < until:
+            with database.connect() as session:
+                found = self.find(session)
+            if found is None or not found["active"]:
+                return
+            time.sleep(0.1)
 
 
 def end_of_log(session: Session) -> int:
