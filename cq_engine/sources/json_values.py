@@ -24,6 +24,10 @@ _UNITS = {
     "io.debezium.time.NanoTimestamp": -1_000,
 }
 """Microseconds per unit of an integer; below 0: units per microsecond."""
+_BITS = {
+    "tinyint": 7, "byte": 7, "smallint": 15, "short": 15, "int": 31, "integer": 31, "bigint": 63, "long": 63,
+}  # fmt: skip
+"""Of whole numbers, beside the sign."""
 
 
 class Unreadable(ValueError):
@@ -81,10 +85,14 @@ def _converted(value: Any, given: str, semantic: str, scale: int) -> Any:
         return float(value)
     if kind.startswith(("string", "varchar", "char")):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if kind in ("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"):
-        if isinstance(value, float) or int(value) != value:
+    if kind in _BITS:
+        if (
+            isinstance(value, float)
+            or int(value) != value
+            or not -(2 ** _BITS[kind]) <= value < 2 ** _BITS[kind]
+        ):
             raise ValueError
-        return pa.scalar(int(value), arrow_type(given)).as_py()
+        return int(value)
     if kind.startswith(("array<", "struct<", "map<")):
         nested = list(value.items()) if kind.startswith("map<") else value
         return pa.scalar(nested, arrow_type(given)).as_py()

@@ -324,6 +324,35 @@ def test_a_file_that_has_changed(engine: Engine, inbox: Path, option: str, keys:
     assert engine.refresh_capture("c").commit_versions == ()
 
 
+def test_a_file_is_not_read_again_where_its_rows_are_not_known(engine: Engine, inbox: Path) -> None:
+    declare(engine, inbox, "csv", columns="k INT")
+    put(inbox / "a.csv", b"k\n1\n")
+    engine.refresh_capture("c")
+    engine.execute("ALTER CAPTURE c SET WITH (changed = 'again')")
+    put(inbox / "a.csv", b"k\n1\n2\n", 5)
+    with pytest.raises(cq_engine.SourceError, match="has changed after"):
+        engine.refresh_capture("c")
+    assert here(engine, "k") == [(1,)]
+
+
+def test_what_a_variable_stands_for_is_not_shown(
+    engine: Engine, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (f"{inbox}/hush", "hush://x"):
+        monkeypatch.setenv("CQ_IN", value)
+        with pytest.raises(cq_engine.SourceError) as error:
+            engine.execute("CREATE SOURCE lake TYPE csv WITH (path = '${CQ_IN}')")
+        assert "hush" not in str(error.value)
+
+
+def test_rows_that_are_left_out_count(engine: Engine, inbox: Path) -> None:
+    declare(engine, inbox, "csv", columns="k INT", capture="WITH (on_poison = 'dead_letter')")
+    put(inbox / "a.csv", b"k\n1,1\n2\nx\n1,2\n1,3\ny\n7\n8,8\n")
+    engine.refresh_capture("c")
+    assert here(engine, "k") == [(2,), (7,)]
+    assert here(engine, "row", "c_dead") == [(2,), (4,), (5,), (6,), (7,), (9,)]
+
+
 def test_names_that_are_gone_are_forgotten(engine: Engine, inbox: Path) -> None:
     declare(engine, inbox, "csv", columns="k INT")
     put(inbox / "a.csv", b"k\n1\n")

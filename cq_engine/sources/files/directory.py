@@ -46,10 +46,13 @@ class Directory:
 
     def __init__(self, declared: DeclaredSource, relation: str | None) -> None:
         self.declared = declared
-        path = path_of(declared)
-        if relation is not None:
-            path = f"{path.rstrip('/')}/{relation}"
-        self.path = path
+
+        def below(path: str) -> str:
+            return path if relation is None else f"{path.rstrip('/')}/{relation}"
+
+        path = below(path_of(declared))
+        self.path = below(dict(declared.options)["path"])
+        """As it was written: what variables stand for is not shown."""
         self._base = ""
         try:
             if "://" in path:
@@ -57,12 +60,16 @@ class Directory:
             else:
                 self.system = pafs.LocalFileSystem()
                 self._root = str(Path(path).expanduser().absolute())
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+        ) as error:  # whose text may have what a variable stands for
             raise SourceError(
-                f"source {declared.name} cannot be read at {path}",
-                detail=str(error),
+                f"source {declared.name} cannot be read at {self.path}",
+                detail=type(error).__name__,
                 hint="the option path is a path of this machine or a URL such as s3://bucket/directory",
-            ) from error
+            ) from None
 
     def check(self) -> None:
         """Raises SourceError where there is nothing to be read."""

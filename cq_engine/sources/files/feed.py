@@ -141,7 +141,7 @@ class _Reading:
         if changed == "ignore":
             self.read[file.name] = file.stamp
             return False
-        if changed == "again":
+        if changed == "again" and self.tick.key:
             return True
         raise SourceError(
             f"file {file.name} has changed after capture {self._name} had read it",

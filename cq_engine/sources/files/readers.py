@@ -169,17 +169,20 @@ def _csv_block(
     """The block that begins behind row number `before`."""
     numbers, bad, gone = [], [], skipped.rows
     number, n = before, 0
-    for _ in range(len(batch)):
+    for _ in range(len(batch)) if gone else ():
         number += 1
         while n < len(gone) and gone[n][0] == number:
             bad.append(gone[n])
             number, n = number + 1, n + 1
         numbers.append(number)
     skipped.rows = gone[n:]
+    last = number if numbers else before + len(batch)
     rows = _assembled(batch, picked, fixed, wanted)
     made, why = fit(rows, wanted.columns, wanted.required, value(declared, "time_zone"))
-    bad += [(numbers[at], reason, _shown(rows, at)) for at, reason in why.items()]
-    return Block(made, sorted(bad), number)
+    bad += [
+        (numbers[at] if numbers else before + 1 + at, reason, _shown(rows, at)) for at, reason in why.items()
+    ]
+    return Block(made, sorted(bad), last)
 
 
 # ---------------------------------------------------------------- Parquet
