@@ -206,6 +206,7 @@ def _parquet(place: Directory, capture: Capture, name: str, wanted: Wanted) -> I
 
 
 def _json(place: Directory, capture: Capture, name: str, wanted: Wanted) -> Iterator[Block]:
+    """By Python's own parser: Arrow's crashes over a line that is `null`, and does not say which row it cannot read."""
     del capture
     values: list[list[Any]] = []
     bad: list[tuple[int, str, str]] = []
