@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,13 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                 changed = replace(found, when=when, options=tuple(options.items()))
                 source = find_source(catalog.state, found.source)
                 check_capture(source, changed, place)
+                if method_of(source, changed) is not method_of(source, found):
+                    raise AnalysisError(
+                        f"capture {found.name} cannot change by what it reads the source",
+                        detail="what it has installed there would be left",
+                        hint=f"DROP CAPTURE {found.name}, and create it anew; its table stays",
+                        location=place("slot"),
+                    )
                 state = put_capture(catalog.state, changed)
                 table = apply.find_table(state, changed.table)
                 for side in method_of(source, changed).side_tables(changed, table):
@@ -303,11 +311,19 @@ def _prepare(registry: Registry, declared: DeclaredSource, capture: Capture) -> 
     if status.position and status.state != "FAILED":
         return
     table = apply.find_table(catalog.state, capture.table)
-    position = method_of(declared, capture).prepare(declared, capture, table, _position(status))
-    if position is not None:
-        changed = replace(status, ticks=status.ticks + 1, position=json.dumps(position))
+    method = method_of(declared, capture)
+    position = method.prepare(declared, capture, table, _position(status))
+    if position is None:
+        return
+    changed = replace(status, ticks=status.ticks + 1, position=json.dumps(position))
+    try:
         with catalog.lock, catalog.write() as unit:
             unit.set_capture(capture.name, changed, after=status)
+    except BaseException:
+        if not status.position:  # nobody will know of what is installed there
+            with suppress(CQError):
+                method.release(declared, capture, position)
+        raise
 
 
 def _position(status: CaptureStatus) -> Mapping[str, Any] | None:

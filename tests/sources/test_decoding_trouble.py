@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.core.errors import AnalysisError, CQError, SourceError, SourceUnavailableError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.decoding import slot as slots
 from tests import postgres
 from tests.sources.decodings import SLOT, Opened, ask, declare, drop_all, slot_of, there
 from tests.sources.shops import Shop
-from tests.sources.trigger_logs import put, state
+from tests.sources.trigger_logs import installed, put, state
 from tests.sources.writers import TABLE, Writer, here
 
 pytestmark = pytest.mark.postgres
@@ -378,3 +379,30 @@ def test_a_server_whose_log_is_not_logical(opened: Opened, tmp_path: Path) -> No
         shop.database.close()
     with pytest.raises(CQError):
         engine.execute(SLOT.format("", slot_of(shop), ""))
+
+
+def test_nothing_is_left_of_a_capture_that_could_not_be_written(
+    opened: Opened, shop: Shop, written: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot would keep the server's log for ever."""
+    engine, writer = opened(Limits()), written
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(UnitOfWork, "set_capture", fails)
+    with pytest.raises((CQError, OSError)):
+        declare(engine, shop)
+    assert there(shop) == []
+    assert engine.execute("SHOW CAPTURES").fetchall() == []
+    monkeypatch.undo()
+    engine.execute(SLOT.format("", slot_of(shop), ""))
+    engine.refresh_capture("c")
+    assert here(engine) == writer.rows()
+    engine.execute("DROP CAPTURE c")
+    assert there(shop) == []
+    engine.execute("CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING LOG WITH (install = true) ON DEMAND")
+    with pytest.raises(AnalysisError, match="cannot change by what it reads"):
+        engine.execute(f"ALTER CAPTURE c SET WITH (install = 'false', slot = 'cq_{slot_of(shop)}')")
+    engine.execute("DROP CAPTURE c")
+    assert installed(shop) == []
