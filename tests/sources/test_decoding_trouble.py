@@ -401,7 +401,9 @@ def test_nothing_is_left_of_a_capture_that_could_not_be_written(
     assert here(engine) == writer.rows()
     engine.execute("DROP CAPTURE c")
     assert there(shop) == []
-    engine.execute("CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING LOG WITH (install = true) ON DEMAND")
+    engine.execute(
+        "CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING LOG WITH (install = true) ON DEMAND"
+    )
     with pytest.raises(AnalysisError, match="cannot change by what it reads"):
         engine.execute(f"ALTER CAPTURE c SET WITH (install = 'false', slot = 'cq_{slot_of(shop)}')")
     engine.execute("DROP CAPTURE c")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +12,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
-from cq_engine.core.errors import AnalysisError, SourceError, did_you_mean
+from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.delta.table import changes, feed_is_on, image, open_table
-from cq_engine.sources.methods.base import Method, Place
+from cq_engine.sources.methods.base import Method, Place, as_spelled
 from cq_engine.sources.options import option
 from cq_engine.sources.tick import COMMITTED, DELETE, INSERT, OPERATION, TRANSACTION, UPSERT, Tick
 from cq_engine.storage.rows import conform
@@ -37,16 +36,9 @@ class DeltaFeed(Method):
         self, declared: DeclaredSource, capture: Capture, table: Table, place: Place
     ) -> tuple[Capture, list[str]]:
         found = open_table(declared, capture.relation)
-        known = {field.name.lower(): field.name for field in found.schema().fields}
-        columns = []
-        for each in capture.columns:
-            if each.name.lower() not in known:
-                raise AnalysisError(
-                    f"the Delta table has no column {each.name}",
-                    hint=did_you_mean(each.name, known.values(), f"it has {', '.join(known.values())}"),
-                    location=place(each.name),
-                )
-            columns.append(replace(each, name=known[each.name.lower()]))
+        capture = as_spelled(
+            capture, (field.name for field in found.schema().fields), "the Delta table", place
+        )
         notes = []
         if capture.method.kind == "COPY" and table.primary_key is None:
             raise AnalysisError(
@@ -61,7 +53,7 @@ class DeltaFeed(Method):
                     f"table {table.name} has no primary key, and the Delta table no change data feed",
                     hint="give the table a primary key, or set delta.enableChangeDataFeed at the source",
                 )
-        return replace(capture, columns=tuple(columns)), notes
+        return capture, notes
 
     def run(self, tick: Tick, declared: DeclaredSource) -> None:
         capture, position = tick.capture, tick.position

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
-from cq_engine.core.errors import AnalysisError, SourceError, did_you_mean
+from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.iceberg.table import appended, appends_since, columns_of, image, open_table
-from cq_engine.sources.methods.base import Method, Place
+from cq_engine.sources.methods.base import Method, Place, as_spelled
 from cq_engine.sources.options import option
 from cq_engine.sources.tick import COMMITTED, INSERT, TRANSACTION, UPSERT, Tick, with_operation
 from cq_engine.storage.rows import conform
@@ -35,16 +34,9 @@ class IcebergFeed(Method):
     def check(
         self, declared: DeclaredSource, capture: Capture, table: Table, place: Place
     ) -> tuple[Capture, list[str]]:
-        known = {name.lower(): name for name in columns_of(open_table(declared, capture.relation))}
-        columns = []
-        for each in capture.columns:
-            if each.name.lower() not in known:
-                raise AnalysisError(
-                    f"the Iceberg table has no column {each.name}",
-                    hint=did_you_mean(each.name, known.values(), f"it has {', '.join(known.values())}"),
-                    location=place(each.name),
-                )
-            columns.append(replace(each, name=known[each.name.lower()]))
+        capture = as_spelled(
+            capture, columns_of(open_table(declared, capture.relation)), "the Iceberg table", place
+        )
         if capture.method.kind == "COPY" and table.primary_key is None:
             raise AnalysisError(
                 f"table {table.name} has no primary key",
@@ -52,7 +44,7 @@ class IcebergFeed(Method):
                 hint="give the table a primary key, or write USING LOG",
             )
         notes = [] if table.primary_key else ["it follows as long as the Iceberg table is only appended to"]
-        return replace(capture, columns=tuple(columns)), notes
+        return capture, notes
 
     def run(self, tick: Tick, declared: DeclaredSource) -> None:
         now, position = open_table(declared, tick.capture.relation), tick.position

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
-from cq_engine.core.errors import Location
+from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.tick import Tick
 
-__all__ = ["Method", "Place"]
+__all__ = ["Method", "Place", "as_spelled"]
 
 Place = Callable[[str], Location | None]
 """Where a word stands in the statement."""
+
+
+def as_spelled(capture: Capture, names: Iterable[str], what: str, place: Place) -> Capture:
+    """The capture with the source's columns as `what`, the source, writes their names.
+
+    Raises AnalysisError for one that is not among `names`.
+    """
+    known = {name.lower(): name for name in names}
+    columns = []
+    for each in capture.columns:
+        if each.name.lower() not in known:
+            raise AnalysisError(
+                f"{what} has no column {each.name}",
+                hint=did_you_mean(each.name, known.values(), f"it has {', '.join(known.values())}"),
+                location=place(each.name),
+            )
+        columns.append(replace(each, name=known[each.name.lower()]))
+    return replace(capture, columns=tuple(columns))
 
 
 class Method(ABC):
