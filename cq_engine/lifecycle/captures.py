@@ -34,6 +34,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.sources.kinds import check_capture, check_source, method_of, reach
+from cq_engine.sources.options import option
 
 __all__ = [
     "alter_capture",
@@ -187,7 +188,10 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                 changed = replace(found, when=when, options=tuple(options.items()))
                 source = find_source(catalog.state, found.source)
                 check_capture(source, changed, place)
-                if method_of(source, changed) is not method_of(source, found):
+                moved = option(found, "slot") if "slot" in dict(found.options) else ""
+                if method_of(source, changed) is not method_of(source, found) or (
+                    moved and option(changed, "slot") != moved
+                ):
                     raise AnalysisError(
                         f"capture {found.name} cannot change by what it reads the source",
                         detail="what it has installed there would be left",
@@ -196,8 +200,10 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                     )
                 state = put_capture(catalog.state, changed)
                 table = apply.find_table(state, changed.table)
-                for side in method_of(source, changed).side_tables(changed, table):
-                    if side.name.lower() not in state.tables:
+                method = method_of(source, changed)
+                own = {each.name.lower() for each in method.side_tables(found, table)}
+                for side in method.side_tables(changed, table):
+                    if side.name.lower() not in own:  # raises where there is another table of this name
                         state = apply.create_table(state, side, catalog.newest_version)
                 unit.set_state(state)
                 return f"capture {found.name} altered"

@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
+from cq_engine.core.errors import SourceError
 from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import Dml
 from cq_engine.spark.sql import quote, translate_errors
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions.transaction import Transaction
 
-__all__ = ["Batches", "merge", "spool"]
+__all__ = ["Batches", "fitted", "merge", "spool"]
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -44,12 +45,30 @@ _PLAIN = frozenset(
 """Types whose values are equal for Spark only where they are the same."""
 
 
+def fitted(rows: pa.Table, columns: Sequence[Column], capture: str) -> pa.Table:
+    """The rows in the types of the columns. Raises SourceError for a value that its column cannot have."""
+    try:
+        return conform(rows, columns)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        for column in columns:
+            try:
+                conform(rows.select([column.name]), [column])
+            except (pa.ArrowException, ValueError, OverflowError) as reason:
+                raise SourceError(
+                    f"the source of capture {capture} has a value that is no {column.type} for column {column.name}",
+                    detail=str(reason).splitlines()[0],
+                    hint="create the table with a wider type, or leave the column out of the capture",
+                ) from None
+        raise SourceError(f"rows of the source of capture {capture} do not fit", detail=str(error)) from None
+
+
 def spool(
     transaction: Transaction,
     table: Table,
     batches: Batches,
     columns: Sequence[Column],
     read: Callable[[int], None],
+    capture: str,
 ) -> DataFrame:
     """Writes rows into a file that ends with the transaction; the rows as a frame. `read` is told of each batch's rows."""
     path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/captured"
@@ -57,7 +76,7 @@ def spool(
     with pq.ParquetWriter(f"{path}/part-0.parquet", empty(columns).schema) as writer:
         for batch in batches:
             read(len(batch))
-            writer.write_table(conform(pa.Table.from_batches([batch]), columns))
+            writer.write_table(fitted(pa.Table.from_batches([batch]), columns, capture))
     with translate_errors():
         return transaction.services.spark().read.schema(spark_schema(columns)).parquet(path)
 

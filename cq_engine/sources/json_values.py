@@ -69,7 +69,7 @@ def converted(value: Any, name: str, column: Column, semantic: str = "", scale: 
 def _converted(value: Any, given: str, semantic: str, scale: int) -> Any:
     kind = given.lower()
     if kind.startswith("decimal"):
-        return _decimal(value, semantic, scale)
+        return pa.scalar(_decimal(value, semantic, scale), arrow_type(given)).as_py()
     if kind == "date":
         return (
             date.fromisoformat(value[:10]) if isinstance(value, str) else date(1970, 1, 1) + timedelta(value)
@@ -84,7 +84,10 @@ def _converted(value: Any, given: str, semantic: str, scale: int) -> Any:
     if kind in ("double", "float", "real"):
         return float(value)
     if kind.startswith(("string", "varchar", "char")):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if not text.isascii():
+            text.encode()  # JSON may have halves of surrogate pairs
+        return text
     if kind in _BITS:
         if (
             isinstance(value, float)

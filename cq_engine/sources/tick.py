@@ -21,7 +21,7 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, SourceError
-from cq_engine.sources.bulk import Batches, merge, spool
+from cq_engine.sources.bulk import Batches, fitted, merge, spool
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import conform, empty, identity_columns
 from cq_engine.transactions.apply_changes import apply_all
@@ -203,7 +203,7 @@ class Tick:
         self.read += count
         if not taken:
             return empty(columns), ()
-        return conform(pa.Table.from_batches(taken), columns), ()
+        return fitted(pa.Table.from_batches(taken), columns, self.capture.name), ()
 
     def own_rows(self, table: Table | None = None) -> pa.Table | None:
         """The table's rows; None where they are many."""
@@ -267,7 +267,7 @@ class Tick:
         columns, rest = self.filled(table), iter(batches)
         rows, count = self._some(rest), 0
         while rows:
-            some = conform(pa.Table.from_batches(rows), columns)
+            some = fitted(pa.Table.from_batches(rows), columns, self.capture.name)
             count += some.num_rows
             rows = self._some(rest)
             self._counts_later = bool(rows)  # that none are counted says that the first rows are not all here
@@ -290,7 +290,7 @@ class Tick:
         transaction = Transaction(self.services, trusted=True)
         try:
             columns = self.filled(table)
-            frame = spool(transaction, table, batches, columns, self.count)
+            frame = spool(transaction, table, batches, columns, self.count, self.capture.name)
             merge(transaction, table, frame, columns)
             for name, rows in beside().items():
                 transaction.insert(name, rows.drop_columns([OPERATION]))

@@ -25,6 +25,8 @@ from cq_engine.algebra.rewrite.normal import normal_form
 from cq_engine.algebra.rewrite.pruning import reads
 from cq_engine.algebra.show import line
 from cq_engine.delta.context import Context, delta, history
+from cq_engine.delta.partial import dimension
+from cq_engine.delta.partial import rules as partial_rules
 from cq_engine.delta.rules import RULES
 from cq_engine.delta.runtime_filters import push
 from cq_engine.planner.query_group import NotGrouped, _Carrier
@@ -50,6 +52,11 @@ DELTA = dict.fromkeys(
 )
 """What no defining query has."""
 REWRITTEN = {nodes.SetOperation: "normal() writes it by an aggregate before"}
+OTHERS = {
+    kind: "no dimension view has it, and it is refused with its name"
+    for kind in ALL
+    if kind not in (nodes.Scan, nodes.Filter, nodes.Project, nodes.Join)
+}
 DISPATCHERS: dict[str, tuple[Any, Mapping[type[Node], str]]] = {
     "SQL text": (vars(Emitter)["select"].dispatcher, {}),
     "shown line": (line, {}),
@@ -61,6 +68,7 @@ DISPATCHERS: dict[str, tuple[Any, Mapping[type[Node], str]]] = {
     "normal form": (normal_form, DELTA),
     "verdict": (block, DELTA),
     "runtime filters": (push, DELTA),
+    "partial deltas": (partial_rules._signed, OTHERS),
 }
 
 
@@ -114,6 +122,10 @@ def test_no_dispatcher_is_forgotten() -> None:
     with pytest.raises(NotGrouped, match="Forgotten"):  # what it does not know is refused
         vars(_Carrier)["_carry"].dispatcher.dispatch(Node)(None, Forgotten(), frozenset())
     known.add(id(vars(_Carrier)["_carry"].dispatcher.dispatch(Node)))
+    search = dimension._Search(lambda _: (), lambda node: type(node).__name__)
+    with pytest.raises(dimension.NotDimension):  # likewise
+        dimension._rows(Forgotten(), search)
+    known.add(id(dimension._rows.dispatch(Node)))
     assert {place for each, place in found.items() if each not in known} == set()
 
 

@@ -315,3 +315,34 @@ def test_lines_that_say_nothing() -> None:
     assert read_line(b"null\n") is None
     assert read_line(b'{"schema": {}, "payload": null}\n') is None
     assert read_line(b'{"status": "END", "id": "571", "event_count": 2}\n') is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"payload": 5},
+        {"payload": [1]},
+        {"op": "c", "after": {"k": 1, "d": None, "at": None, "s": None}, "source": "x"},
+        {"op": "c", "after": {"k": 1, "d": None, "at": None, "s": None}, "transaction": "x"},
+        {"schema": [1], "payload": {"op": "c", "after": {"k": 1}}},
+        {"schema": {"fields": 5}, "payload": {"op": "c", "after": {"k": 1}}},
+        {"op": "c", "after": {"k": 1, "d": 123456789.5, "at": None, "s": None}},
+        {"op": "c", "after": {"k": None, "d": None, "at": None, "s": None}},
+        {"op": "d", "before": {"k": None}},
+        {"op": "c", "after": {"k": 1, "d": None, "at": None, "s": "\ud800"}},
+        {"op": "c", "ts_ms": 1700000000000000000, "after": {"k": 1, "d": None, "at": None, "s": None}},
+        "nested",
+    ],
+)
+def test_whatever_is_no_envelope_is_put_aside(engine: Engine, tmp_path: Path, line: Any) -> None:
+    """With where it stands and why; the lines around it count."""
+    directory = tmp_path / "log"
+    directory.mkdir()
+    text = "[" * 100_000 if line == "nested" else json.dumps(line)
+    good = [json.dumps({"op": "c", "after": {"k": k, "d": None, "at": None, "s": "x"}}) for k in (7, 8)]
+    (directory / "a.jsonl").write_text(f"{good[0]}\n{text}\n{good[1]}\n")
+    engine.execute(f"CREATE SOURCE shop TYPE debezium WITH (path = '{directory}')")
+    engine.execute("CREATE CAPTURE c INTO t FROM shop USING LOG WITH (on_poison = 'dead_letter') ON DEMAND")
+    engine.execute("REFRESH CAPTURE c")
+    assert engine.execute("SELECT k FROM t ORDER BY k").fetchall() == [(7,), (8,)]
+    assert engine.execute("SELECT start FROM c_dead").fetchall() == [(len(good[0]) + 1,)]

@@ -306,13 +306,10 @@ def test_names(opened: Opened, shop: Shop, written: Writer) -> None:
         engine.execute("CREATE CAPTURE d INTO u FROM shop TABLE 'orders' USING LOG ON DEMAND")
     engine.execute(other.replace(f"cq_{slot_of(shop)}", f"shop_{slot_of(shop)}"))
     assert f"cq_shop_{slot_of(shop)}" in there(shop)
-    engine.execute(f"ALTER CAPTURE d SET WITH (slot = 'cq_other_{slot_of(shop)}')")
-    with pytest.raises(SourceError, match="not as it was"):
-        engine.refresh_capture("d")
-    engine.execute("ALTER CAPTURE d RESUME")
-    engine.refresh_capture("d")
-    assert f"cq_other_{slot_of(shop)}" in there(shop)
-    assert f"shop_{slot_of(shop)}" not in there(shop)
+    with pytest.raises(
+        AnalysisError, match="cannot change by what it reads"
+    ):  # it may be the slot of another reader
+        engine.execute(f"ALTER CAPTURE d SET WITH (slot = 'cq_other_{slot_of(shop)}')")
     engine.execute("DROP SOURCE shop CASCADE")
     assert there(shop) == []
 

@@ -356,13 +356,70 @@ def test_rows_that_are_left_out_count(engine: Engine, inbox: Path) -> None:
 def test_names_that_are_gone_are_forgotten(engine: Engine, inbox: Path) -> None:
     declare(engine, inbox, "csv", columns="k INT")
     put(inbox / "a.csv", b"k\n1\n")
+    put(inbox / "b.csv", b"k\n5\n")
     engine.refresh_capture("c")
     (inbox / "a.csv").unlink()
     engine.refresh_capture("c")
-    assert json.loads(engine.execute("SHOW CAPTURES").to_arrow().to_pylist()[0]["position"]) == {"files": {}}
+    position = json.loads(engine.execute("SHOW CAPTURES").to_arrow().to_pylist()[0]["position"])
+    assert list(position["files"]) == ["b.csv"]
     put(inbox / "a.csv", b"k\n2\n")
     engine.refresh_capture("c")
+    assert here(engine, "k") == [(1,), (2,), (5,)]
+
+
+def test_a_directory_that_is_away_for_a_while(engine: Engine, inbox: Path) -> None:
+    """A share that is not mounted looks like a directory without files."""
+    declare(engine, inbox, "csv", columns="k INT")
+    put(inbox / "a.csv", b"k\n1\n")
+    engine.refresh_capture("c")
+    away = inbox.rename(inbox.with_name("away"))
+    inbox.mkdir()
+    engine.refresh_capture("c")
+    inbox.rmdir()
+    away.rename(inbox)
+    engine.refresh_capture("c")
+    assert here(engine, "k") == [(1,)]
+
+
+def test_a_copy_whose_file_was_just_truncated(engine: Engine, inbox: Path) -> None:
+    declare(engine, inbox, "csv", using="COPY", columns="k INT, PRIMARY KEY (k)")
+    put(inbox / "a.csv", b"k\n1\n2\n")
+    engine.refresh_capture("c")
+    (inbox / "a.csv").write_bytes(b"")
+    engine.refresh_capture("c")
     assert here(engine, "k") == [(1,), (2,)]
+
+
+def test_values_that_do_not_fit_are_those_of_their_rows(engine: Engine, inbox: Path) -> None:
+    declare(
+        engine,
+        inbox,
+        "json",
+        columns="k INT, d DECIMAL(5, 2), s STRING",
+        capture="WITH (on_poison = 'dead_letter')",
+    )
+    lines = [
+        {"k": 1, "d": 1.5},
+        {"k": 2, "d": 123456},
+        {"k": 3, "d": 1.23456},
+        {"k": 4, "s": "\ud800"},
+        {"k": 5, "d": "1e100"},
+        {"k": 6},
+    ]
+    put(inbox / "a.json", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    engine.refresh_capture("c")
+    assert here(engine, "k") == [(1,), (6,)]
+    letters = engine.execute("SELECT row FROM c_dead ORDER BY row").fetchall()
+    assert letters == [(2,), (3,), (4,), (5,)]
+
+
+def test_a_table_that_is_called_like_dead_letters_stays(engine: Engine, inbox: Path) -> None:
+    declare(engine, inbox, "csv", columns="k INT")
+    engine.execute("CREATE TABLE c_dead (x INT)")
+    with pytest.raises(cq_engine.CQError, match="c_dead exists"):
+        engine.execute("ALTER CAPTURE c SET WITH (on_poison = 'dead_letter')")
+    engine.execute("DROP CAPTURE c")
+    assert engine.execute("SELECT * FROM c_dead").fetchall() == []
 
 
 def test_nothing_of_what_is_there(engine: Engine, inbox: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -172,10 +173,43 @@ def test_what_is_wrong_is_said(engine: Engine, lake: Table, tmp_path: Path) -> N
     with pytest.raises(AnalysisError, match="no primary key"):
         engine.execute("CREATE CAPTURE c INTO bag FROM lake USING COPY ON DEMAND")
     engine.execute("CREATE TABLE some (k BIGINT, PRIMARY KEY (k))")
-    engine.execute("CREATE CAPTURE c INTO some FROM lake WHERE 'k >>> 3' USING LOG ON DEMAND")
-    lake.append(rows_of(random.Random(5), [1]))
-    with pytest.raises(SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="WHERE of capture c"):
+        engine.execute("CREATE CAPTURE c INTO some FROM lake WHERE 'k >>> 3' USING LOG ON DEMAND")
+    engine.execute("CREATE TABLE narrow (k TINYINT, PRIMARY KEY (k))")
+    engine.execute("CREATE CAPTURE n INTO narrow FROM lake USING LOG ON DEMAND")
+    lake.append(rows_of(random.Random(5), [1000]))
+    with pytest.raises(SourceError, match="no tinyint for column k"):
+        engine.execute("REFRESH CAPTURE n")
+
+
+def test_columns_that_came_after_the_newest_snapshot(engine: Engine, lake: Table) -> None:
+    lake.append(rows_of(random.Random(7), [1]))
+    with lake.update_schema() as update:
+        update.add_column("w", StringType())
+    engine.execute("CREATE TABLE t (k BIGINT, w STRING, PRIMARY KEY (k))")
+    engine.execute(f"CREATE SOURCE lake TYPE iceberg WITH (path = '{path_of(lake)}')")
+    engine.execute("CREATE CAPTURE c INTO t FROM lake USING LOG ON DEMAND")
+    engine.execute("REFRESH CAPTURE c")
+    assert engine.execute("SELECT k, w FROM t").fetchall() == [(1, None)]
+
+
+def test_metadata_that_is_being_written_is_read_later(
+    engine: Engine, lake: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what variables stand for is not shown."""
+    monkeypatch.setenv("LAKE", path_of(lake).removeprefix("file://"))
+    engine.execute("CREATE TABLE t (k BIGINT, PRIMARY KEY (k))")
+    engine.execute("CREATE SOURCE lake TYPE iceberg WITH (path = '${LAKE}')")
+    engine.execute("CREATE CAPTURE c INTO t FROM lake USING LOG ON DEMAND")
+    lake.append(rows_of(random.Random(8), [1]))
+    half = Path(path_of(lake).removeprefix("file://")) / "metadata" / "00009-x.metadata.json"
+    half.write_text('{"format-version"')
+    with pytest.raises(SourceUnavailableError, match="LAKE") as error:
         engine.execute("REFRESH CAPTURE c")
+    assert str(half.parent) not in str(error.value)
+    half.unlink()
+    engine.execute("REFRESH CAPTURE c")
+    assert engine.execute("SELECT k FROM t").fetchall() == [(1,)]
 
 
 def test_advice(engine: Engine, lake: Table) -> None:

@@ -40,8 +40,15 @@ def read_line(line: bytes) -> Event | None:
     """The event of a line; None for a tombstone and for what marks the ends of transactions. Raises Unreadable."""
     try:
         given = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is no JSON: {error}") from None
+    try:
+        return _event(given)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Unreadable(f"a part of it is not what an envelope has there: {error}") from None
+
+
+def _event(given: Any) -> Event | None:
     if given is None:
         return None
     if not isinstance(given, dict):

@@ -58,6 +58,9 @@ class DebeziumFeed(RecordFeed[Event]):
         row = None if event.op == "d" else _row(changes, event, event.after or {})
         old = None if event.before is None else _key(changes, event, event.before, whole=event.op == "d")
         new = None if old is None or event.op == "d" else _key(changes, event, event.after or {}, whole=True)
+        for each, whole in ((row, True), (old, False)):
+            if each is not None:
+                changes.check_filled(each, whole=whole)
         number = changes.number(event.transaction)
         if old is not None and old != new:
             changes.add(DELETE, old, number, event.milliseconds)

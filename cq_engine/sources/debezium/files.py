@@ -60,7 +60,7 @@ class EnvelopeFiles(Records):
                 with (directory / name).open("rb") as file:
                     if file.seek(0, 2) < start:
                         raise SourceError(
-                            f"file {directory / name} is shorter than what was read of it",
+                            f"file {name} is shorter than what was read of it",
                             detail=f"{start} bytes of it were read before",
                             hint="new lines belong to the end of a file, or into a new one",
                         )
@@ -72,7 +72,7 @@ class EnvelopeFiles(Records):
                         start += len(text)
             except OSError as error:
                 raise SourceUnavailableError(
-                    f"file {directory / name} cannot be read", detail=str(error)
+                    f"file {name} cannot be read", detail=error.strerror or ""
                 ) from error
 
     def _files(self) -> tuple[Path, list[str]]:
@@ -85,7 +85,7 @@ class EnvelopeFiles(Records):
             )
         except OSError as error:
             raise SourceUnavailableError(
-                f"source {self._declared.name} has no directory of files at {path}",
-                detail=str(error),
+                f"source {self._declared.name} has no directory of files at {dict(self._declared.options)['path']}",
+                detail=error.strerror or "",
                 hint="the option path names a directory of JSON-line files, or one such file",
             ) from error

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,13 @@ class Decoding(Relational):
             if position is not None and "slot" in position:
                 Slot(position["slot"]).remove(asked.database)
             lsn = slot.install(asked.database, selection)
-            with asked.database.connect() as session:
-                was = _state(slot, session, look(session, selection), selection)
+            try:
+                with asked.database.connect() as session:
+                    was = _state(slot, session, look(session, selection), selection)
+            except BaseException:
+                with suppress(SourceError):
+                    slot.remove(asked.database)
+                raise
         whole = position is not None or option(capture, "initial") == "snapshot"
         return {
             "slot": slot.name,

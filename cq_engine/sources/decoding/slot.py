@@ -139,9 +139,11 @@ class Slot:
                 sql = "SELECT CAST(lsn AS text) FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
                 (lsn,) = session.one(Statement(sql, (self.name,))) or ("0/0",)
             return lsn_number(lsn)
-        except SourceError as error:
+        except BaseException as error:
             with suppress(SourceError):
                 self.remove(database)
+            if not isinstance(error, SourceError):
+                raise
             raise SourceError(
                 f"slot {self.name} and its publication cannot be made at source {database.name}",
                 detail=error.message,

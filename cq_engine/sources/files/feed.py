@@ -89,6 +89,9 @@ class ArrivingFiles(Method):
         if tick.position is None and option(tick.capture, "initial") == "none":
             tick.move({"files": {each.name: each.stamp for each in found if place.is_settled(each)}})
             return
+        if not found and tick.position:  # nobody knows whether they are gone, or the directory is not there
+            tick.move(tick.position)
+            return
         reading = _Reading(tick, place, found)
         try:
             for file in reading.due(found):

@@ -38,7 +38,7 @@ class FileImage(Method):
                 hint="the option path names a directory or a file, TABLE one below it",
             )
         reached = {"files": {each.name: each.stamp for each in found}}
-        settled = all(place.is_settled(each) or not each.size for each in found)
+        settled = all(map(place.is_settled, found))
         if tick.position == reached or not settled:
             tick.move(tick.position or {})
             return

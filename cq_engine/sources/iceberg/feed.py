@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
 from cq_engine.core.errors import AnalysisError, SourceError
-from cq_engine.sources.iceberg.table import appended, appends_since, columns_of, image, open_table
+from cq_engine.sources.iceberg.table import (
+    appended,
+    appends_since,
+    columns_of,
+    condition_of,
+    image,
+    open_table,
+)
 from cq_engine.sources.methods.base import Method, Place, as_spelled
 from cq_engine.sources.options import option
 from cq_engine.sources.tick import COMMITTED, INSERT, TRANSACTION, UPSERT, Tick, with_operation
@@ -37,6 +44,7 @@ class IcebergFeed(Method):
         capture = as_spelled(
             capture, columns_of(open_table(declared, capture.relation)), "the Iceberg table", place
         )
+        condition_of(capture)
         if capture.method.kind == "COPY" and table.primary_key is None:
             raise AnalysisError(
                 f"table {table.name} has no primary key",
@@ -58,23 +66,28 @@ class IcebergFeed(Method):
         ) or position == reached:
             tick.move(reached)
         else:
-            self._read(tick, now, position, reached)
+            self._read(tick, declared, now, position, reached)
 
     def _read(
-        self, tick: Tick, now: IcebergTable, position: Mapping[str, Any] | None, reached: Mapping[str, Any]
+        self,
+        tick: Tick,
+        declared: DeclaredSource,
+        now: IcebergTable,
+        position: Mapping[str, Any] | None,
+        reached: Mapping[str, Any],
     ) -> None:
         """From the position to the newest snapshot."""
         snapshots = None
         if position is not None and position["id"] == reached["id"] and tick.capture.method.kind == "LOG":
             snapshots = appends_since(now, position["snapshot"])
         if snapshots is not None:
-            rest = self._append(tick, now, snapshots, reached["id"])
+            rest = self._append(tick, declared, now, snapshots, reached["id"])
             if not rest:
                 return
         if tick.key:
-            tick.replace(image(now, tick.capture, reached["snapshot"]), reached)
+            tick.replace(image(declared, now, tick.capture), reached)
         elif position is None:
-            tick.load(image(now, tick.capture, reached["snapshot"]), reached)
+            tick.load(image(declared, now, tick.capture), reached)
         else:
             raise SourceError(
                 f"capture {tick.capture.name} cannot follow the Iceberg table: it was not only appended to",
@@ -83,13 +96,18 @@ class IcebergFeed(Method):
             )
 
     def _append(
-        self, tick: Tick, now: IcebergTable, snapshots: Sequence[Snapshot], table: str
+        self,
+        tick: Tick,
+        declared: DeclaredSource,
+        now: IcebergTable,
+        snapshots: Sequence[Snapshot],
+        table: str,
     ) -> Sequence[Snapshot]:
         """Adds what each snapshot has appended, as a commit of its own with its time. Those that are left are more than the
         driver takes, and have to be compared."""
         for n, snapshot in enumerate(snapshots):
             here = {"id": table, "snapshot": snapshot.snapshot_id}
-            batches = appended(now, tick.capture, snapshot)
+            batches = appended(declared, now, tick.capture, snapshot)
             rows, rest = tick.take(batches, tick.services.limits.apply_rows)
             if rows is None and tick.key:
                 _log.info(

@@ -17,7 +17,8 @@ from cq_engine.sources.paths import path_of, path_option
 try:
     from pyiceberg.expressions import AlwaysTrue, BooleanExpression
     from pyiceberg.expressions.parser import parse
-    from pyiceberg.table import StaticTable, Table
+    from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+    from pyiceberg.table import DataScan, IncrementalAppendScan, StaticTable, Table
     from pyiceberg.table.snapshots import Operation, Snapshot
 except ImportError as missing:
     raise SourceUnavailableError(
@@ -26,7 +27,7 @@ except ImportError as missing:
         hint="pip install 'cq-engine[iceberg]'",
     ) from missing
 
-__all__ = ["OPTIONS", "appended", "appends_since", "columns_of", "image", "open_table"]
+__all__ = ["OPTIONS", "appended", "appends_since", "columns_of", "condition_of", "image", "open_table"]
 
 OPTIONS: Mapping[str, Option] = {
     "path": path_option(
@@ -37,25 +38,30 @@ _VERSION = re.compile(r"^v?(\d+)")
 
 
 def open_table(declared: DeclaredSource, relation: str | None) -> Table:
-    """The table with its newest metadata. Raises SourceError, SourceUnavailableError."""
-    path = path_of(declared)
-    uri = path if relation is None else f"{path.rstrip('/')}/{relation}"
-    with _errors(uri):
-        return StaticTable.from_metadata(_metadata(declared, uri))
+    """The table with its newest metadata. Raises SourceError, SourceUnavailableError: metadata that cannot be read may be
+    just being written."""
+    path, shown = path_of(declared), dict(declared.options)["path"]
+    uri, shown = (each if relation is None else f"{each.rstrip('/')}/{relation}" for each in (path, shown))
+    with _errors(declared, f"the Iceberg table {shown}", unavailable=True):
+        return StaticTable.from_metadata(_metadata(declared, uri, shown))
 
 
-def _metadata(declared: DeclaredSource, uri: str) -> str:
-    """The newest metadata file of a directory; what is elsewhere has a version hint, or is named itself."""
-    if uri.endswith(".metadata.json") or re.match(r"^(?!file:)\w[\w+.-]*://", uri):
+def _metadata(declared: DeclaredSource, uri: str, shown: str) -> str:
+    """The newest metadata file of a directory: the one that its version hint names, else that with the highest version.
+    What is elsewhere has a version hint, or is named itself."""
+    local = uri.removeprefix("file://").removeprefix("file:")
+    if uri.endswith(".metadata.json") or "://" in local:
         return uri
-    directory = Path(uri.removeprefix("file://")).expanduser() / "metadata"
+    directory = Path(local).expanduser() / "metadata"
+    if (directory / "version-hint.text").is_file():
+        return str(directory.parent)
     try:
         found = [each for each in directory.iterdir() if each.name.endswith(".metadata.json")]
     except OSError:
         found = []
     if not found:
         raise SourceUnavailableError(
-            f"source {declared.name} has no Iceberg table at {uri}",
+            f"source {declared.name} has no Iceberg table at {shown}",
             hint="the option path names the directory that has metadata/ in it, or one above it with TABLE 'name'",
         )
     return str(max(found, key=_age))
@@ -67,17 +73,18 @@ def _age(file: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def _errors(uri: str) -> Iterator[None]:
+def _errors(declared: DeclaredSource, what: str, *, unavailable: bool = False) -> Iterator[None]:
+    """What reading fails with, as SourceError; as SourceUnavailableError, which is tried again, what the system or the
+    network says, and where that is asked for everything. What variables stand for is not shown."""
     try:
         yield
     except SourceError:
         raise
-    except (FileNotFoundError, PermissionError) as error:
-        raise SourceUnavailableError(f"the Iceberg table {uri} cannot be read", detail=str(error)) from error
-    except Exception as error:
-        raise SourceError(
-            f"the Iceberg table {uri} cannot be read", detail=str(error).strip() or type(error).__name__
-        ) from error
+    except Exception as error:  # noqa: BLE001 - pyiceberg raises what its readers and parsers raise
+        said = str(error).strip() or type(error).__name__
+        detail = said.splitlines()[0].replace(path_of(declared), dict(declared.options)["path"])
+        kind = SourceUnavailableError if unavailable or isinstance(error, OSError) else SourceError
+        raise kind(f"{what} cannot be read", detail=detail) from None
 
 
 def columns_of(table: Table) -> tuple[str, ...]:
@@ -85,18 +92,28 @@ def columns_of(table: Table) -> tuple[str, ...]:
     return tuple(field.name for field in table.schema().fields)
 
 
-def image(table: Table, capture: Capture, snapshot: int | None) -> Iterator[pa.RecordBatch]:
-    """All captured rows of a snapshot under the names of the capture's table; rows that were deleted are left out.
-
-    Raises SourceError for a WHERE that Iceberg does not understand.
-    """
-    if snapshot is None:
-        return
-    with _errors(table.location()):
+def image(declared: DeclaredSource, table: Table, capture: Capture) -> Iterator[pa.RecordBatch]:
+    """All captured rows of the newest snapshot under the names of the capture's table; rows that were deleted are left
+    out."""
+    with _errors(declared, f"source {declared.name}"):
         names = tuple(each.name for each in capture.columns)
-        found = table.scan(row_filter=_filter(capture), selected_fields=names, snapshot_id=snapshot)
-        for batch in found.to_arrow_batch_reader():
-            yield _renamed(batch, capture)
+        yield from _batches(
+            table, table.scan(row_filter=condition_of(capture), selected_fields=names), capture
+        )
+
+
+def _batches(
+    table: Table, scan: DataScan | IncrementalAppendScan, capture: Capture
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a scan, file by file: of several, pyiceberg would have all in memory at once."""
+    schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+    for task in scan.plan_files():
+        reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
+        for batch in reader.to_record_batches([task]):
+            cast = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+            for each in cast.to_batches():
+                picked = each.select([column.name for column in capture.columns])
+                yield picked.rename_columns([column.target for column in capture.columns])
 
 
 def appends_since(table: Table, after: int | None) -> list[Snapshot] | None:
@@ -117,23 +134,29 @@ def appends_since(table: Table, after: int | None) -> list[Snapshot] | None:
     return found[::-1]
 
 
-def appended(table: Table, capture: Capture, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+def appended(
+    declared: DeclaredSource, table: Table, capture: Capture, snapshot: Snapshot
+) -> Iterator[pa.RecordBatch]:
     """The captured rows that a snapshot has appended."""
-    with _errors(table.location()):
+    with _errors(declared, f"source {declared.name}"):
         found = table.incremental_append_scan(
             from_snapshot_id_exclusive=snapshot.parent_snapshot_id,
             to_snapshot_id_inclusive=snapshot.snapshot_id,
-            row_filter=_filter(capture),
+            row_filter=condition_of(capture),
             selected_fields=tuple(each.name for each in capture.columns),
         )
-        for batch in found.to_arrow_batch_reader():
-            yield _renamed(batch, capture)
+        yield from _batches(table, found, capture)
 
 
-def _filter(capture: Capture) -> BooleanExpression:
-    return AlwaysTrue() if capture.where is None else parse(capture.where)
-
-
-def _renamed(batch: pa.RecordBatch, capture: Capture) -> pa.RecordBatch:
-    picked = batch.select([each.name for each in capture.columns])
-    return picked.rename_columns([each.target for each in capture.columns])
+def condition_of(capture: Capture) -> BooleanExpression:
+    """The WHERE of a capture. Raises SourceError for what pyiceberg does not understand."""
+    if capture.where is None:
+        return AlwaysTrue()
+    try:
+        return parse(capture.where)
+    except Exception:  # noqa: BLE001 - its grammar raises what its parts raise
+        raise SourceError(
+            f"WHERE of capture {capture.name} is no condition that pyiceberg understands",
+            detail=capture.where,
+            hint="write comparisons of columns with values, as in 'k >= 3 and k < 6'",
+        ) from None

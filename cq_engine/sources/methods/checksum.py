@@ -121,7 +121,7 @@ def _compared(tick: Tick, batches: Any) -> tuple[pa.Table, pa.Table]:
     side, most = tick.beside(_side(tick.capture)), tick.services.limits.pending_rows + 1
     transaction = Transaction(tick.services)
     try:
-        frame = spool(transaction, side, batches, _as_taken(tick), tick.count)
+        frame = spool(transaction, side, batches, _as_taken(tick), tick.count, tick.capture.name)
         kept = transaction.view(side)
         key = [quote(name) for name in side.primary_key or ()]
         on = [f.col(f"t.{name}") == f.col(f"k.{name}") for name in key]

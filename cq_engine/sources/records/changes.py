@@ -13,6 +13,7 @@ import pyarrow as pa
 from cq_engine.core.arrays import array
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
+from cq_engine.sources.json_values import Unreadable
 from cq_engine.sources.poison import DeadLetters
 from cq_engine.sources.tick import COMMITTED, OPERATION, TRANSACTION, Tick
 
@@ -43,17 +44,27 @@ class Changes:
         key = {name.lower() for name in self.tick.key}
         return [(sources[c.name], c, c.name.lower() in key) for c in self.tick.columns]
 
+    def check_filled(self, row: list[Any], *, whole: bool) -> None:
+        """Raises Unreadable where a row has NULL in its key, or, where it is `whole`, in a column that is NOT NULL."""
+        for found, (name, column, is_key) in zip(row, self.columns):
+            if found is None and (is_key or (whole and not column.nullable)):
+                raise Unreadable(f"its {name} is NULL")
+
     def number(self, transaction: str | None) -> int:
         """The place of a transaction among those that have changes here; without a name it is one of its own."""
         number = len(self._numbers)
         return self._numbers.setdefault(f"\\0{number}" if transaction is None else transaction, number)
 
     def add(self, operation: str, row: list[Any], number: int, milliseconds: int | None) -> None:
-        """Adds a change of the transaction with this number."""
+        """Adds a change of the transaction with this number. Raises Unreadable for a time that there is not."""
+        try:
+            moment = datetime.fromtimestamp((milliseconds or 0) / 1000, timezone.utc)
+        except (ArithmeticError, OSError, TypeError, ValueError):
+            raise Unreadable(f"its time is {milliseconds!r} milliseconds since 1970") from None
         self.values.append(row)
         self.operations.append(operation)
         self.transactions.append(number)
-        self.times.append(datetime.fromtimestamp((milliseconds or 0) / 1000, timezone.utc))
+        self.times.append(moment)
 
     def take(self) -> Mapping[str, pa.Table]:
         """All of it by tables, as the tick applies it: the capture's own, and that of dead letters."""

@@ -105,14 +105,16 @@ class _Reading(Generic[E]):
         if record.is_mark:
             return last
         self._tick.read += 1
+        event, wrong = None, ""
         try:
             event = self._feed.event(self._tick, record)
         except Unreadable as reason:
-            self._refuse(record, str(reason))
-            event = None
+            wrong = str(reason)
         limits, count = self._tick.services.limits, len(self._changes)
         if count + 2 > limits.apply_rows or (count >= limits.pending_rows and self._begins(event, last)):
             self._write()
+        if wrong:
+            self._refuse(record, wrong)
         if event is None:
             return last
         if self._feed.empties(event):  # a commit of its own, after what was before it
@@ -129,7 +131,7 @@ class _Reading(Generic[E]):
     def _begins(self, event: E | None, last: str | None) -> bool:
         """Whether what comes is no part of the transaction `last`."""
         if event is None:
-            return False
+            return not self._changes.values  # there are dead letters alone
         found = self._feed.transaction(event)
         return found is None or found != last
 

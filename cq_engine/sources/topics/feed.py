@@ -80,9 +80,7 @@ class TopicFeed(RecordFeed[Record]):
             operation, row = DELETE, _key(changes, event)
         else:
             operation, row = UPSERT if is_keyed else INSERT, _row(changes, event, object_of(event.text))
-        for found, (name, column, is_key) in zip(row, changes.columns):
-            if found is None and (is_key or (event.text is not None and not column.nullable)):
-                raise Unreadable(f"its {name} is NULL")
+        changes.check_filled(row, whole=event.text is not None)
         changes.add(operation, row, changes.number(_PIECE), event.milliseconds)
 
 
