@@ -9,6 +9,7 @@ from functools import cache
 from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core.errors import AnalysisError, did_you_mean
 from cq_engine.destinations.options import Option, check_options
+from cq_engine.destinations.urls import check_secrets
 from cq_engine.grammar.format_source import format_method
 from cq_engine.sources.methods.base import Method, Place
 from cq_engine.sources.options import METHODS, option
@@ -134,6 +135,8 @@ def check_source(declared: DeclaredSource, place: Place = lambda _: None) -> Non
     kind = _of(declared, place)
     if kind.options is not None:
         check_options(dict(declared.options), kind.options, f"a source of type {declared.type}", place)
+    if "://" in dict(declared.options).get("path", ""):
+        check_secrets(dict(declared.options)["path"], "path", place)
     kind.check(declared, place)
 
 

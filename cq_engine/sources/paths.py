@@ -7,7 +7,7 @@ from cq_engine.core.errors import SourceUnavailableError
 from cq_engine.core.variables import expand
 from cq_engine.destinations.options import Option
 
-__all__ = ["path_of", "path_option"]
+__all__ = ["as_declared", "path_of", "path_option"]
 
 
 def path_option(hint: str) -> Option:
@@ -19,6 +19,11 @@ def path_of(declared: DeclaredSource) -> str:
     """The path of a source, with what its variables stand for. Raises SourceUnavailableError."""
     reader = "the process that reads the source, whenever it does"
     return expand(dict(declared.options)["path"], SourceUnavailableError, reader)
+
+
+def as_declared(declared: DeclaredSource, text: str) -> str:
+    """A text about a source, with its path as it was declared: what variables stand for is not shown."""
+    return text.replace(path_of(declared), dict(declared.options)["path"])
 
 
 def _not_empty(value: str) -> str:

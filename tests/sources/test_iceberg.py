@@ -166,6 +166,8 @@ def test_what_is_wrong_is_said(engine: Engine, lake: Table, tmp_path: Path) -> N
     engine.execute(f"CREATE SOURCE lake TYPE iceberg WITH (path = '{path_of(lake)}')")
     with pytest.raises(AnalysisError, match="no column missing"):
         engine.execute("CREATE CAPTURE c INTO t FROM lake USING LOG ON DEMAND")
+    with pytest.raises(AnalysisError, match="path has a password"):
+        engine.execute("CREATE SOURCE shown TYPE iceberg WITH (path = 's3://me:secret@bucket/t')")
     engine.execute(f"CREATE SOURCE nowhere TYPE iceberg WITH (path = '{tmp_path}/none')")
     with pytest.raises(SourceUnavailableError, match="no Iceberg table"):
         engine.execute("CREATE CAPTURE c INTO t FROM nowhere USING LOG ON DEMAND")

@@ -16,7 +16,7 @@ from cq_engine.core import types
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import Option
 from cq_engine.grammar.statements import ColumnSpec
-from cq_engine.sources.paths import path_of, path_option
+from cq_engine.sources.paths import as_declared, path_of, path_option
 
 __all__ = ["OPTIONS", "changes", "columns_of", "feed_is_on", "image", "open_table", "uri_of"]
 
@@ -45,11 +45,13 @@ def _errors(declared: DeclaredSource, uri: str) -> Iterator[None]:
         yield
     except TableNotFoundError:
         raise SourceUnavailableError(
-            f"source {declared.name} has no Delta table at {uri}",
+            f"source {declared.name} has no Delta table at {as_declared(declared, uri)}",
             hint="the option path names the directory that has _delta_log in it, or one above it with TABLE 'name'",
         ) from None
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise SourceError(f"the Delta table {uri} cannot be read", detail=str(error).strip()) from error
+        kind = SourceUnavailableError if isinstance(error, OSError) else SourceError
+        what, detail = (as_declared(declared, each) for each in (uri, str(error).strip()))
+        raise kind(f"the Delta table {what} cannot be read", detail=detail) from None
 
 
 def columns_of(declared: DeclaredSource) -> tuple[ColumnSpec, ...]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import Option
-from cq_engine.sources.paths import path_of, path_option
+from cq_engine.sources.paths import as_declared, path_of, path_option
 
 try:
     from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -82,7 +82,7 @@ def _errors(declared: DeclaredSource, what: str, *, unavailable: bool = False) -
         raise
     except Exception as error:  # noqa: BLE001 - pyiceberg raises what its readers and parsers raise
         said = str(error).strip() or type(error).__name__
-        detail = said.splitlines()[0].replace(path_of(declared), dict(declared.options)["path"])
+        detail = as_declared(declared, said.splitlines()[0])
         kind = SourceUnavailableError if unavailable or isinstance(error, OSError) else SourceError
         raise kind(f"{what} cannot be read", detail=detail) from None
 
