@@ -121,9 +121,10 @@ def prepare(
         )
     key = table.primary_key or ()
     old = [f"old_{c}" for c in key]
-    has_old = bool(old) and all(c.lower() in present for c in old)
+    own = {c.name.lower() for c in table.columns}  # which may be called old_..., too
+    has_old = bool(old) and all(c.lower() in present and c.lower() not in own for c in old)
     whole = [] if table.has_snapshot else [f"old_{c.name}" for c in table.columns]
-    has_whole = bool(whole) and all(c.lower() in present for c in whole)
+    has_whole = bool(whole) and all(c.lower() in present and c.lower() not in own for c in whole)
     most = services.limits.apply_rows
     before = whole if has_whole else old if has_old else []
     rows, others = _columns(table, given, present, [*extra, *before])

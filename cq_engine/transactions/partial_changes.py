@@ -158,6 +158,8 @@ def _steps(batch: Batch, images: pa.Table, ranks: Numbers) -> _Steps:
     deletes = np.isin(operations, _DELETES)
     before = np.array([_BEFORE[each] for each in Operation])[operations]
     known = _known_before(batch, images)
+    if batch.old_rows is None:  # of a deletion by the old key, nothing else is known
+        before = np.where((operations == Operation.DELETE) & (known >= 0), _SOME_ROW, before)
     old = np.where(before == _ROW, np.where(known >= 0, known, own), -1)
     whole = _Steps(
         np.where(known >= 0, numbers[known], numbers[:count]), ranks, place, before, old, np.where(deletes, -1, own),
@@ -184,6 +186,10 @@ def _known_before(batch: Batch, images: pa.Table) -> Numbers:
     for column in identity_columns(batch.table.storage):
         given &= np.asarray(pc.is_valid(images.column(column.name).slice(count)))
     given &= batch.operations != Operation.INSERT
+    own = np.ones(count, np.bool_)  # a deletion has its row in the table's columns, where it has one
+    for column in identity_columns(batch.table.storage):
+        own &= np.asarray(pc.is_valid(images.column(column.name).slice(0, count)))
+    given &= ~(own & (batch.operations == Operation.DELETE))
     return np.where(given, count + np.arange(count), -1)
 
 

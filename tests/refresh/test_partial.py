@@ -280,3 +280,49 @@ def test_what_cannot_be_compared_starts_anew(opened: Callable[..., Engine]) -> N
     assert [(d.marker, d.new) for d in engine.deltas("v", engine.catalog.newest_version - 1)] == [
         ("P", (1, 2))
     ]
+
+
+def test_expressions_are_not_asked_of_what_is_not_known(opened: Callable[..., Engine]) -> None:
+    engine = opened()
+    engine.execute("CREATE TABLE t (k INT, q INT, PRIMARY KEY (k)) WITHOUT SNAPSHOT")
+    engine.execute(
+        "CREATE CONTINUOUS QUERY v COMPUTE DELTA ON DEMAND AS SELECT k, 100 / coalesce(q, 0) AS z,"
+        " IF(q IS NULL, raise_error('no q'), q) AS q FROM t WHERE 10 / coalesce(q, 0) > 1"
+    )
+    engine.apply_changes(
+        {"t": pa.table({"k": [1, 2, 3], "q": pa.array([5, None, 2], pa.int32()), "op": ["I", "K", "P"]})}
+    )
+    engine.refresh("v")
+    assert [(d.marker, d.key, d.new) for d in engine.deltas("v", 0)] == [
+        ("I", (1,), (1, 20.0, 5)), ("K", (2,), None), ("S", (3,), (3, 50.0, 2))
+    ]  # fmt: skip
+
+
+def test_what_tells_of_old_rows(opened: Callable[..., Engine]) -> None:
+    """A column of the table may be called old_..., and a deletion has its row in the table's own columns."""
+    engine = opened()
+    engine.execute("CREATE TABLE o (id INT, old_id INT, PRIMARY KEY (id)) WITHOUT SNAPSHOT")
+    engine.apply_changes({"o": pa.table({"id": [5], "old_id": pa.array([None], pa.int32()), "op": ["I"]})})
+    engine.apply_changes({"o": pa.table({"id": [1], "old_id": [5], "op": ["S"]})})
+    assert [row[:3] for row in rows(engine, "SELECT * FROM o CHANGES FROM VERSION 1")] == [
+        (5, None, "insert"),
+        (1, 5, "upsert"),
+    ]
+    engine.execute("CREATE TABLE p (id INT, old_id INT, PRIMARY KEY (id))")
+    engine.apply_changes({"p": pa.table({"id": [5, 1], "old_id": [1, 5], "op": ["I", "I"]})})
+    engine.apply_changes({"p": pa.table({"id": [1], "old_id": [5], "op": ["D"]})})
+    assert rows(engine, "SELECT * FROM p") == [(5, 1)]
+    engine.execute("CREATE TABLE d (id INT, v INT, PRIMARY KEY (id)) WITHOUT SNAPSHOT")
+    nothing = pa.array([None], pa.int32())
+    first = engine.catalog.newest_version + 1
+    for row, old in (((1, 7), (1,)), ((None, None), (2,))):
+        columns = {
+            "id": pa.array(row[:1], pa.int32()),
+            "v": pa.array(row[1:], pa.int32()),
+            "old_id": pa.array(old, pa.int32()),
+        }
+        engine.apply_changes({"d": pa.table({**columns, "op": ["D"]})})
+    whole = {"id": nothing, "v": nothing, "old_id": [3], "old_v": [9], "op": ["D"]}
+    engine.apply_changes({"d": pa.table(whole)})
+    found = [row[:3] for row in rows(engine, f"SELECT * FROM d CHANGES FROM VERSION {first}")]
+    assert found == [(1, 7, "delete"), (2, None, "partial_delete"), (3, 9, "delete")]

@@ -20,7 +20,7 @@ here (§5.4), is made once, where signed rows become changes again (`model.to_ch
 >>> german = Filter(addresses, parse_one("country = 'DE'"))
 >>> context = PartialContext(Context(RULES, Names(), frozenset({"addr"})), frozenset({"addr"}), {})
 >>> print(explain(signed(german, context)))
-Filter country = 'DE' OR _flag <> 'comp'
+Filter CASE WHEN _flag <> 'comp' THEN TRUE ELSE country = 'DE' END
   Project aid, country, _v, _w, CASE WHEN _flag = 'up' THEN 'ups' ELSE _flag END AS _flag
     Given partial_changes_of_addr (aid, country, _v, _w, _flag)
 """
@@ -112,13 +112,14 @@ def select(rows: Node, condition: exp.Expr) -> Node:
     kept = [(name, column(name)) for name in rows.columns if name != FLAG]
     passed = Project(rows, (*kept, (FLAG, _less_certain())))
     unknown = exp.NEQ(this=column(FLAG), expression=exp.Literal.string(COMPLETE))
-    return Filter(passed, exp.or_(condition.copy(), unknown))
+    return Filter(passed, exp.Case().when(unknown, exp.true()).else_(condition.copy()))
 
 
 @_signed.register
 def _project(node: Project, context: PartialContext) -> Node:
     rows = signed(node.input, context)
-    return Project(rows, (*node.items, *((name, column(name)) for name in _SIGNS)))
+    items = [(name, each if isinstance(each, exp.Column) else _if_known(each)) for name, each in node.items]
+    return Project(rows, (*items, *((name, column(name)) for name in _SIGNS)))
 
 
 @_signed.register
@@ -213,6 +214,11 @@ def _has_sign(weight: int) -> exp.Expr:
 
 def _has_flag(flag: str) -> exp.Expr:
     return exp.EQ(this=column(FLAG), expression=exp.Literal.string(flag))
+
+
+def _if_known(expression: exp.Expr) -> exp.Expr:
+    """NULL for rows of which only the key is known: an expression may fail over what is not."""
+    return exp.Case().when(_has_flag(COMPLETE), expression.copy())
 
 
 def _less_certain() -> exp.Expr:
