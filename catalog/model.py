@@ -47,6 +47,10 @@ UPSERT = "upsert"
 PARTIAL_DELETE = "partial_delete"
 """Change types of partial deltas (Jörg & Dessloch, Definition 1): a row of new values, a row of new values of which nobody
 knows whether it was there before, and a key."""
+DELETES = (DELETE, PARTIAL_DELETE)
+"""The change types after which there is no row."""
+UPDATE_PAIR = (UPDATE_PREIMAGE, UPDATE_POSTIMAGE)
+"""The change types of an update whose rows are both known: the others have one row for a change."""
 KINDS = {
     INSERT: frozenset({"INSERT"}),
     DELETE: frozenset({"DELETE"}),

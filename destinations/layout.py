@@ -19,9 +19,9 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
-    DELETE,
-    PARTIAL_DELETE,
+    DELETES,
     SEQUENCE,
+    UPDATE_PAIR,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     ContinuousQuery,
@@ -115,8 +115,8 @@ def output_frame(
         rows = changes.where(f.col(CHANGE_TYPE) != UPDATE_PREIMAGE)
         return _select(query, rows)
     old = [(old_column(n), _log_column(query, n)) for n in sorted(wanted)]
-    single = changes.where(~f.col(CHANGE_TYPE).isin(UPDATE_PREIMAGE, UPDATE_POSTIMAGE))
-    gone = f.col(CHANGE_TYPE).isin(DELETE, PARTIAL_DELETE)
+    single = changes.where(~f.col(CHANGE_TYPE).isin(*UPDATE_PAIR))
+    gone = f.col(CHANGE_TYPE).isin(*DELETES)
     single = single.select("*", *(f.when(gone, c).alias(name) for name, c in old))
     before = changes.where(f.col(CHANGE_TYPE) == UPDATE_PREIMAGE)
     before = before.select(

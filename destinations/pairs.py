@@ -28,10 +28,12 @@ from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
+    DELETES,
     INSERT,
     PARTIAL_DELETE,
     PARTIAL_UPDATE,
     SEQUENCE,
+    UPDATE_PAIR,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     UPSERT,
@@ -57,8 +59,8 @@ MARKERS = ("I", "D", "U")
 """What a query can be asked for. A delta that may be of several kinds is given to those who want one of them."""
 CHANGE_TYPES = {
     "I": (INSERT, UPSERT),
-    "D": (DELETE, PARTIAL_DELETE),
-    "U": (UPDATE_PREIMAGE, UPDATE_POSTIMAGE, PARTIAL_UPDATE, UPSERT),
+    "D": DELETES,
+    "U": (*UPDATE_PAIR, PARTIAL_UPDATE, UPSERT),
 }
 """The change types of the rows that make up the deltas of each."""
 MARKER_OF = {
@@ -74,7 +76,7 @@ MARKERS_FOR = {
     asked: tuple(dict.fromkeys(MARKER_OF[kind] for kind in kinds)) for asked, kinds in CHANGE_TYPES.items()
 }
 """The markers of the deltas that each gives."""
-GONE = ("D", "K")
+GONE = MARKERS_FOR["D"]
 """The markers of deltas after which there is no row."""
 WITH_OLD = ("D", "U")
 """The markers of deltas whose old row is known."""

@@ -34,7 +34,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.sources.kinds import check_capture, check_source, method_of, reach
-from cq_engine.sources.options import option
+from cq_engine.sources.methods.base import check_key_filled
 
 __all__ = [
     "alter_capture",
@@ -188,10 +188,7 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                 changed = replace(found, when=when, options=tuple(options.items()))
                 source = find_source(catalog.state, found.source)
                 check_capture(source, changed, place)
-                moved = option(found, "slot") if "slot" in dict(found.options) else ""
-                if method_of(source, changed) is not method_of(source, found) or (
-                    moved and option(changed, "slot") != moved
-                ):
+                if dict(found.options).get("slot") != dict(changed.options).get("slot"):
                     raise AnalysisError(
                         f"capture {found.name} cannot change by what it reads the source",
                         detail="what it has installed there would be left",
@@ -246,21 +243,17 @@ def create_from_delta(registry: Registry, statement: CreateTable, place: Place) 
             table = apply.find_table(state, name)
             when = statement.when or EveryInterval(1, "MINUTE")
             wanted = CreateCapture(f"{name}_capture", name, source.name, method, when=when)
-            if (
-                state.sources.get(source.name.lower(), source) != source
-                or wanted.name.lower() in state.captures
-            ):
-                taken = (
-                    f"capture {wanted.name}"
-                    if wanted.name.lower() in state.captures
-                    else f"source {source.name}"
-                )
+            taken = ""
+            if wanted.name.lower() in state.captures:
+                taken = f"capture {wanted.name}"
+            elif state.sources.get(source.name.lower(), source) != source:
+                taken = f"source {source.name}"
+            if taken:
                 raise CatalogError(
                     f"{taken} exists already", hint=f"drop it, or choose another name than {name}"
                 )
-            capture, notes = method_of(source, _capture(wanted, table)).check(
-                source, _capture(wanted, table), table, place
-            )
+            capture = _capture(wanted, table)
+            capture, notes = method_of(source, capture).check(source, capture, table, place)
             unit.set_state(put_capture(put_source(state, source), capture))
     return f"table {name} created, filled by capture {capture.name}" + "".join(f"; {n}" for n in notes)
 
@@ -287,16 +280,12 @@ def _capture(statement: CreateCapture, table: Table) -> Capture:
 
 
 def _check_key(capture: Capture, table: Table) -> None:
-    given = [each.target.lower() for each in capture.columns]
-    missing = [name for name in table.primary_key or () if name.lower() not in given]
-    if table.primary_key is None or missing:
+    hint = "give the table the primary key of the source, and name its columns"
+    if table.primary_key is None:
         raise AnalysisError(
-            f"table {table.name} has no primary key"
-            if table.primary_key is None
-            else f"the capture does not fill the key column {missing[0]}",
-            detail="changes find their rows by it",
-            hint="give the table the primary key of the source, and name its columns",
+            f"table {table.name} has no primary key", detail="changes find their rows by it", hint=hint
         )
+    check_key_filled(capture, table, hint)
 
 
 def _reach(registry: Registry, declared: DeclaredSource, place: Place) -> None:

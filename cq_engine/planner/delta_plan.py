@@ -25,7 +25,7 @@ from cq_engine.delta.stored import HIT, accumulator_versions, repaired_versions
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.planner.consolidate import consolidate
 
-__all__ = ["DeltaPlan", "Stage", "plan_delta"]
+__all__ = ["DeltaPlan", "Stage", "log_statement", "plan_delta"]
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,22 @@ class DeltaPlan:
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""
         compiled = self.compiled
-        inner = consolidate("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
-        shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
-        text = (
-            f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})"
-        )
-        return _statement(self.root, leaves, attach, text)
+        rows = consolidate("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
+        return log_statement(compiled, self.root, rows, leaves, attach)
+
+
+def log_statement(
+    compiled: Compiled,
+    root: Node,
+    rows: str,
+    leaves: Callable[[Node], str],
+    attach: Callable[[Emitter], None],
+) -> str:
+    """The statement for a delta log's rows under their own names, from SQL for them under those of the plan, which reads
+    `root` as `{0}`."""
+    shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
+    text = f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({rows})"
+    return _statement(root, leaves, attach, text)
 
 
 def _statement(

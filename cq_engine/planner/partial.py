@@ -21,6 +21,7 @@ from cq_engine.delta.partial.rules import PartialContext, signed
 from cq_engine.delta.rules import RULES
 from cq_engine.planner.comparable import comparable
 from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import log_statement
 from cq_engine.planner.verdict import block
 
 __all__ = ["PartialPlan", "as_dimension_view", "plan_partial"]
@@ -40,14 +41,8 @@ class PartialPlan:
         key = compiled.key_outputs
         assert key is not None
         forms = [comparable(quote(o), c.type) for o, c in zip(compiled.outputs, compiled.columns)]
-        inner = to_change_rows("{0}", compiled.outputs, key, forms)
-        shown = [f"{quote(o)} AS {quote(c.name)}" for o, c in zip(compiled.outputs, compiled.columns)]
-        emitter = Emitter(leaves)
-        attach(emitter)
-        return emitter.statement(
-            f"SELECT {', '.join(shown)}, _change_type, _commit_version, _sequence, _duplicate FROM ({inner})",
-            self.root,
-        )
+        rows = to_change_rows("{0}", compiled.outputs, key, forms)
+        return log_statement(compiled, self.root, rows, leaves, attach)
 
 
 def as_dimension_view(compiled: Compiled, declared: tuple[str, ...] | None) -> Compiled:

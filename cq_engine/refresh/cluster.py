@@ -16,14 +16,22 @@ from pyspark.sql import functions as f
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Given
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import INSERT, PARTIAL, UPSERT, ContinuousQuery, DataFile, VersionedTable
+from cq_engine.catalog.model import (
+    DELETES,
+    INSERT,
+    PARTIAL,
+    UPSERT,
+    ContinuousQuery,
+    DataFile,
+    VersionedTable,
+)
 from cq_engine.context.services import Services
 from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
-from cq_engine.refresh.delta_rows import DELETED, UPDATED, Summary
+from cq_engine.refresh.delta_rows import UPDATED, Summary
 from cq_engine.refresh.executors import Changes, Executor
 from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_files, completed_files
@@ -103,7 +111,7 @@ class Cluster(Executor[DataFrame]):
         row = log.agg(
             f.count(f.lit(1)),
             count(INSERT),
-            count(*DELETED),
+            count(*DELETES),
             count(*UPDATED),
             f.count_if(f.col("_duplicate")),
             f.coalesce(f.min("_commit_version"), f.lit(0)),

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
 from cq_engine.catalog.model import (
-    DELETE,
-    PARTIAL_DELETE,
+    DELETES,
     PARTIAL_UPDATE,
     UPDATE_POSTIMAGE,
     UPSERT,
@@ -20,11 +19,10 @@ from cq_engine.context.services import Services
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["DELETED", "UPDATED", "Summary", "log_rows_in_order", "state_rows", "summarize"]
+__all__ = ["UPDATED", "Summary", "log_rows_in_order", "state_rows", "summarize"]
 
-DELETED = (DELETE, PARTIAL_DELETE)
 UPDATED = (UPDATE_POSTIMAGE, PARTIAL_UPDATE, UPSERT)
-"""The change types that are counted as deletes and as updates, one of them for each delta."""
+"""The change types that are counted as updates, one of them for each delta."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def summarize(log: pa.Table) -> Summary:
     return Summary(
         log.num_rows,
         counts.get("insert", 0),
-        sum(counts.get(kind, 0) for kind in DELETED),
+        sum(counts.get(kind, 0) for kind in DELETES),
         sum(counts.get(kind, 0) for kind in UPDATED),
         pc.sum(log.column("_duplicate")).as_py() or 0,
         bounds["min"].as_py(),

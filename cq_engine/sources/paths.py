@@ -7,7 +7,7 @@ from cq_engine.core.errors import SourceUnavailableError
 from cq_engine.core.variables import expand
 from cq_engine.destinations.options import Option
 
-__all__ = ["as_declared", "path_of", "path_option"]
+__all__ = ["as_declared", "below", "path_of", "path_option"]
 
 
 def path_option(hint: str) -> Option:
@@ -19,6 +19,11 @@ def path_of(declared: DeclaredSource) -> str:
     """The path of a source, with what its variables stand for. Raises SourceUnavailableError."""
     reader = "the process that reads the source, whenever it does"
     return expand(dict(declared.options)["path"], SourceUnavailableError, reader)
+
+
+def below(path: str, relation: str | None) -> str:
+    """What `relation` names below a path; the path itself where there is none."""
+    return path if relation is None else f"{path.rstrip('/')}/{relation}"
 
 
 def as_declared(declared: DeclaredSource, text: str) -> str:

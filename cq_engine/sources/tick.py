@@ -47,14 +47,10 @@ INSERT = "insert"
 UPSERT = "upsert"
 DELETE = "partial_delete"
 
-Position = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""Where a method stands after a commit; called for when the rows that go with it have been read."""
+Position = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+"""Where a method stands after a commit; called for when the rows that go with it have been read. None: where it began."""
 Beside = Callable[[], Mapping[str, pa.Table]]
 """Changes of tables that a method keeps beside the capture's own, by their names."""
-
-
-_NOWHERE: Position = {}
-"""The position of a capture whose first rows are not all here."""
 
 
 def with_operation(rows: pa.Table, operation: str) -> pa.Table:
@@ -263,7 +259,6 @@ class Tick:
                 detail=f"table {table.name} was created WITHOUT SNAPSHOT: there is nothing to compare it with",
                 hint="drop the capture and the queries over the table, and create them anew",
             )
-        started: Position = dict(self.position) if self.position is not None else _NOWHERE
         columns, rest = self.filled(table), iter(batches)
         rows, count = self._some(rest), 0
         while rows:
@@ -271,7 +266,7 @@ class Tick:
             count += some.num_rows
             rows = self._some(rest)
             self._counts_later = bool(rows)  # that none are counted says that the first rows are not all here
-            self.apply({table.name: with_operation(some, UPSERT)}, started if rows else position)
+            self.apply({table.name: with_operation(some, UPSERT)}, self.position if rows else position)
         self.count(count)
         if not count:
             self.move(position)
@@ -311,9 +306,7 @@ class Tick:
     def _after(self, position: Position, rows: int, version: int) -> CaptureStatus:
         return replace(
             self.status,
-            position=""
-            if position is _NOWHERE
-            else json.dumps(position() if callable(position) else position),
+            position="" if position is None else json.dumps(position() if callable(position) else position),
             ticks=self.status.ticks + 1,
             state="ACTIVE" if self.status.state == "FAILED" else self.status.state,
             error="",

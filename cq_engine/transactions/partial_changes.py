@@ -124,13 +124,9 @@ def _check_updates(batch: Batch) -> None:
         )
     if not len(updates) or batch.old_rows is None:
         return
-    names = [column.name for column in identity_columns(batch.table.storage)]
-    unknown = np.zeros(len(batch.operations), np.bool_)
-    for name in names:
-        unknown |= np.asarray(pc.is_null(batch.old_rows.column(name)))
-    missing = updates[unknown[updates]]
+    missing = updates[~_has_key(batch, batch.old_rows)[updates]]
     if len(missing):
-        shown = python_rows(batch.rows.select(names).slice(int(missing[0]), 1))[0]
+        shown = python_rows(batch.rows.select(batch.table.storage.identity).slice(int(missing[0]), 1))[0]
         raise AnalysisError(
             f"the update of {shown} of table {batch.table.name} has no old key",
             hint="give the old values of every column, or say partial_update",
@@ -182,15 +178,18 @@ def _known_before(batch: Batch, images: pa.Table) -> Numbers:
     count = len(batch.operations)
     if images.num_rows == count:
         return np.full(count, -1)
-    given = np.ones(count, np.bool_)
-    for column in identity_columns(batch.table.storage):
-        given &= np.asarray(pc.is_valid(images.column(column.name).slice(count)))
-    given &= batch.operations != Operation.INSERT
-    own = np.ones(count, np.bool_)  # a deletion has its row in the table's columns, where it has one
-    for column in identity_columns(batch.table.storage):
-        own &= np.asarray(pc.is_valid(images.column(column.name).slice(0, count)))
-    given &= ~(own & (batch.operations == Operation.DELETE))
+    given = _has_key(batch, images.slice(count)) & (batch.operations != Operation.INSERT)
+    # A deletion has its row in the table's columns, where it has one.
+    given &= ~(_has_key(batch, images.slice(0, count)) & (batch.operations == Operation.DELETE))
     return np.where(given, count + np.arange(count), -1)
+
+
+def _has_key(batch: Batch, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Of each row whether no column of the table's key is NULL."""
+    found = np.ones(rows.num_rows, np.bool_)
+    for name in batch.table.storage.identity:
+        found &= np.asarray(pc.is_valid(rows.column(name)))
+    return found
 
 
 def _rows(

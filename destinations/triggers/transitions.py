@@ -17,9 +17,9 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
-    DELETE,
-    PARTIAL_DELETE,
+    DELETES,
     SEQUENCE,
+    UPDATE_PAIR,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     ContinuousQuery,
@@ -129,9 +129,9 @@ def many_deltas(services: Services, query: ContinuousQuery, version: int, time: 
     names = [c.name for c in query.result.columns[: query.width]]
     kind = f.col(CHANGE_TYPE)
     plain = [f.col(quote(name)).alias(f"_n{n}") for n, name in enumerate(names)]
-    gone = kind.isin(DELETE, PARTIAL_DELETE)
+    gone = kind.isin(*DELETES)
     old = [f.when(gone, f.col(quote(name))).alias(f"_o{n}") for n, name in enumerate(names)]
-    single = changes.where(~kind.isin(UPDATE_PREIMAGE, UPDATE_POSTIMAGE)).select(kind, *plain, *old)
+    single = changes.where(~kind.isin(*UPDATE_PAIR)).select(kind, *plain, *old)
     before = changes.where(kind == UPDATE_PREIMAGE).select(
         f.col(SEQUENCE).alias("_old_sequence"),
         *(f.col(quote(name)).alias(f"_o{n}") for n, name in enumerate(names)),

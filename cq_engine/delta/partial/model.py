@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
 from cq_engine.catalog.model import (
     DELETE,
+    DELETES,
     INSERT,
     PARTIAL_DELETE,
     PARTIAL_UPDATE,
@@ -153,7 +154,7 @@ def row_versions(
     return (
         f"SELECT {', '.join(map(quote, columns))}, CAST(CASE WHEN _commit_version <= {a} THEN {BEFORE}"
         f" ELSE {start} END AS bigint) AS {FROM}, CAST({end} AS bigint) AS {TO} FROM ({steps})"
-        f" WHERE _change_type NOT IN ('{DELETE}', '{PARTIAL_DELETE}') AND {kept}"
+        f" WHERE _change_type NOT IN ({_list(DELETES)}) AND {kept}"
     )
 
 
@@ -211,7 +212,7 @@ def complete_changes(log: str, known: str, columns: Sequence[str], key: Sequence
     """
     shown = ", ".join(map(quote, columns))
     keys = ", ".join(map(quote, key))
-    there = f"_change_type NOT IN ('{DELETE}', '{PARTIAL_DELETE}')"
+    there = f"_change_type NOT IN ({_list(DELETES)})"
     steps = (
         f"SELECT {keys}, _commit_version, if({there}, struct({shown}), NULL) AS _after FROM {log}"
         f" WHERE _change_type <> '{UPDATE_PREIMAGE}'"

@@ -53,7 +53,7 @@ from cq_engine.algebra.nodes import (
 from cq_engine.delta.context import Context, has_changes, history
 from cq_engine.delta.linear import rename_validity, union, valid_after
 from cq_engine.delta.partial.dimension import Step, View
-from cq_engine.delta.partial.model import COMPLETE, FLAG, UPDATED, UPSERTED
+from cq_engine.delta.partial.model import COMPLETE, FLAG, FLAGS, translate_selection
 
 __all__ = ["PartialContext", "signed"]
 
@@ -223,5 +223,8 @@ def _if_known(expression: exp.Expr) -> exp.Expr:
 
 def _less_certain() -> exp.Expr:
     """The function s (`model.translate_selection`) of the flag."""
-    case = exp.Case().when(_has_flag(UPDATED), exp.Literal.string(UPSERTED))
+    case = exp.Case()
+    for flag in FLAGS:
+        if translate_selection(flag) != flag:
+            case = case.when(_has_flag(flag), exp.Literal.string(translate_selection(flag)))
     return case.else_(column(FLAG))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -16,7 +16,8 @@ from cq_engine.core import types
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import Option
 from cq_engine.grammar.statements import ColumnSpec
-from cq_engine.sources.paths import as_declared, path_of, path_option
+from cq_engine.sources.methods.base import as_named
+from cq_engine.sources.paths import as_declared, below, path_of, path_option
 
 __all__ = ["OPTIONS", "changes", "columns_of", "feed_is_on", "image", "open_table", "uri_of"]
 
@@ -28,8 +29,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def uri_of(declared: DeclaredSource, relation: str | None) -> str:
     """Where the table is: the source's path, or what `relation` names below it."""
-    path = path_of(declared)
-    return path if relation is None else f"{path.rstrip('/')}/{relation}"
+    return below(path_of(declared), relation)
 
 
 def open_table(declared: DeclaredSource, relation: str | None, version: int | None = None) -> DeltaTable:
@@ -66,7 +66,7 @@ def image(declared: DeclaredSource, table: DeltaTable, capture: Capture) -> Iter
         names = [each.name for each in capture.columns]
         reader = pa.RecordBatchReader.from_stream(table.scan(columns=names, predicate=capture.where))
         for batch in reader:
-            yield _renamed(batch, capture)
+            yield as_named(batch, capture)
 
 
 def feed_is_on(table: DeltaTable) -> bool:
@@ -89,9 +89,4 @@ def changes(
             starting_version=first, ending_version=last, columns=columns, predicate=capture.where
         )
         for batch in pa.RecordBatchReader.from_stream(found):
-            yield _renamed(batch, capture, own)
-
-
-def _renamed(batch: pa.RecordBatch, capture: Capture, more: Sequence[str] = ()) -> pa.RecordBatch:
-    picked = batch.select([*(each.name for each in capture.columns), *more])
-    return picked.rename_columns([*(each.target for each in capture.columns), *more])
+            yield as_named(batch, capture, own)

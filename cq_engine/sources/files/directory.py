@@ -18,7 +18,7 @@ from cq_engine.catalog.model import DeclaredSource
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import seconds
 from cq_engine.sources.files.options import value
-from cq_engine.sources.paths import path_of
+from cq_engine.sources.paths import below, path_of
 
 __all__ = ["Directory", "Found", "Stamp"]
 
@@ -46,12 +46,8 @@ class Directory:
 
     def __init__(self, declared: DeclaredSource, relation: str | None) -> None:
         self.declared = declared
-
-        def below(path: str) -> str:
-            return path if relation is None else f"{path.rstrip('/')}/{relation}"
-
-        path = below(path_of(declared))
-        self.path = below(dict(declared.options)["path"])
+        path = below(path_of(declared), relation)
+        self.path = below(dict(declared.options)["path"], relation)
         """As it was written: what variables stand for is not shown."""
         self._base = ""
         try:

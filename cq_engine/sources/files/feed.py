@@ -16,7 +16,7 @@ from cq_engine.sources.files.directory import Directory, Found, Stamp
 from cq_engine.sources.files.fit import can_hold
 from cq_engine.sources.files.readers import Block, Wanted, read
 from cq_engine.sources.json_values import Unreadable
-from cq_engine.sources.methods.base import Method, Place
+from cq_engine.sources.methods.base import Method, Place, check_key_filled
 from cq_engine.sources.options import option
 from cq_engine.sources.poison import DeadLetters, note, side_tables
 from cq_engine.sources.tick import INSERT, UPSERT, Tick, with_operation
@@ -30,14 +30,8 @@ _LETTERS = (("file", "STRING"), ("row", "BIGINT"), ("reason", "STRING"), ("text"
 
 def check_table(declared: DeclaredSource, capture: Capture, table: Table, place: Place) -> None:
     """Raises AnalysisError where files cannot fill the table, SourceError where there is no directory of them."""
+    check_key_filled(capture, table, "name a column of the files for it")
     filled = {each.target.lower() for each in capture.columns}
-    missing = [name for name in table.primary_key or () if name.lower() not in filled]
-    if missing:
-        raise AnalysisError(
-            f"the capture does not fill the key column {missing[0]}",
-            detail="changes find their rows by it",
-            hint="name a column of the files for it",
-        )
     for column in table.columns:
         if declared.type == "csv" and column.name.lower() in filled and not can_hold(column):
             raise AnalysisError(

@@ -12,7 +12,8 @@ import pyarrow as pa
 from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import Option
-from cq_engine.sources.paths import as_declared, path_of, path_option
+from cq_engine.sources.methods.base import as_named
+from cq_engine.sources.paths import as_declared, below, path_of, path_option
 
 try:
     from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -40,8 +41,7 @@ _VERSION = re.compile(r"^v?(\d+)")
 def open_table(declared: DeclaredSource, relation: str | None) -> Table:
     """The table with its newest metadata. Raises SourceError, SourceUnavailableError: metadata that cannot be read may be
     just being written."""
-    path, shown = path_of(declared), dict(declared.options)["path"]
-    uri, shown = (each if relation is None else f"{each.rstrip('/')}/{relation}" for each in (path, shown))
+    uri, shown = (below(each, relation) for each in (path_of(declared), dict(declared.options)["path"]))
     with _errors(declared, f"the Iceberg table {shown}", unavailable=True):
         return StaticTable.from_metadata(_metadata(declared, uri, shown))
 
@@ -107,13 +107,12 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a scan, file by file: of several, pyiceberg would have all in memory at once."""
     schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+    reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
     for task in scan.plan_files():
-        reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
         for batch in reader.to_record_batches([task]):
             cast = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
             for each in cast.to_batches():
-                picked = each.select([column.name for column in capture.columns])
-                yield picked.rename_columns([column.target for column in capture.columns])
+                yield as_named(each, capture)
 
 
 def appends_since(table: Table, after: int | None) -> list[Snapshot] | None:

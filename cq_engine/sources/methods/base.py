@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
 from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.tick import Tick
 
-__all__ = ["Method", "Place", "as_spelled"]
+__all__ = ["Method", "Place", "as_named", "as_spelled", "check_key_filled"]
 
 Place = Callable[[str], Location | None]
 """Where a word stands in the statement."""
@@ -34,6 +36,24 @@ def as_spelled(capture: Capture, names: Iterable[str], what: str, place: Place) 
             )
         columns.append(replace(each, name=known[each.name.lower()]))
     return replace(capture, columns=tuple(columns))
+
+
+def as_named(batch: pa.RecordBatch, capture: Capture, more: Sequence[str] = ()) -> pa.RecordBatch:
+    """The captured columns of a source's rows under the names of the capture's table, and `more` under their own."""
+    picked = batch.select([*(each.name for each in capture.columns), *more])
+    return picked.rename_columns([*(each.target for each in capture.columns), *more])
+
+
+def check_key_filled(capture: Capture, table: Table, hint: str) -> None:
+    """Raises AnalysisError where a column of the table's key is none of those that the capture fills."""
+    filled = {each.target.lower() for each in capture.columns}
+    missing = [name for name in table.primary_key or () if name.lower() not in filled]
+    if missing:
+        raise AnalysisError(
+            f"the capture does not fill the key column {missing[0]}",
+            detail="changes find their rows by it",
+            hint=hint,
+        )
 
 
 class Method(ABC):

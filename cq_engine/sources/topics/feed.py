@@ -10,7 +10,7 @@ from cq_engine.catalog.model import Capture, DeclaredSource, Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.json_values import Unreadable, converted, object_of, value_of
-from cq_engine.sources.methods.base import Place
+from cq_engine.sources.methods.base import Place, check_key_filled
 from cq_engine.sources.poison import Layout
 from cq_engine.sources.records.changes import Changes
 from cq_engine.sources.records.feed import RecordFeed
@@ -46,14 +46,7 @@ class TopicFeed(RecordFeed[Record]):
                 hint="leave it out, or create a source for another topic",
                 location=place("TABLE"),
             )
-        filled = {each.target.lower() for each in capture.columns}
-        missing = [name for name in table.primary_key or () if name.lower() not in filled]
-        if missing:
-            raise AnalysisError(
-                f"the capture does not fill the key column {missing[0]}",
-                detail="changes find their rows by it",
-                hint="name a field of the messages for it",
-            )
+        check_key_filled(capture, table, "name a field of the messages for it")
         return super().check(declared, capture, table, place)
 
     def records(self, declared: DeclaredSource) -> Records:
