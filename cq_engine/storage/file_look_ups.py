@@ -100,5 +100,9 @@ def prune_files(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]
 
 def _is_in(schema: pa.Schema, name: str, values: pa.Array) -> pc.Expression:
     kind = schema.field(name).type
-    condition = pc.field(name).isin(pc.unique(values).drop_null().cast(kind))
+    column, wanted = pc.field(name), pc.unique(values).drop_null().cast(kind)
+    if pa.types.is_duration(kind):
+        # Spark writes them as plain INT64. Arrow would compare the bounds of a row group, numbers, with durations.
+        column, wanted = column.cast(pa.int64()), wanted.cast(pa.int64())
+    condition = column.isin(wanted)
     return condition | pc.field(name).is_null() if values.null_count else condition
