@@ -13,7 +13,8 @@ One table at the source: a key, three columns of 80 bytes together, a timestamp 
                  finds what differs, and writes nothing
     log          changes a second out of a file of Debezium's envelopes into the change log, and out of PostgreSQL's own log, where
                  its wal_level is logical; transactions of ten
-    freshness    from a commit at the source until the delta of a continuous query is with a callback, the capture EVERY 1 SECOND
+    freshness    from a commit at the source until the delta of a continuous query, a join of two captured tables, is with a
+                 callback; both captures EVERY 1 SECOND, by their timestamps and, where the server decodes its log, by LOG
 
 Seconds are medians over the rounds. One JSON line per figure.
 """
@@ -21,23 +22,19 @@ Seconds are medians over the rounds. One JSON line per figure.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from capture_source import Source
 from frame import Figure, arguments, canvas, run, timed
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.catalog.model import DeclaredSource
-from cq_engine.sources.sql.database import Database
 
 NAME = "captures"
 METHODS = {
@@ -82,104 +79,6 @@ def plot(figures: Sequence[Figure], path: str) -> None:
     drawing.savefig(path, dpi=150)
 
 
-class Source:
-    """The database, written to by this program."""
-
-    def __init__(self, kind: str, rows: int, seed: int) -> None:
-        self.database = Database.open(DeclaredSource("shop", kind, (("url", os.environ["CQ_BENCH_SOURCE"]),)))
-        self.kind, self.rows, self.dice, self.clock = kind, rows, random.Random(seed), 0
-
-    def run(self, sql: str, *rows: Sequence[Any]) -> None:
-        """A statement, once or for each row."""
-        with self.database.write() as session:
-            text = sql.replace("?", self.database.server.mark)
-            session.connection.exec_driver_sql(text, list(map(tuple, rows)) or ())
-
-    def fill(self) -> None:
-        """All rows, one second apart."""
-        moment = {"sqlite": "DATETIME", "mariadb": "DATETIME(6)"}.get(self.kind, "timestamp")
-        self.run("DROP TABLE IF EXISTS orders")
-        self.run(
-            "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, customer INT, price DECIMAL(10, 2), note VARCHAR(100),"
-            f" ts {moment}, gone SMALLINT)"
-        )
-        for start in range(0, self.rows, 50_000):
-            some = range(start, min(start + 50_000, self.rows))
-            rows = [(n, n % 1000, n % 97, f"note of order {n}" + "." * 50, self.now(), 0) for n in some]
-            self.run("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", *rows)
-        self.run("CREATE INDEX orders_ts ON orders (ts)")
-
-    def now(self) -> str:
-        """A moment after all that were given before."""
-        self.clock += 1
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_600_000_000 + self.clock))
-
-    def change(self, how: str) -> None:
-        """1 % of the rows."""
-        count = self.rows // 100 if how != "none" else 0
-        begin = self.dice.randrange(self.rows - count)
-        some = (
-            range(begin, begin + count) if how == "clustered" else self.dice.sample(range(self.rows), count)
-        )
-        moment = self.now()
-        self.copy()
-        if count:
-            self.run(
-                "UPDATE orders SET price = price + 1, ts = ? WHERE id = ?",
-                *((moment, number) for number in some),
-            )
-
-    def copy(self) -> None:
-        """What bisection compares with."""
-        if importlib.util.find_spec("reladiff") is not None and self.kind != "sqlite":
-            self.run("DROP TABLE IF EXISTS orders_before")
-            self.run("CREATE TABLE orders_before AS SELECT * FROM orders")
-            self.run("ALTER TABLE orders_before ADD PRIMARY KEY (id)")
-
-    def is_decoded(self) -> bool:
-        """Whether the server can decode its own log."""
-        from cq_engine.sources.sql.model import Statement
-
-        if self.kind != "postgresql":
-            return False
-        with self.database.connect() as session:
-            return session.one(Statement("SELECT current_setting('wal_level')")) == ("logical",)
-
-    def update_by_tens(self) -> None:
-        """Each row twice, in transactions of ten rows."""
-        import psycopg
-
-        url = self.database.address.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        update = "UPDATE orders SET price = price + 1 WHERE id >= start AND id < start + 10; COMMIT;"
-        with psycopg.connect(url, autocommit=True, **self.database.address.secrets) as connection:
-            connection.execute(
-                f"DO $$BEGIN FOR turn IN 1..2 LOOP FOR start IN 0..{self.rows - 1} BY 10 LOOP {update}"
-                " END LOOP; END LOOP; END$$"
-            )
-
-    def dump(self) -> int:
-        """How many rows the driver has read."""
-        from cq_engine.sources.sql.model import Statement
-
-        with self.database.connect() as session:
-            return sum(map(len, session.blocks(Statement("SELECT id, customer, price, note FROM orders"))))
-
-    def bisect(self) -> int:
-        """How many differences reladiff finds."""
-        from reladiff import connect_to_table, diff_tables
-
-        url = os.environ["CQ_BENCH_SOURCE"]
-        extra = ("customer", "price", "note")
-        tables = [
-            connect_to_table(url, name, "id", extra_columns=extra) for name in ("orders", "orders_before")
-        ]
-        try:
-            return sum(1 for _ in diff_tables(*tables))
-        finally:
-            for table in tables:  # which would hold what the next round makes anew
-                table.database.close()
-
-
 def of(
     directory: Path, kind: str, options: argparse.Namespace, spark: SparkSession | None
 ) -> Iterator[Figure]:
@@ -206,7 +105,8 @@ def of(
             yield from _ticks(engine, source, how, options.rounds, known)
     if source.is_decoded():
         yield decoding(directory / "decoding", source, spark)
-    yield freshness(directory / "fresh", source, options.commits, spark)
+        yield freshness(directory / "log", source, options.commits, "LOG WITH (slot = '{slot}')", spark)
+    yield freshness(directory / "fresh", source, options.commits, METHODS["TIMESTAMP"], spark)
 
 
 def _ticks(
@@ -223,7 +123,7 @@ def _ticks(
             seconds.setdefault(name, []).append(took)
             read[name] = done.rows_read
         seconds.setdefault("dump", []).append(timed(source.dump)[0])
-        if importlib.util.find_spec("reladiff") is not None and source.kind != "sqlite":
+        if source.is_bisected():
             seconds.setdefault("bisection", []).append(timed(source.bisect)[0])
         engine.maintain()
     for name, values in seconds.items():
@@ -282,36 +182,45 @@ def decoding(directory: Path, source: Source, spark: SparkSession | None) -> Fig
     }  # fmt: skip
 
 
-def freshness(directory: Path, source: Source, commits: int, spark: SparkSession | None) -> Figure:
-    """One row at a time, each as soon as the one before has come."""
+def freshness(
+    directory: Path, source: Source, commits: int, using: str, spark: SparkSession | None
+) -> Figure:
+    """One row at a time, each as soon as the one before has come, through a join of two captured tables."""
     came = threading.Event()
     late = []
     with cq_engine.connect(directory, spark=spark) as engine:
         engine.execute(TABLE.format("t"))
+        engine.execute("CREATE TABLE customers (cid INT PRIMARY KEY, region STRING)")
         engine.execute(f"CREATE SOURCE shop TYPE {source.kind} WITH (url = '${{CQ_BENCH_SOURCE}}')")
-        engine.execute(
-            f"CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING {METHODS['TIMESTAMP']} EVERY 1 SECOND"
-        )
-        engine.refresh_capture("c")
+        for capture, into, table in (("c", "t", "orders"), ("d", "customers", "customers")):
+            clauses = f"USING {using.format(slot=f'cq_benchmark_{capture}')} EVERY 1 SECOND"
+            engine.execute(f"CREATE CAPTURE {capture} INTO {into} FROM shop TABLE '{table}' {clauses}")
+            engine.refresh_capture(capture)
 
         @engine.callback("alert")
         def alert(_: cq_engine.DeltaBatch) -> None:
             came.set()
 
         engine.execute(
-            "CREATE CONTINUOUS QUERY q DESTINATION CALLBACK alert AS SELECT id, price FROM t WHERE price > 5000"
+            "CREATE CONTINUOUS QUERY q DESTINATION CALLBACK alert AS"
+            " SELECT t.id, t.price, c.region FROM t JOIN customers AS c ON c.cid = t.customer WHERE t.price > 5000"
         )
         for number in range(commits + 3):
             came.clear()
             source.run("UPDATE orders SET price = 6000, ts = ? WHERE id = ?", (source.now(), number))
-            took, _ = timed(lambda: came.wait(60))
+            took, arrived = timed(lambda: came.wait(60))
+            if not arrived:
+                raise AssertionError(f"no delta of order {number} has come")
             if number >= 3:
                 late.append(took)
             time.sleep(source.dice.random())
+        for capture in ("c", "d"):
+            engine.execute(f"DROP CAPTURE {capture}")
+        source.run("UPDATE orders SET price = 1, ts = ? WHERE price = 6000", (source.now(),))
     late.sort()
     return {
-        "figure": "freshness", "source": source.kind, "median": round(median(late), 3),
-        "p99": round(late[int(len(late) * 0.99)], 3),
+        "figure": "freshness", "source": source.kind, "method": using.split(maxsplit=1)[0], "commits": commits,
+        "median": round(median(late), 3), "p99": round(late[int(len(late) * 0.99)], 3),
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_ranges_and_keys_are_found_by_the_primary_key(shop: Shop, large: Callabl
     for statement in (
         s.image_between(all_of, low, high),
         s.keys_and_checksums(all_of, None, low, high),
-        s.range_checksum(all_of, low, high),
+        s.range_checksums(all_of, [(low, high), (high, (2080, "k2"))]),
         s.rows_of(all_of, [(7 * n, f"k{n % 4}") for n in range(40)]),
         s.next_keys(all_of, low, 10),
     ):
@@ -73,7 +73,7 @@ def test_a_key_of_one_column(shop: Shop) -> None:
     for statement in (
         s.image_between(one, (500,), (700,)),
         s.rows_of(one, [(n * 11,) for n in range(30)]),
-        s.range_checksum(one, (19_000,), (19_100,)),
+        s.range_checksums(one, [((19_000,), (19_100,))]),
     ):
         bounded(shop, statement)
 

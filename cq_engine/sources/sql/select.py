@@ -36,7 +36,7 @@ __all__ = [
     "now",
     "plan",
     "purge",
-    "range_checksum",
+    "range_checksums",
     "reads_only_index",
     "rows_of",
     "selection",
@@ -154,17 +154,22 @@ def rows_of(selection: Selection, keys: Sequence[Key]) -> Statement:
     return text.select(text.captured(), [text.among(text.key_columns(), keys), *text.restriction()])
 
 
-def range_checksum(selection: Selection, low: Key | None, high: Key | None) -> Statement:
-    """One row: how many rows of the selection have keys in (low, high], and a checksum of them in any order (ID/RCS, §3.6).
+def range_checksums(selection: Selection, ranges: Sequence[tuple[Key | None, Key | None]]) -> Statement:
+    """A row for each of the ranges (low, high]: its place among them, how many rows of the selection have keys in it, and a
+    checksum of these in any order (ID/RCS, §3.6).
 
     It is the sums of two times 60 bits of the checksums of the rows, as decimal text, which no number of rows overflows.
     """
     text = Text(selection)
-    wanted = [
-        text.named("COUNT(*)", "rows"),
-        text.named(text.server.range_checksum(_pertinent(text)), CHECKSUM),
-    ]
-    return text.select(wanted, [*text.between(low, high), *text.restriction()])
+    return text.each(
+        [
+            text.server.range_checksum(
+                _pertinent(text), text.source([*text.between(*each), *text.restriction()])
+            )
+            for each in ranges
+        ],
+        ["counted", CHECKSUM],
+    )
 
 
 def splits(database: Database, selection: Selection, parts: int) -> list[tuple[Key | None, Key | None]]:

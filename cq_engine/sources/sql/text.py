@@ -128,6 +128,15 @@ class Text:
             )
         return self._finished(f"DELETE FROM {self._table()} WHERE {' AND '.join(where)}", [])
 
+    def source(self, where: Sequence[str]) -> str:
+        """FROM the relation WHERE the conditions hold, for a part of a statement."""
+        return f"FROM {self._from().name}" + (f" WHERE {' AND '.join(where)}" if where else "")
+
+    def each(self, parts: Sequence[str], names: Sequence[str]) -> Statement:
+        """What several parts of a statement select, each one row of the values `names`, after its place among them."""
+        selects = (f"SELECT {place} AS part, {part}" for place, part in enumerate(parts))
+        return self._finished(" UNION ALL ".join(selects), ["part", *names])
+
     def _from(self) -> Expr:
         if self.relation.query is not None:
             return _as_it_is(f"({self.relation.query}\n) AS {self.server.quoted(VIEW)}")

@@ -172,13 +172,13 @@ class MariaDB(Server):
             parts.append(f"COALESCE({whole}, '-')")
         return f"MD5(CONCAT({', '.join(parts)}))"
 
-    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]]) -> str:
+    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]], source: str) -> str:
         row = self.row_checksum(columns)
         sums = (
             f"SUM(CAST(CONV(SUBSTR({row}, {start}, {length}), 16, 10) AS UNSIGNED))"
             for start, length in PARTS
         )
-        return f"CONCAT_WS(':', {', '.join(sums)})"
+        return f"COUNT(*), CONCAT_WS(':', {', '.join(sums)}) {source}"
 
     # ------------------------------------------------------------ plans
 

@@ -134,8 +134,9 @@ class Server:
         """A checksum of a row, over a text of which two differ where the values do, NULL and empty text among them."""
         raise self._cannot("compute checksums")
 
-    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]]) -> str:
-        """A checksum of a group of rows, whatever their order."""
+    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]], source: str) -> str:
+        """How many rows `source`, a FROM with its WHERE, has, and a checksum of them, whatever their order: what stands
+        after SELECT."""
         raise self._cannot("compute checksums")
 
     def keys_in(self, columns: Sequence[tuple[SourceColumn, str]], rows: Sequence[Sequence[str]]) -> str:

@@ -155,8 +155,8 @@ class SQLite(Server):
     def row_checksum(self, columns: Sequence[tuple[SourceColumn, str]]) -> str:
         return f"{_ROW}({', '.join(self._arguments(columns))})"
 
-    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]]) -> str:
-        return f"{_RANGE}({', '.join(self._arguments(columns))})"
+    def range_checksum(self, columns: Sequence[tuple[SourceColumn, str]], source: str) -> str:
+        return f"COUNT(*), {_RANGE}({', '.join(self._arguments(columns))}) {source}"
 
     def _arguments(self, columns: Sequence[tuple[SourceColumn, str]]) -> list[str]:
         sqls = [sql for _, sql in columns]
