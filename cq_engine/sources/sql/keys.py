@@ -23,6 +23,9 @@ _TYPES: tuple[tuple[str, type, Callable[[Any], str], Callable[[str], Any]], ...]
     ("float", float, repr, float),
 )
 
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""`json.dumps` makes an encoder for each key."""
+
 
 def to_text(values: Sequence[Any]) -> str:
     """Values as a source has given them as JSON text; `from_text` gives back the same values, of the same types.
@@ -30,7 +33,7 @@ def to_text(values: Sequence[Any]) -> str:
     >>> to_text([1, "a", Decimal("1.50"), None])
     '[1,"a",{"decimal":"1.50"},null]'
     """
-    return json.dumps([_encoded(value) for value in values], ensure_ascii=False, separators=(",", ":"))
+    return _written([_encoded(value) for value in values])
 
 
 def from_text(text: str) -> tuple[Any, ...]:
