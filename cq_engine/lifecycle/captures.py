@@ -35,6 +35,7 @@ from cq_engine.grammar import (
 from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.sources.kinds import check_capture, check_source, method_of, reach
 from cq_engine.sources.methods.base import check_key_filled
+from cq_engine.sources.options import METHODS, keeps_copy, option
 
 __all__ = [
     "alter_capture",
@@ -158,7 +159,7 @@ def create_capture(registry: Registry, statement: CreateCapture, place: Place) -
 def _check_method(capture: Capture, table: Table, place: Place) -> None:
     """Raises AnalysisError where the method compares the source with the rows of the table, which are not kept."""
     kind = capture.method.kind
-    if kind not in ("TIMESTAMP", "LOG"):
+    if kind not in ("TIMESTAMP", "LOG") and not keeps_copy(capture):
         raise AnalysisError(
             f"USING {kind} is not for table {table.name}",
             detail="it compares the source with the rows that are here, and the table was created WITHOUT SNAPSHOT",
@@ -188,13 +189,7 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                 changed = replace(found, when=when, options=tuple(options.items()))
                 source = find_source(catalog.state, found.source)
                 check_capture(source, changed, place)
-                if dict(found.options).get("slot") != dict(changed.options).get("slot"):
-                    raise AnalysisError(
-                        f"capture {found.name} cannot change by what it reads the source",
-                        detail="what it has installed there would be left",
-                        hint=f"DROP CAPTURE {found.name}, and create it anew; its table stays",
-                        location=place("slot"),
-                    )
+                _check_unmoved(found, changed, place)
                 state = put_capture(catalog.state, changed)
                 table = apply.find_table(state, changed.table)
                 method = method_of(source, changed)
@@ -207,6 +202,18 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
             unit.set_capture(found.name, _stands(status, statement.action), after=status)
     said = {"PAUSE": "is paused", "RESUME": "goes on"}
     return f"capture {found.name} {said[statement.action]}"
+
+
+def _check_unmoved(found: Capture, changed: Capture, place: Place) -> None:
+    """Raises AnalysisError where what a capture has at its source would be another thing."""
+    for name in METHODS[found.method.kind]:
+        if name in ("slot", "at") and option(found, name) != option(changed, name):
+            raise AnalysisError(
+                f"capture {found.name} cannot change by what it reads the source",
+                detail="what it has installed there would be left",
+                hint=f"DROP CAPTURE {found.name}, and create it anew; its table stays",
+                location=place(name),
+            )
 
 
 def remove_capture(registry: Registry, statement: DropCapture) -> str:

@@ -12,7 +12,7 @@ from cq_engine.destinations.options import Option, check_options
 from cq_engine.destinations.urls import check_secrets
 from cq_engine.grammar.format_source import format_method
 from cq_engine.sources.methods.base import Method, Place
-from cq_engine.sources.options import METHODS, option
+from cq_engine.sources.options import METHODS, keeps_copy, option
 
 __all__ = ["check_capture", "check_source", "method_of", "methods_of", "reach", "shown_method"]
 
@@ -32,12 +32,16 @@ class Kind:
     """The options that captures USING LOG have here."""
     slots: Callable[[], Method] | None = None
     """What reads the server's own log, where a capture names a slot."""
+    copies: Callable[[], Method] | None = None
+    """What keeps copies at the source, where it can have them."""
     no_where: str = ""
     """Why WHERE is not for captures from here."""
 
     def method_options(self, method: str) -> Mapping[str, Option]:
         """The options of captures by this method."""
         known = METHODS[method]
+        if method == "COPY" and self.copies is None:
+            return {}
         return {name: known[name] for name in self.log} if method == "LOG" else known
 
 
@@ -85,6 +89,7 @@ def _kind(name: str) -> Kind | None:
             no_where="files cannot be asked in SQL",
         )  # fmt: skip
     if name in _SQL:
+        from cq_engine.sources.copies.capture import CopyAtSource
         from cq_engine.sources.methods.checksum import Checksum
         from cq_engine.sources.methods.copy import Copy
         from cq_engine.sources.methods.ranges import Ranges
@@ -98,7 +103,9 @@ def _kind(name: str) -> Kind | None:
             from cq_engine.sources.triggers.capture import Triggers
 
             methods = {**methods, "LOG": Triggers}
-        kind = Kind(None, _connect, methods, check_declaration, log=("initial", "install"))
+        kind = Kind(
+            None, _connect, methods, check_declaration, log=("initial", "install"), copies=CopyAtSource
+        )
         if name == "postgresql":
             from cq_engine.sources.decoding.capture import Decoding
 
@@ -185,11 +192,13 @@ def methods_of(declared: DeclaredSource) -> tuple[str, ...]:
 def method_of(declared: DeclaredSource, capture: Capture) -> Method:
     """What runs the capture."""
     method = capture.method.kind
-    return _method(declared.type, method, is_slot=method == "LOG" and option(capture, "slot") != "")
+    is_slot = method == "LOG" and option(capture, "slot") != ""
+    return _method(declared.type, method, is_slot=is_slot, is_there=keeps_copy(capture))
 
 
 @cache
-def _method(kind: str, method: str, *, is_slot: bool) -> Method:
+def _method(kind: str, method: str, *, is_slot: bool, is_there: bool) -> Method:
     found = _kind(kind)
     assert found is not None
-    return found.slots() if is_slot and found.slots is not None else found.methods[method]()
+    other = found.slots if is_slot else found.copies if is_there else None
+    return found.methods[method]() if other is None else other()

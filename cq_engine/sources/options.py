@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from cq_engine.catalog.model import Capture
 from cq_engine.destinations.options import Option, count, one_of, seconds
 
-__all__ = ["METHODS", "option"]
+__all__ = ["METHODS", "keeps_copy", "option"]
 
 
 def _slot(value: str) -> str:
@@ -27,7 +27,7 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
         "index": one_of("any", "covering"),
     },
     "CHECKSUM": {},
-    "COPY": {},
+    "COPY": {"at": one_of("here", "source")},
     "RANGES": {"rows": Option("1000", count, "write how many rows a range has, as in RANGES (rows = 1000)")},
     "VIEW": {},
     "LOG": {
@@ -40,10 +40,15 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
         "changed": one_of("error", "again", "ignore"),
     },
 }
-"""By method the options of a capture: of LOG those of all kinds of sources, of which each has some."""
+"""By method the options of a capture: of LOG those of all kinds of sources, of which each has some; of COPY that of databases."""
 
 
 def option(capture: Capture, name: str) -> str:
     """The value of an option of the capture, in lower case; its default where it is not said."""
     known = METHODS[capture.method.kind][name]
     return dict(capture.options).get(name, known.default or "").lower()
+
+
+def keeps_copy(capture: Capture) -> bool:
+    """Whether the capture compares its source with a copy that is there."""
+    return capture.method.kind == "COPY" and option(capture, "at") == "source"

@@ -19,7 +19,7 @@ def test_the_replica_is_the_source(opened: Callable[..., Engine], shop: Shop, me
     follow(opened(Limits()), shop, method, ticks=4)
 
 
-@pytest.mark.parametrize("method", ["copy", "flag where", "checksum", "checked ranges"])
+@pytest.mark.parametrize("method", ["copy", "copy there", "flag where", "checksum", "checked ranges"])
 def test_many_rows_go_through_files(
     opened: Callable[..., Engine], places: Callable[[], Path], method: str
 ) -> None:
@@ -44,9 +44,10 @@ def follow(engine: Engine, shop: Shop, method: str, *, ticks: int) -> None:
     before = engine.catalog.newest_version
     engine.refresh_capture("c")
     assert engine.catalog.newest_version == before  # nothing has changed, nothing is committed
+    engine.execute("DROP CAPTURE c")
 
 
-@pytest.mark.parametrize("method", ["copy", "flag", "checksum", "checked ranges"])
+@pytest.mark.parametrize("method", ["copy", "copy there", "flag", "checksum", "checked ranges"])
 def test_while_others_write(opened: Callable[..., Engine], shop: Shop, method: str) -> None:
     engine, writer = opened(Limits()), Writer(shop, random.Random(5), method)
     writer.create()
@@ -62,3 +63,4 @@ def test_while_others_write(opened: Callable[..., Engine], shop: Shop, method: s
         engine.execute("SELECT id, region, price, note FROM t CHANGES FROM VERSION 1").to_arrow().to_pylist()
     )
     assert {tuple(row.values()) for row in rows} <= writer.ever
+    engine.execute("DROP CAPTURE c")

@@ -22,6 +22,7 @@ from tests.sources.writers import METHODS, Writer, declare, here
 from tests.waiting import until
 
 FLAG = "TIMESTAMP (ts, DELETED gone)"
+THERE = "COPY WITH (at = 'source')"
 
 
 class Crash(BaseException):
@@ -172,7 +173,7 @@ def test_an_index_that_covers(engine: Engine, file: Path, source: sqlite3.Connec
 # ---------------------------------------------------------------- sources
 
 
-@pytest.mark.parametrize("using", ["COPY", "CHECKSUM", "RANGES", FLAG])
+@pytest.mark.parametrize("using", ["COPY", THERE, "CHECKSUM", "RANGES", FLAG])
 def test_a_source_that_is_away_is_tried_again(
     engine: Engine, file: Path, source: sqlite3.Connection, using: str
 ) -> None:
@@ -191,7 +192,7 @@ def test_a_source_that_is_away_is_tried_again(
     assert state(engine)["error"] == ""
 
 
-@pytest.mark.parametrize("using", ["COPY", "CHECKSUM", "RANGES (rows = 2, CHECKSUM)", FLAG])
+@pytest.mark.parametrize("using", ["COPY", THERE, "CHECKSUM", "RANGES (rows = 2, CHECKSUM)", FLAG])
 def test_a_column_that_is_gone_fails_the_capture(
     engine: Engine, file: Path, source: sqlite3.Connection, using: str
 ) -> None:
@@ -252,7 +253,7 @@ def test_a_password_in_a_url(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
 # ---------------------------------------------------------------- life
 
 
-@pytest.mark.parametrize("method", ["copy", "flag", "checksum", "ranges", "checked ranges"])
+@pytest.mark.parametrize("method", ["copy", "copy there", "flag", "checksum", "ranges", "checked ranges"])
 @pytest.mark.parametrize("point", ["commit.begin", "commit.before_catalog", "commit.after_catalog"])
 def test_a_process_that_is_killed(
     tmp_path: Path, file: Path, once: SparkSession, monkeypatch: pytest.MonkeyPatch, method: str, point: str

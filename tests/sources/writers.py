@@ -24,6 +24,8 @@ TABLE = "CREATE TABLE t (id INT, region STRING, price DECIMAL(10, 2), note STRIN
 METHODS = {
     "copy": "TABLE 'orders' USING COPY",
     "copy where": "TABLE 'orders' WHERE 'id % 3 <> 0' USING COPY",
+    "copy there": "TABLE 'orders' USING COPY WITH (at = 'source')",
+    "copy there where": "TABLE 'orders' WHERE 'orders.id % 3 <> 0' USING COPY WITH (at = 'source')",
     "view": "USING VIEW 'SELECT o.id, o.region, o.price, o.note FROM orders o JOIN regions r ON r.name = o.region'",
     "timestamp": "TABLE 'orders' USING TIMESTAMP (ts) WITH (overlap = '1 second')",
     "flag": "TABLE 'orders' USING TIMESTAMP (ts, DELETED gone) WITH (overlap = '1 second')",
@@ -38,7 +40,7 @@ METHODS = {
 }
 MARKS = {"flag", "purge", "flag where"}
 RESTRICTED = {
-    "copy where": "id % 3 <> 0", "checksum where": "id % 3 <> 0", "ranges where": "id % 3 <> 0", "flag where": "price > 1",
+    "copy where": "id % 3 <> 0", "copy there where": "id % 3 <> 0", "checksum where": "id % 3 <> 0", "ranges where": "id % 3 <> 0", "flag where": "price > 1",
     "log where": "price > 1", "view": "region IN (SELECT name FROM regions)",
 }  # fmt: skip
 

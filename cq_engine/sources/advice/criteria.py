@@ -2,8 +2,8 @@
 
 Marks go from 1, the best, to 5; 0 says that a criterion does not concern a method. The criteria are the issues that the paper
 discusses method by method (locking §2 and §3.4, changes to tables, databases and applications §3.1 to §3.3, space, messages and
-CPU §3.6, deletions §3.2.1, restrictions §3.1). The marks are of these methods as they are here, where the copy is always kept
-in the warehouse; they are not the paper's own.
+CPU §3.6, deletions §3.2.1, restrictions §3.1). The marks are of these methods as they are here, where the copy is kept in the
+warehouse if it is not asked for elsewhere; they are not the paper's own.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ nothing and is left out.
 
 Ours are: o, the length of the overlap by that of a tick, whose rows are read again; the second X without an index, as the
 newest timestamp is looked for first; the second X of RANGES, as the end of each range is looked for in the index of the key;
-the keys and checksums that CHECKSUM ships, counted as rows; and r, the ranges of s rows in which anything has changed.
+the keys and checksums that CHECKSUM ships, counted as rows; and r, the ranges of s rows in which anything has changed. COPY
+WITH (at = 'source') is not among them: it reads table and copy three times each, as Figure 1 has three parts, and ships c rows.
 """
 
 from __future__ import annotations

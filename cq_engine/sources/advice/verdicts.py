@@ -15,6 +15,7 @@ from cq_engine.sources.advice import formulas
 from cq_engine.sources.advice.columns import only_begins
 from cq_engine.sources.advice.facts import Facts, candidates
 from cq_engine.sources.advice.formulas import Cost
+from cq_engine.sources.copies.servers import COPIES
 from cq_engine.sources.kinds import shown_method
 
 __all__ = ["BETWEEN", "LARGE", "SMALL", "SMALL_BYTES", "Verdict", "family", "verdicts"]
@@ -26,6 +27,7 @@ LARGE = 100_000
 """A table with more rows is not to be read in one go while others write."""
 
 BETWEEN = "the states of a row between two ticks"
+_COPY_THERE = "; or, with at = 'source', besides the right to create tables, and room for a copy there: only rows that have changed are shipped"
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def _needs(facts: Facts, method: CaptureMethod) -> str:
         return {
             "RANGES": "an index of the key, in the order that the warehouse has",
             "CHECKSUM": "leave to read the table, and its CPU for a checksum of each row",
+            "COPY": "leave to read the table" + (_COPY_THERE if facts.relation.server in COPIES else ""),
         }.get(method.kind, "leave to read the table")
     column = facts.timestamp or "a timestamp"
     needs = [f"the server sets {column}" if facts.kept else f"every write sets {column}"]

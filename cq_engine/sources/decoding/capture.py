@@ -37,11 +37,11 @@ from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational, opened
 from cq_engine.sources.options import option
 from cq_engine.sources.sql.database import Database, Session
+from cq_engine.sources.sql.installed import differences
 from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.select import image
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import Tick
-from cq_engine.sources.triggers.log import differences
 
 __all__ = ["Decoding", "is_visible"]
 

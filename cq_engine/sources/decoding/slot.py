@@ -13,9 +13,9 @@ from cq_engine.core.errors import SourceError
 from cq_engine.sources.decoding.pgoutput import lsn_number, lsn_text
 from cq_engine.sources.decoding.table import LoggedTable, name_of
 from cq_engine.sources.sql.database import Database, Session
+from cq_engine.sources.sql.installed import digest
 from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
-from cq_engine.sources.triggers.log import digest
 
 __all__ = ["READS", "WAITS", "Slot", "end_of_log", "is_flushed"]
 

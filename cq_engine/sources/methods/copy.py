@@ -1,6 +1,7 @@
 """USING COPY and USING VIEW (Carnes & Hanson §3.4 MDS and §3.7 VBD): all rows of the source beside all rows of the table.
 
-The table is itself the copy that the paper keeps: what differs is found by a full outer join of the two.
+The table is itself the copy that the paper keeps: what differs is found by a full outer join of the two. `copies/` keeps one
+at the source.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Database:
         self.options: Options = options_of(declared)
         self.address: Address = address_of(declared)
         self.server: Server = server_of(self.address.url.get_backend_name())
-        self._engines: dict[bool, Engine] = {}
+        self._engines: dict[tuple[bool, bool], Engine] = {}
 
     @classmethod
     def open(cls, declared: DeclaredSource, *, keeps: bool = False) -> Database:
@@ -100,9 +100,11 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
-        """A transaction that may change the database; it is committed at the end of the block."""
-        with self._transaction(writes=True) as session:
+    def write(self, *, compares: bool = False) -> Iterator[Session]:
+        """A transaction that may change the database; it is committed at the end of the block. With `compares`, a statement
+        that writes what it has read reads one state of the database, and keeps nobody from writing to what it reads (but in
+        SQLite, which has one writer at a time)."""
+        with self._transaction(writes=True, compares=compares) as session:
             yield session
 
     @contextmanager
@@ -124,10 +126,10 @@ class Database:
         return f"ALTER SOURCE {self.name} SET WITH (...) changes how it is reached"
 
     @contextmanager
-    def _transaction(self, *, writes: bool) -> Iterator[Session]:
+    def _transaction(self, *, writes: bool, compares: bool = False) -> Iterator[Session]:
         with self.failing():
             try:
-                connection = self._engine(writes).connect()
+                connection = self._engine(writes, compares).connect()
             except (
                 AttributeError,
                 OSError,
@@ -146,12 +148,12 @@ class Database:
     def _is_server(self) -> bool:
         return self.kind != "sqlite"
 
-    def _engine(self, writes: bool) -> Engine:
+    def _engine(self, writes: bool, compares: bool) -> Engine:
         if not self._is_server:
             self._check_file()
-        if writes not in self._engines:
-            self._engines[writes] = self._make_engine(writes)
-        return self._engines[writes]
+        if (writes, compares) not in self._engines:
+            self._engines[writes, compares] = self._make_engine(writes, compares)
+        return self._engines[writes, compares]
 
     def _check_file(self) -> None:
         file = self.address.url.database or ""
@@ -161,7 +163,7 @@ class Database:
                 hint="a source is there before it is read; four slashes begin a full path, as in sqlite:////data/shop.db",
             )
 
-    def _make_engine(self, writes: bool) -> Engine:
+    def _make_engine(self, writes: bool, compares: bool) -> Engine:
         server, options = self.server, self.options
         more: dict[str, Any] = {}
         if server.connect_timeout and "connect_timeout" not in self.address.url.query:
@@ -195,7 +197,7 @@ class Database:
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
-            for statement in server.begin(writes=writes):
+            for statement in server.begin(writes=writes, compares=compares):
                 connection.exec_driver_sql(statement)
 
         return engine

@@ -14,7 +14,7 @@ from cq_engine.sources.sql.model import Relation, SourceColumn, Statement
 from cq_engine.sources.sql.relation import VIEW
 from cq_engine.sources.sql.selection import Selection
 
-__all__ = ["Key", "Text"]
+__all__ = ["Key", "Text", "as_it_is"]
 
 Key = Sequence[Any]
 """Values of a key's columns, as the source has given them."""
@@ -48,7 +48,7 @@ class Text:
 
     def named(self, sql: str, name: str) -> Expr:
         """SQL in a SELECT list, under a name."""
-        return exp.alias_(_as_it_is(sql), name, quoted=True)
+        return exp.alias_(as_it_is(sql), name, quoted=True)
 
     def value(self, column: SourceColumn, value: Any) -> str:
         """A parameter that is compared with a column."""
@@ -94,6 +94,13 @@ class Text:
 
     # ------------------------------------------------------------ statements
 
+    def rows(self) -> exp.Select:
+        """The rows of the selection as a query: the captured columns as they are, under the names of the relation."""
+        names = dict.fromkeys(column.name for column in self.selection.columns)
+        wanted = [self.named(self.column(self.relation.column(name)), name) for name in names]
+        query = exp.select(*wanted).from_(self._from())
+        return query.where(*(as_it_is(condition) for condition in self.restriction()))
+
     def select(
         self,
         wanted: Sequence[Expr],
@@ -105,12 +112,12 @@ class Text:
         """SELECT the expressions FROM the relation; `order` is that of the key."""
         query = exp.select(*wanted).from_(self._from())
         if where:
-            query = query.where(_as_it_is(" AND ".join(where)))
+            query = query.where(as_it_is(" AND ".join(where)))
         if order:
             first = Dialect.get_or_raise(self.relation.dialect).NULL_ORDERING == "nulls_are_small"
             query = query.order_by(
                 *(
-                    exp.Ordered(this=_as_it_is(sql), nulls_first=first)  # as the dialect has it: no words
+                    exp.Ordered(this=as_it_is(sql), nulls_first=first)  # as the dialect has it: no words
                     for _, sql in self.columns(self.key_columns())
                 )
             )
@@ -139,8 +146,8 @@ class Text:
 
     def _from(self) -> Expr:
         if self.relation.query is not None:
-            return _as_it_is(f"({self.relation.query}\n) AS {self.server.quoted(VIEW)}")
-        return _as_it_is(self._table())
+            return as_it_is(f"({self.relation.query}\n) AS {self.server.quoted(VIEW)}")
+        return as_it_is(self._table())
 
     def _table(self) -> str:
         relation = self.relation
@@ -162,6 +169,6 @@ class Text:
         )
 
 
-def _as_it_is(sql: str) -> Expr:
+def as_it_is(sql: str) -> Expr:
     """SQL that SQLGlot does not look into."""
     return exp.Var(this=sql)

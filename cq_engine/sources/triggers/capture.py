@@ -19,11 +19,12 @@ from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational, opened
 from cq_engine.sources.options import option
 from cq_engine.sources.sql.database import Database
+from cq_engine.sources.sql.installed import LAYOUT, differences
 from cq_engine.sources.sql.relation import describe
 from cq_engine.sources.sql.select import image
 from cq_engine.sources.sql.servers.server import Server
 from cq_engine.sources.tick import Tick
-from cq_engine.sources.triggers.log import LAYOUT, Log, differences, log_name
+from cq_engine.sources.triggers.log import Log, log_name
 from cq_engine.sources.triggers.mariadb import MariaDBLog
 from cq_engine.sources.triggers.postgresql import PostgreSQLLog
 from cq_engine.sources.triggers.sqlite import SQLiteLog

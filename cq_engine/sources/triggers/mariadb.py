@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.sql.database import Session
+from cq_engine.sources.sql.installed import LAYOUT, digest
 from cq_engine.sources.sql.model import Relation, SourceColumn, Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.triggers.keys import KeyLog
-from cq_engine.sources.triggers.log import LAYOUT, digest
 
 __all__ = ["MariaDBLog"]
 

@@ -21,10 +21,11 @@ import pyarrow as pa
 from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Database, Session
+from cq_engine.sources.sql.installed import digest
 from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import DELETE, UPSERT, Tick
-from cq_engine.sources.triggers.log import PIECE, Log, Logged, as_changes, digest
+from cq_engine.sources.triggers.log import PIECE, Log, Logged, as_changes
 
 __all__ = ["PostgreSQLLog"]
 

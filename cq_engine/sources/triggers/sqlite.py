@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.sql.database import Session
+from cq_engine.sources.sql.installed import digest
 from cq_engine.sources.sql.model import Relation
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.triggers.keys import KeyLog
-from cq_engine.sources.triggers.log import digest
 
 __all__ = ["SQLiteLog"]
 

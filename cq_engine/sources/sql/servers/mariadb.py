@@ -81,7 +81,9 @@ class MariaDB(Server):
             f"SET SESSION net_read_timeout = 3600 /*M! , {mine} */ /*!50799 , {theirs} */",
         )
 
-    def begin(self, *, writes: bool) -> Sequence[str]:
+    def begin(self, *, writes: bool, compares: bool) -> Sequence[str]:
+        if compares:  # else it would lock what it reads
+            return ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION")
         return (
             ("START TRANSACTION",) if writes else ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",)
         )

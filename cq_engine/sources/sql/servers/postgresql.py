@@ -99,7 +99,7 @@ class PostgreSQL(Server):
         milliseconds = 0 if options.timeout is None else max(1, round(options.timeout * 1000))
         return (*self._SETTINGS, f"SET statement_timeout = {milliseconds}")
 
-    def begin(self, *, writes: bool) -> Sequence[str]:
+    def begin(self, *, writes: bool, compares: bool) -> Sequence[str]:
         level = "READ COMMITTED, READ WRITE" if writes else "REPEATABLE READ, READ ONLY"
         return (f"SET TRANSACTION ISOLATION LEVEL {level}",)
 

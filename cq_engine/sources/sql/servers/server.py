@@ -62,8 +62,8 @@ class Server:
         """What is said on each new connection: text of values must not depend on the server's settings."""
         return ()
 
-    def begin(self, *, writes: bool) -> Sequence[str]:
-        """What is said at the beginning of a transaction."""
+    def begin(self, *, writes: bool, compares: bool) -> Sequence[str]:
+        """What is said at the beginning of a transaction; with `compares`, of one that writes what it reads (`Database.write`)."""
         return ()
 
     def limit(self, driver: Any, timeout: float | None) -> None:

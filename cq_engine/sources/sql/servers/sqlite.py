@@ -60,7 +60,7 @@ class SQLite(Server):
         driver.create_function(_ROW, -1, _row_checksum, deterministic=True)
         driver.create_aggregate(_RANGE, -1, _RangeChecksum)
 
-    def begin(self, *, writes: bool) -> Sequence[str]:
+    def begin(self, *, writes: bool, compares: bool) -> Sequence[str]:
         return ("BEGIN IMMEDIATE",) if writes else ("PRAGMA query_only = ON", "BEGIN")
 
     def limit(self, driver: Any, timeout: float | None) -> None:

@@ -1,0 +1,1 @@
+"""Copies of captured tables that are kept at their sources."""
