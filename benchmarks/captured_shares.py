@@ -36,7 +36,7 @@ METHODS = {
     "TLCS": "CHECKSUM",
     "ID/RCS": "RANGES (rows = 1000, CHECKSUM)",
     "MDS": "COPY",
-    #    "MDS at the source": "COPY WITH (at = 'source')",
+    "MDS at the source": "COPY WITH (at = 'source')",
 }
 COLUMNS = tuple(f"v{number}" for number in range(1, 9))
 SHARES = (("columns", 1), ("columns", 4), ("columns", 8), ("rows", 10), ("rows", 50), ("rows", 100))

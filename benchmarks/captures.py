@@ -43,7 +43,10 @@ METHODS = {
     "RANGES": "RANGES (rows = 1000)",
     "RANGES CHECKSUM": "RANGES (rows = 1000, CHECKSUM)",
     "COPY": "COPY",
+    "COPY AT SOURCE": "COPY WITH (at = 'source')",
 }
+CHANGES = ["scattered", "clustered", "none"]
+FIGURES = ["log", "freshness"]
 TABLE = "CREATE TABLE {} (id INT, customer INT, price DECIMAL(10, 2), note STRING, PRIMARY KEY (id))"
 
 
@@ -57,7 +60,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         if not urls:
             (directory / "shop.db").touch()
             urls = {"sqlite": f"sqlite:///{directory}/shop.db"}
-        yield log(directory, options.rows, spark)
+        if "log" in options.figures:
+            yield log(directory, options.rows, spark)
         for kind, url in urls.items():
             os.environ["CQ_BENCH_SOURCE"] = url
             yield from of(directory / kind, kind, options, spark)
@@ -88,7 +92,8 @@ def of(
     known = {"source": kind, "rows": options.rows}
     with cq_engine.connect(directory, spark=spark, conf={"maintenance": "manual"}, scheduler=False) as engine:
         engine.execute(f"CREATE SOURCE shop TYPE {kind} WITH (url = '${{CQ_BENCH_SOURCE}}')")
-        for number, (name, using) in enumerate(METHODS.items()):
+        for number, name in enumerate(options.methods):
+            using = METHODS[name]
             engine.execute(TABLE.format(f"t{number}"))
             engine.execute(
                 f"CREATE CAPTURE c{number} INTO t{number} FROM shop TABLE 'orders' USING {using} ON DEMAND"
@@ -101,22 +106,24 @@ def of(
                 "seconds": round(seconds, 3),
                 "rows_read": done.rows_read,
             }
-        for how in ("scattered", "clustered", "none"):
-            yield from _ticks(engine, source, how, options.rounds, known)
-    if source.is_decoded():
+        for how in options.changes:
+            yield from _ticks(engine, source, how, options, known)
+    if "log" in options.figures and source.is_decoded():
         yield decoding(directory / "decoding", source, spark)
+    if "freshness" in options.figures and source.is_decoded():
         yield freshness(directory / "log", source, options.commits, "LOG WITH (slot = '{slot}')", spark)
-    yield freshness(directory / "fresh", source, options.commits, METHODS["TIMESTAMP"], spark)
+    if "freshness" in options.figures:
+        yield freshness(directory / "fresh", source, options.commits, METHODS["TIMESTAMP"], spark)
 
 
 def _ticks(
-    engine: cq_engine.Engine, source: Source, how: str, rounds: int, known: Figure
+    engine: cq_engine.Engine, source: Source, how: str, options: argparse.Namespace, known: Figure
 ) -> Iterator[Figure]:
     seconds: dict[str, list[float]] = {}
     read: dict[str, int] = {}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         source.change(how)
-        for number, name in enumerate(METHODS):
+        for number, name in enumerate(options.methods):
             took, done = timed(lambda number=number: engine.refresh_capture(f"c{number}"))
             if (done.rows == 0) is (how != "none"):
                 raise AssertionError(f"{name} has found {done.rows} change rows")
@@ -234,6 +241,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="TYPE=URL",
         help="a database whose table orders is made anew",
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="default: all")
+    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES, help="default: all")
+    parser.add_argument(
+        "--figures", nargs="*", choices=FIGURES, default=FIGURES, help="besides ticks (default: all)"
     )
     return parser.parse_args(argv)
 

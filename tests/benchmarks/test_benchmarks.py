@@ -244,9 +244,10 @@ def test_merged_table(run: Run) -> None:
 def test_captures(run: Run) -> None:
     figures = run("captures", "--rows", "3000", "--rounds", "1", "--commits", "1")
     assert Counter(figure["figure"] for figure in figures) == {
-        "log": 1, "initial": 5, "tick": 15, "dump": 3, "freshness": 1,
+        "log": 1, "initial": 6, "tick": 18, "dump": 3, "freshness": 1,
     }  # fmt: skip
     read = {(f["method"], f["changed"]): f["rows_read"] for f in named(figures, "tick")}
     assert read["RANGES CHECKSUM", "none"] == 0
     assert read["COPY", "none"] == 3000
+    assert read["COPY AT SOURCE", "scattered"] == 30
     assert read["RANGES CHECKSUM", "clustered"] < 3000 < read["CHECKSUM", "clustered"]
