@@ -110,6 +110,21 @@ class Source:
                 " END LOOP; END LOOP; END$$"
             )
 
+    def pace(self, seconds: int, commits: int) -> None:
+        """So many transactions of one row each second, each with the moment of its write."""
+        import psycopg
+
+        url = self.database.address.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        wait = f"begun + turn * interval '{1 / commits} seconds' - clock_timestamp()"
+        with psycopg.connect(url, autocommit=True, **self.database.address.secrets) as connection:
+            connection.execute(
+                "DO $$DECLARE begun timestamptz := clock_timestamp(); BEGIN"
+                f" FOR turn IN 1..{seconds * commits} LOOP"
+                "  UPDATE orders SET ts = clock_timestamp() AT TIME ZONE 'UTC' WHERE id = turn; COMMIT;"
+                f"  PERFORM pg_sleep(greatest(0, extract(epoch FROM {wait})));"
+                " END LOOP; END$$"
+            )
+
     def dump(self) -> int:
         """How many rows the driver has read."""
         with self.database.connect() as session:

@@ -13,6 +13,8 @@ One table at the source: a key, three columns of 80 bytes together, a timestamp 
                  finds what differs, and writes nothing
     log          changes a second out of a file of Debezium's envelopes into the change log, and out of PostgreSQL's own log, where
                  its wal_level is logical; transactions of ten
+    lag          how far a table is behind that is written to in 500 transactions a second, captured by LOG EVERY 1 SECOND: the age
+                 of its newest row
     freshness    from a commit at the source until the delta of a continuous query, a join of two captured tables, is with a
                  callback; both captures EVERY 1 SECOND, by their timestamps and, where the server decodes its log, by LOG
 
@@ -27,6 +29,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
@@ -46,6 +49,8 @@ METHODS = {
     "COPY AT SOURCE": "COPY WITH (at = 'source')",
 }
 CHANGES = ["scattered", "clustered", "none"]
+COMMITS = 500
+"""A second, of what is followed for its lag."""
 FIGURES = ["log", "freshness"]
 TABLE = "CREATE TABLE {} (id INT, customer INT, price DECIMAL(10, 2), note STRING, PRIMARY KEY (id))"
 
@@ -114,6 +119,8 @@ def of(
         yield freshness(directory / "log", source, options.commits, "LOG WITH (slot = '{slot}')", spark)
     if "freshness" in options.figures:
         yield freshness(directory / "fresh", source, options.commits, METHODS["TIMESTAMP"], spark)
+    if "freshness" in options.figures and source.is_decoded():
+        yield lag(directory / "lag", source, options.seconds, spark)  # it leaves timestamps of today
 
 
 def _ticks(
@@ -189,6 +196,34 @@ def decoding(directory: Path, source: Source, spark: SparkSession | None) -> Fig
     }  # fmt: skip
 
 
+def lag(directory: Path, source: Source, seconds: int, spark: SparkSession | None) -> Figure:
+    """How far the table is behind while its rows are written in transactions of their own, without end."""
+    late = []
+    with cq_engine.connect(directory, spark=spark) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP)")
+        engine.execute("CREATE SOURCE shop TYPE postgresql WITH (url = '${CQ_BENCH_SOURCE}')")
+        engine.execute(
+            "CREATE CAPTURE c INTO t FROM shop TABLE 'orders' (id, ts) USING LOG WITH (slot = 'cq_benchmark_lag')"
+            " EVERY 1 SECOND"
+        )
+        try:
+            engine.refresh_capture("c")
+            writer = threading.Thread(target=source.pace, args=(seconds, COMMITS))
+            writer.start()
+            time.sleep(2)
+            while writer.is_alive():
+                (newest,) = engine.execute("SELECT max(ts) FROM t").fetchall()[0]
+                late.append((datetime.now(timezone.utc) - newest).total_seconds())
+                time.sleep(0.3)
+            writer.join()
+        finally:
+            engine.execute("DROP CAPTURE c")
+    return {
+        "figure": "lag", "source": source.kind, "method": "LOG", "commits_per_second": COMMITS,
+        "median": round(median(late), 3), "greatest": round(max(late), 3),
+    }  # fmt: skip
+
+
 def freshness(
     directory: Path, source: Source, commits: int, using: str, spark: SparkSession | None
 ) -> Figure:
@@ -241,6 +276,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="TYPE=URL",
         help="a database whose table orders is made anew",
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=20, help="of writing, for the lag (default: %(default)s)"
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="default: all")
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES, help="default: all")
