@@ -151,8 +151,8 @@ def show_captures(engine: Warehouse) -> Result:
 
 def _row(engine: Warehouse, capture: Capture) -> tuple[object, ...]:
     status = engine.catalog.capture_status(capture.name)
-    read = engine.capturing.rows_read(capture.name)
-    state = f"READING ({read} rows)" if read and status.state == "ACTIVE" else status.state
+    reading = engine.capturing.reading(capture.name)
+    state = f"READING ({reading})" if reading and status.state == "ACTIVE" else status.state
     waiting = engine.capturing.scheduler.waiting(capture.name.lower())
     error = str(waiting) if waiting is not None and status.state == "ACTIVE" else status.error
     return (

@@ -41,10 +41,16 @@ def clustering(table: Table) -> tuple[str, ...]:
 
 
 def stage_plain(
-    services: Services, attempt: Attempt, table: Table, frame: DataFrame, estimate: int | None = None
+    services: Services,
+    attempt: Attempt,
+    table: Table,
+    frame: DataFrame,
+    estimate: int | None = None,
+    *,
+    in_ranges: bool = False,
 ) -> list[DataFile]:
     """Writes rows of the table's own columns as plain rows, sorted by the clustering columns over range partitions,
-    and with fresh hidden identities where the table has them.
+    and with fresh hidden identities where the table has them. With `in_ranges` the frame's own partitions are such ranges.
 
     Raises CQError where an expression fails on some row.
     """
@@ -53,27 +59,30 @@ def stage_plain(
     if estimate is not None:
         count = min(limits.staged_files, max(1, math.ceil(estimate / limits.staged_file_rows)))
     keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
-    frame = (
-        frame.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
-        if keys
-        else frame.repartition(count)
-    )
+    if not keys:
+        frame = frame.repartition(count)
+    else:
+        ranges = frame if in_ranges else frame.repartitionByRange(count, *keys)
+        frame = ranges.sortWithinPartitions(*keys)
     if table.storage.has_row_id:
         first = services.catalog.reserve_row_ids(table.storage.id, count << 33)
         frame = frame.withColumn(ROW_ID, f.lit(first).cast("bigint") + f.monotonically_increasing_id())
-    return stage_rows(services, attempt, table, frame, "snapshot")
+    return stage_rows(
+        services, attempt, table, frame, "snapshot", limits.staged_file_rows if in_ranges else 0
+    )
 
 
 def stage_rows(
-    services: Services, attempt: Attempt, table: Table, frame: DataFrame, role: str
+    services: Services, attempt: Attempt, table: Table, frame: DataFrame, role: str, most: int = 0
 ) -> list[DataFile]:
-    """Writes a frame as it is partitioned, into a directory of its own.
+    """Writes a frame as it is partitioned, into a directory of its own; in files of at most `most` rows, if that is not 0.
 
     `role` is snapshot (plain rows) or log (change rows and signed rows). Raises CQError.
     """
     directory = _fresh_directory(attempt, table, role)
+    options = {**row_groups(services.limits), "maxRecordsPerFile": str(most)}
     with translate_errors():
-        writer(frame).mode("append").options(**row_groups(services.limits)).parquet(directory)
+        writer(frame).mode("append").options(**options).parquet(directory)
     return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))
 
 

@@ -19,7 +19,7 @@ from cq_engine.spark.sql import quote, translate_errors
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions.transaction import Transaction
 
-__all__ = ["Batches", "fitted", "merge", "spool"]
+__all__ = ["Batches", "all_columns", "fitted", "is_empty", "merge", "spool"]
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -86,19 +86,21 @@ def merge(transaction: Transaction, table: Table, frame: DataFrame, columns: Seq
 
     An empty table is loaded, as is one without a key, whose rows stay.
     """
-    if table.primary_key is None or _is_empty(transaction.services, table):
-        transaction.load(table.name, _all_columns(table, frame))
+    if table.primary_key is None or is_empty(transaction.services, table):
+        transaction.load(table.name, all_columns(table, frame))
         return
     transaction.given = {_CAPTURED: lambda: frame}
     transaction.execute(Dml("MERGE", _statement(table, columns)))
 
 
-def _is_empty(services: Services, table: Table) -> bool:
+def is_empty(services: Services, table: Table) -> bool:
+    """Whether the table has never had a row, as far as its files tell."""
     layout = services.catalog.layout(table.storage.id, services.catalog.newest_version)
     return not layout.snapshot and not layout.changes
 
 
-def _all_columns(table: Table, frame: DataFrame) -> DataFrame:
+def all_columns(table: Table, frame: DataFrame) -> DataFrame:
+    """The frame with the table's other columns, which are NULL."""
     known = {name.lower() for name in frame.columns}
     missing = [column for column in table.columns if column.name.lower() not in known]
     nulls = [f"CAST(NULL AS {column.type}) AS {quote(column.name)}" for column in missing]

@@ -106,10 +106,13 @@ class Capturing:
         self.scheduler.end_pause(capture.name.lower())
         return Captured(tick.rows, tuple(tick.versions), time.monotonic() - started, tick.read)
 
-    def rows_read(self, name: str) -> int:
-        """The rows that a tick under way has read from the source; 0 where none is."""
+    def reading(self, name: str) -> str:
+        """What a tick under way has read from the source, for a person; empty where none is, or it has read nothing."""
         tick = self._under_way.get(name.lower())
-        return 0 if tick is None else tick.read
+        if tick is None or not (tick.read_so_far or tick.expected):
+            return ""
+        of = f" of about {max(tick.expected, tick.read_so_far)}" if tick.expected is not None else ""
+        return f"{tick.read_so_far}{of} rows"
 
     def _lock(self, name: str) -> threading.Lock:
         with self._guard:

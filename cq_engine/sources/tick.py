@@ -7,8 +7,10 @@ position is compared and set: a process that has lost the duties meanwhile commi
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,6 +24,9 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, SourceError
 from cq_engine.sources.bulk import Batches, fitted, merge, spool
+from cq_engine.sources.spread import spread
+from cq_engine.sources.sql.parts import NotBegun, Parts
+from cq_engine.sources.whole import Whole
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import conform, empty, identity_columns
 from cq_engine.transactions.apply_changes import apply_all
@@ -39,6 +44,8 @@ __all__ = [
     "wide",
     "with_operation",
 ]
+
+_log = logging.getLogger(__name__)
 
 OPERATION = "_operation"
 TRANSACTION = "_transaction"
@@ -83,6 +90,9 @@ class Tick:
         self.changed: dict[str, frozenset[str]] = {}
         self.rows = 0
         self.read = 0
+        self.expected: int | None = None
+        """About so many rows will have been read, where that is known."""
+        self._read_elsewhere: Callable[[], int] = lambda: 0
         self._next = self.status
         self._counts_later = False
         self._uncounted = 0
@@ -120,6 +130,11 @@ class Tick:
         """What the method has noted last; None before its first commit."""
         return dict(json.loads(self.status.position)) if self.status.position else None
 
+    @property
+    def read_so_far(self) -> int:
+        """The rows that have come from the source, and those that executors have read."""
+        return self.read + self._read_elsewhere()
+
     # ------------------------------------------------------------ writing
 
     def apply(
@@ -148,15 +163,19 @@ class Tick:
         self._note(done.versions, done.tables, position)
 
     def replace(self, batches: Batches, position: Position, table: Table | None = None) -> None:
-        """Makes the rows of the table, by default the capture's, those of the batches, however many they are."""
+        """Makes the rows of the table, by default the capture's, those of the batches, however many they are; a `Whole` of many
+        rows is read by executors."""
         table = table or self.table
         if not table.has_snapshot:
             self._bring(batches, position, table)
             return
+        if isinstance(batches, Whole) and self._by_executors(batches, position, table):
+            return
         rows, rest = self.take(batches, self.services.limits.pending_rows, self.filled(table))
         ours = None if rows is None else self.own_rows(table)
         if rows is None or ours is None:
-            self._in_bulk(rest if rows is None else rows.to_batches(), position, table)
+            given = rest if rows is None else rows.to_batches()
+            self._in_bulk(lambda transaction: self._spool(transaction, given, table), position)
             return
         self.check_unique(rows, table)
         gone = ours.filter(pa.array(~self.among(ours, rows, table)))
@@ -170,7 +189,7 @@ class Tick:
         if rows is not None:
             self.apply({self.table.name: with_operation(rows, INSERT), **beside()}, position)
         else:
-            self._in_bulk(rest, position, self.table, beside)
+            self._in_bulk(lambda transaction: self._spool(transaction, rest, self.table), position, beside)
 
     def move(self, position: Position) -> None:
         """Nothing has changed: only the position is written."""
@@ -281,12 +300,38 @@ class Tick:
                 break
         return found
 
-    def _in_bulk(self, batches: Batches, position: Position, table: Table, beside: Beside = dict) -> None:
+    def _spool(self, transaction: Transaction, batches: Batches, table: Table) -> None:
+        columns = self.filled(table)
+        frame = spool(transaction, table, batches, columns, self.count, self.capture.name)
+        merge(transaction, table, frame, columns)
+
+    def _by_executors(self, whole: Whole, position: Position, table: Table) -> bool:
+        """Takes rows of which executors read a part each; False where there are few, or executors cannot."""
+        parts = whole.parts(self.services.limits, self.filled(table))
+        if parts is None:
+            return False
+        whole.in_parts, self.expected = True, self.read + parts.rows
+        try:
+            self._in_bulk(lambda transaction: self._spread(transaction, parts, table), position)
+        except NotBegun as error:
+            whole.in_parts = False
+            said = "capture %s: the driver reads all rows alone, as executors cannot: %s"
+            _log.warning(said, self.capture.name, error.message)
+        return whole.in_parts
+
+    def _spread(self, transaction: Transaction, parts: Parts, table: Table) -> None:
+        try:
+            rows = spread(transaction, table, parts, partial(setattr, self, "_read_elsewhere"))
+        finally:
+            self._read_elsewhere = lambda: 0
+        self.count(rows)
+
+    def _in_bulk(
+        self, fill: Callable[[Transaction], None], position: Position, beside: Beside = dict
+    ) -> None:
         transaction = Transaction(self.services, trusted=True)
         try:
-            columns = self.filled(table)
-            frame = spool(transaction, table, batches, columns, self.count, self.capture.name)
-            merge(transaction, table, frame, columns)
+            fill(transaction)
             for name, rows in beside().items():
                 transaction.insert(name, rows.drop_columns([OPERATION]))
             transaction.commit(also=self._also(position))

@@ -114,11 +114,14 @@ class Transaction(Workspace):
         text = f"DELETE FROM {quote(table)}" + (f" WHERE {where}" if where else "")
         return self.execute(Dml("DELETE", text), text)
 
-    def load(self, table: str, frame: DataFrame, estimate: int | None = None) -> int:
-        """Inserts a DataFrame (by name) with executors writing; the number of rows. For initial loads."""
+    def load(
+        self, table: str, frame: DataFrame, estimate: int | None = None, *, in_ranges: bool = False
+    ) -> int:
+        """Inserts a DataFrame (by name) with executors writing; the number of rows. For initial loads. With `in_ranges` each of
+        its partitions has a range of the clustering columns already."""
         self._check_open()
         found = self.table(table)
-        return self._stage_insert(found, by_name(found, frame), estimate)
+        return self._stage_insert(found, by_name(found, frame), estimate, in_ranges=in_ranges)
 
     def commit(self, commit_time: datetime | None = None, also: Also = nothing) -> int | None:
         """Makes the net changes durable as one commit; its version, or None where there is no net change. `also` says what

@@ -230,9 +230,13 @@ class Workspace:
         first = self.services.catalog.reserve_row_ids(table.storage.id, rows.num_rows) if rows.num_rows else 0
         return rows.append_column(ROW_ID, array(range(first, first + rows.num_rows), pa.int64()))
 
-    def _stage_insert(self, table: Table, frame: DataFrame, estimate: int | None) -> int:
+    def _stage_insert(
+        self, table: Table, frame: DataFrame, estimate: int | None, *, in_ranges: bool = False
+    ) -> int:
         pending = self.pending.get(table.name)
-        files = staging.stage_plain(self.services, self.attempt(), table, frame, estimate)
+        files = staging.stage_plain(
+            self.services, self.attempt(), table, frame, estimate, in_ranges=in_ranges
+        )
         count = sum(file.rows for file in files)
         if isinstance(pending, BulkPending) and not pending.signed:
             self.pending[table.name] = BulkPending(table, plain=(*pending.plain, *files))

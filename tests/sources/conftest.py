@@ -13,6 +13,9 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine import Engine
 from cq_engine.core.limits import Limits
+from cq_engine.sources import tick
+from cq_engine.sources.sql.parts import Parts
+from cq_engine.sources.whole import Whole
 from tests.sources.shops import Shop
 from tests.sources.trigger_logs import installed
 from tests.sources.writers import Writer
@@ -77,3 +80,18 @@ def written(shop: Shop) -> Iterator[Writer]:
     shop.run("DROP TABLE IF EXISTS orders")
     if shop.kind == "postgresql":
         shop.run("DROP FUNCTION IF EXISTS cq_log_c() CASCADE")
+
+
+@pytest.fixture
+def spreads(monkeypatch: pytest.MonkeyPatch) -> list[Parts]:
+    """The parts that executors were given; the driver itself reads nothing."""
+    given: list[Parts] = []
+    spread = tick.spread
+
+    def noted(transaction: Any, table: Any, parts: Parts, watch: Any) -> int:
+        given.append(parts)
+        return spread(transaction, table, parts, watch)
+
+    monkeypatch.setattr(tick, "spread", noted)
+    monkeypatch.setattr(Whole, "__iter__", lambda self: pytest.fail("the driver reads"))
+    return given

@@ -91,7 +91,8 @@ def test_keys_lead_from_range_to_range(
         after = found[0]
         passed.append(after)
     assert passed == ordered[step - 1 :: step]
-    ranges = s.splits(shop.database, selection, parts)
+    with shop.database.connect() as session:
+        ranges = s.splits(session, selection, parts)
     assert len(ranges) <= parts
     found = [row[:2] for low, high in ranges for row in shop.rows(s.image_between(selection, low, high))]
     assert found == [key for key in ordered if key[0] != 1]

@@ -20,7 +20,7 @@ from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.overlap import before
 from cq_engine.sources.sql.relation import describe
-from cq_engine.sources.sql.select import clock, selection, since
+from cq_engine.sources.sql.select import clock, count_up_to, selection, since
 from cq_engine.sources.sql.text import Text
 
 __all__ = ["Facts", "candidates", "look"]
@@ -148,11 +148,8 @@ def _measured(facts: Facts, asked: Asked) -> Facts:
 
 def _counted(session: Session, asked: Asked, estimate: int | None) -> int:
     """The number of rows; from `_COUNTED` on about what the server says."""
-    text = Text(asked.selection)
-    one = text.named("1", "one")
-    some = text.select([one], limit=_COUNTED + 1)
-    (count,) = session.one(Statement(f"SELECT COUNT(*) FROM ({some.sql}) AS c", some.parameters)) or (0,)
-    return int(count) if count <= _COUNTED else max(int(count), estimate or 0)
+    count = count_up_to(session, asked.selection, _COUNTED + 1)
+    return count if count <= _COUNTED else max(count, estimate or 0)
 
 
 def _changing(facts: Facts, asked: Asked, seconds: float) -> Facts:

@@ -39,7 +39,6 @@ from cq_engine.sources.options import option
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.installed import differences
 from cq_engine.sources.sql.model import Statement
-from cq_engine.sources.sql.select import image
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import Tick
 
@@ -145,8 +144,7 @@ class _At:
             (snapshot,) = session.one(Statement("SELECT CAST(txid_current_snapshot() AS text)")) or ("",)
             until = lsn_text(end_of_log(session))
             reached = {**self.position, "whole": False, "snapshot": snapshot, "until": until}
-            rows = session.batches(image(self.asked.selection), self.tick.columns)
-            self.tick.replace(rows, reached)
+            self.tick.replace(self.asked.whole(session, self.tick.columns), reached)
 
     def read(self) -> bool:
         """Reads some transactions, and writes them; whether there may be more. The slot advances last."""

@@ -23,8 +23,9 @@ from cq_engine.sources.methods.relational import Asked, Relational
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.keys import from_text, to_text
 from cq_engine.sources.sql.model import CHECKSUM
-from cq_engine.sources.sql.select import image, keys_and_checksums
+from cq_engine.sources.sql.select import keys_and_checksums
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, wide, with_operation
+from cq_engine.sources.whole import Whole
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.identities import Identities, find_places
@@ -58,6 +59,9 @@ class Checksum(Relational):
     def ask(self, tick: Tick, asked: Asked) -> None:
         most = tick.services.limits.pending_rows
         with asked.database.connect() as session:
+            if tick.status.last is None and asked.whole(session, tick.columns).is_large(tick.services.limits):
+                self._anew(tick, asked, session)
+                return
             sums, rest = tick.take(_sums(tick, asked, session), most, _as_taken(tick))
             kept = tick.own_rows(tick.beside(_side(tick.capture)))
             if sums is None or kept is None:
@@ -73,10 +77,14 @@ class Checksum(Relational):
 
     def _anew(self, tick: Tick, asked: Asked, session: Session) -> None:
         """All rows travel, and then, in the same state of the source, their checksums."""
-        tick.replace(session.batches(image(asked.selection), tick.columns), {})
-        side = tick.beside(_side(tick.capture))
-        batches = (batch.drop_columns([_NATIVE]) for batch in _sums(tick, asked, session))
-        tick.replace(batches, {}, side)
+        tick.replace(asked.whole(session, tick.columns), {})
+        column = tick.capture.method.column
+        sums = Whole(
+            session, asked.selection,
+            lambda bounds: keys_and_checksums(asked.selection, column, *bounds),
+            lambda: (batch.drop_columns([_NATIVE]) for batch in _sums(tick, asked, session)),
+        )  # fmt: skip
+        tick.replace(sums, {}, tick.beside(_side(tick.capture)))
 
 
 def _side(capture: Capture) -> str:

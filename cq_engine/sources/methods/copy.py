@@ -7,7 +7,6 @@ at the source.
 from __future__ import annotations
 
 from cq_engine.sources.methods.relational import Asked, Relational
-from cq_engine.sources.sql.select import image
 from cq_engine.sources.tick import Tick
 
 __all__ = ["Copy"]
@@ -18,4 +17,4 @@ class Copy(Relational):
 
     def ask(self, tick: Tick, asked: Asked) -> None:
         with asked.database.connect() as session:
-            tick.replace(session.batches(image(asked.selection), tick.columns), {})
+            tick.replace(asked.whole(session, tick.columns), {})

@@ -16,11 +16,11 @@ import pyarrow as pa
 from cq_engine.catalog.model import Capture
 from cq_engine.core.types import arrow_type
 from cq_engine.grammar.statements import ColumnSpec, CreateTable, PrimaryKeySpec
-from cq_engine.sources.methods.range_rows import Bounds, RangeRows
+from cq_engine.sources.methods.range_rows import RangeRows
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.keys import from_text, to_text
-from cq_engine.sources.sql.select import next_keys, range_checksums
+from cq_engine.sources.sql.select import Bounds, next_keys, range_checksums
 from cq_engine.sources.tick import UPSERT, Tick, with_operation
 from cq_engine.spark.arrow_io import to_arrow
 

@@ -21,20 +21,17 @@ from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import Statement
-from cq_engine.sources.sql.select import Key, image_between
+from cq_engine.sources.sql.select import Bounds, Key, image_between
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, with_operation
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.identities import Identities, find_places
 from cq_engine.storage.rows import conform, empty, identity_columns
 
-__all__ = ["Bounds", "RangeRows"]
-
-Bounds = tuple[Key | None, Key | None]
-"""Keys in (low, high]; None is an open end."""
+__all__ = ["RangeRows"]
 
 _Ends = tuple[list[Any] | None, list[Any] | None]
-"""The same as values of our columns."""
+"""A range of keys, (low, high], as values of our columns."""
 
 
 class RangeRows:

@@ -14,8 +14,17 @@ from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.methods.base import Method, Place
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.relation import describe, describe_query
-from cq_engine.sources.sql.select import KEYS, Key, Selection, rows_of, selection
+from cq_engine.sources.sql.select import (
+    KEYS,
+    Key,
+    Selection,
+    image,
+    image_between,
+    rows_of,
+    selection,
+)
 from cq_engine.sources.tick import Tick
+from cq_engine.sources.whole import Whole
 
 __all__ = ["Asked", "Relational", "opened"]
 
@@ -33,6 +42,15 @@ class Asked:
         """The rows with these keys, asked for in statements of a size that servers like."""
         for start in range(0, len(keys), KEYS):
             yield from session.batches(rows_of(self.selection, keys[start : start + KEYS]), columns)
+
+    def whole(self, session: Session, columns: Sequence[Column]) -> Whole:
+        """All rows."""
+        chosen = self.selection
+        return Whole(
+            session, chosen,
+            lambda bounds: image_between(chosen, *bounds, order=False),
+            lambda: session.batches(image(chosen), columns),
+        )  # fmt: skip
 
 
 class Relational(Method):

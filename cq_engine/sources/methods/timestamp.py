@@ -28,8 +28,9 @@ from cq_engine.sources.sql.conversions import Misfit, parsed
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.keys import from_text, to_text
 from cq_engine.sources.sql.model import DELETED, TIMESTAMP, Statement, is_number
-from cq_engine.sources.sql.select import KEYS, clock, now, purge, reads_only_index, since
+from cq_engine.sources.sql.select import KEYS, Bounds, clock, now, purge, reads_only_index, since
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, with_operation
+from cq_engine.sources.whole import Whole
 
 __all__ = ["Timestamp"]
 
@@ -138,7 +139,7 @@ class Timestamp(Relational):
             written = self._read(tick, asked, session, None if back else low, until)
             if low is None or back or not self._apply(tick, written, low, high):
                 written = self._read(tick, asked, session, None, until)
-                tick.replace(written.present(), lambda: _reached(tick, written, written.newest, None))
+                self._replace(tick, asked, written, newest)
         if option(capture, "purge") == "true" and written.marked:
             self._purge(tick, asked, written)
 
@@ -146,11 +147,25 @@ class Timestamp(Relational):
         statement = self._since(asked, tick.capture, low)
         return _Written(tick, session, statement, asked.database.time_zone, until)
 
-    def _since(self, asked: Asked, capture: Capture, low: Any) -> Statement:
+    def _since(self, asked: Asked, capture: Capture, low: Any, keys: Bounds = (None, None)) -> Statement:
         return since(
             asked.selection, capture.method.column or "", low,
-            overlap=_overlap(asked, capture), deleted=capture.method.deleted,
+            overlap=_overlap(asked, capture), deleted=capture.method.deleted, keys=keys,
         )  # fmt: skip
+
+    def _replace(self, tick: Tick, asked: Asked, written: _Written, newest: Any) -> None:
+        """Takes all rows. Which of them are to be removed at the source, and which timestamps do not count, only the driver sees."""
+        if option(tick.capture, "purge") == "true" or written.until is not None:
+            tick.replace(written.present(), lambda: _reached(tick, written, written.newest, None))
+            return
+
+        def ranged(keys: Bounds) -> Statement:
+            return self._since(asked, tick.capture, None, keys)
+
+        whole = Whole(written.session, asked.selection, ranged, written.present)
+        tick.replace(
+            whole, lambda: _reached(tick, written, newest if whole.in_parts else written.newest, None)
+        )
 
     def _until(self, session: Session, asked: Asked, newest: Any) -> datetime | None:
         """The source's clock, where its newest timestamp lies after it."""

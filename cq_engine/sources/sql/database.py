@@ -37,20 +37,25 @@ class Database:
     It is pickled as its declaration: another process resolves the secrets by itself.
     """
 
-    def __init__(self, declared: DeclaredSource, *, keeps: bool = False) -> None:
+    def __init__(
+        self, declared: DeclaredSource, *, keeps: bool = False, address: Address | None = None
+    ) -> None:
         self.declared = declared
         self._pool = (
             {"poolclass": sa.pool.QueuePool, "pool_size": 1} if keeps else {"poolclass": sa.pool.NullPool}
         )
         self.options: Options = options_of(declared)
-        self.address: Address = address_of(declared)
+        self.address: Address = address or address_of(declared)
         self.server: Server = server_of(self.address.url.get_backend_name())
         self._engines: dict[tuple[bool, bool], Engine] = {}
 
     @classmethod
-    def open(cls, declared: DeclaredSource, *, keeps: bool = False) -> Database:
-        """The database that a declaration names, without connecting. Raises SourceError for a declaration that names none."""
-        return cls(declared, keeps=keeps)
+    def open(
+        cls, declared: DeclaredSource, *, keeps: bool = False, address: Address | None = None
+    ) -> Database:
+        """The database that a declaration names, without connecting; with an `address`, which another process has resolved, no
+        secret is looked up here. Raises SourceError for a declaration that names none."""
+        return cls(declared, keeps=keeps, address=address)
 
     def __reduce__(self) -> tuple[Callable[[DeclaredSource], Database], tuple[DeclaredSource]]:
         return Database.open, (self.declared,)

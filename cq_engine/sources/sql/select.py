@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from cq_engine.sources.sql.database import Database
+from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import CHECKSUM, DELETED, NOW, TIMESTAMP, SourceColumn, Statement, is_number
 from cq_engine.sources.sql.overlap import before
 from cq_engine.sources.sql.selection import Selection, selection
@@ -26,9 +26,11 @@ __all__ = [
     "KEYS",
     "NOW",
     "TIMESTAMP",
+    "Bounds",
     "Key",
     "Selection",
     "clock",
+    "count_up_to",
     "image",
     "image_between",
     "keys_and_checksums",
@@ -44,6 +46,8 @@ __all__ = [
     "splits",
 ]
 
+Bounds = tuple[Key | None, Key | None]
+"""A range (low, high] of keys; None is an open end."""
 KEYS = 1000
 """So many keys go well in one statement."""
 
@@ -81,8 +85,9 @@ def since(
     overlap: timedelta | Decimal | int | None = None,
     deleted: str | None = None,
     nulls: bool = False,
+    keys: Bounds = (None, None),
 ) -> Statement:
-    """The rows that were written after `low` less `overlap`, and at `high` at the latest (TS and TDI, §3.2).
+    """The rows, of those with `keys`, that were written after `low` less `overlap`, and at `high` at the latest (TS and TDI, §3.2).
 
     Besides the captured columns there are `_cq_timestamp`, and `_cq_deleted`: true for rows with the flag `deleted`, and for
     those that the restriction does not let in, as they may have been in before. Without `low` these rows are left out by the
@@ -106,7 +111,7 @@ def since(
         where.append(f"{sql} <= {text.value(column, high)}")
     if where and (low is None or nulls):
         where = [f"({' AND '.join(where)} OR {sql} IS NULL)"]
-    return text.select(wanted, [*where, *(restriction if low is None else [])])
+    return text.select(wanted, [*where, *text.between(*keys), *(restriction if low is None else [])])
 
 
 def clock(selection: Selection, timestamp: str) -> Statement:
@@ -172,19 +177,26 @@ def range_checksums(selection: Selection, ranges: Sequence[tuple[Key | None, Key
     )
 
 
-def splits(database: Database, selection: Selection, parts: int) -> list[tuple[Key | None, Key | None]]:
+def count_up_to(session: Session, selection: Selection, most: int) -> int:
+    """The number of rows of the relation; of more than `most` not more are counted."""
+    text = Text(selection)
+    some = text.select([text.named("1", "one")], limit=most)
+    (count,) = session.one(Statement(f"SELECT COUNT(*) FROM ({some.sql}) AS c", some.parameters)) or (0,)
+    return int(count)
+
+
+def splits(session: Session, selection: Selection, parts: int) -> list[Bounds]:
     """At most so many ranges of about as many rows of the relation, together all of it, with open ends."""
     text = Text(selection)
     count = text.select([text.named("COUNT(*)", "rows")])
     bounds: list[Key] = []
-    with database.connect() as session:
-        found = session.one(count)
-        rows = -(-int(found[0] if found else 0) // max(1, parts))
-        while rows and len(bounds) < parts - 1:
-            bound = session.one(next_keys(selection, bounds[-1] if bounds else None, rows))
-            if bound is None:
-                break
-            bounds.append(bound)
+    found = session.one(count)
+    rows = -(-int(found[0] if found else 0) // max(1, parts))
+    while rows and len(bounds) < parts - 1:
+        bound = session.one(next_keys(selection, bounds[-1] if bounds else None, rows))
+        if bound is None:
+            break
+        bounds.append(bound)
     ends: list[Key | None] = [None, *bounds, None]
     return list(pairwise(ends))
 

@@ -21,7 +21,6 @@ from cq_engine.sources.options import option
 from cq_engine.sources.sql.database import Database
 from cq_engine.sources.sql.installed import LAYOUT, differences
 from cq_engine.sources.sql.relation import describe
-from cq_engine.sources.sql.select import image
 from cq_engine.sources.sql.servers.server import Server
 from cq_engine.sources.tick import Tick
 from cq_engine.sources.triggers.log import Log, log_name
@@ -121,7 +120,7 @@ class Triggers(Relational):
             found = log.read(tick, asked, session, position["read"], whole=position["whole"] or other)
             reached = {"log": position["log"], "was": now, "read": found.read, "whole": False}
             if found.changes is None:
-                tick.replace(session.batches(image(asked.selection), tick.columns), reached)
+                tick.replace(asked.whole(session, tick.columns), reached)
         if found.changes is not None:
             tick.apply({tick.table.name: found.changes}, reached, transactional=True)
         if found.rows:

@@ -72,6 +72,7 @@ class PostgreSQL(Server):
     connect_timeout = True
     row_list = "VALUES {}"
     compares_rows = True
+    snapshot = "SELECT pg_export_snapshot()"
     _SETTINGS: ClassVar[tuple[str, ...]] = (
         "SET DateStyle = 'ISO, YMD'; SET TimeZone = 'UTC'; SET IntervalStyle = 'iso_8601'",
         "SET bytea_output = 'hex'; SET extra_float_digits = 1; SET idle_in_transaction_session_timeout = 0",
@@ -102,6 +103,9 @@ class PostgreSQL(Server):
     def begin(self, *, writes: bool, compares: bool) -> Sequence[str]:
         level = "READ COMMITTED, READ WRITE" if writes else "REPEATABLE READ, READ ONLY"
         return (f"SET TRANSACTION ISOLATION LEVEL {level}",)
+
+    def share(self, snapshot: str) -> Sequence[str]:
+        return (f"SET TRANSACTION SNAPSHOT '{snapshot}'", "SET LOCAL lock_timeout = '2s'")
 
     # ------------------------------------------------------------ relations
 

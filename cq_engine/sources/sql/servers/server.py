@@ -43,6 +43,8 @@ class Server:
     """What stands in IN (...) around several rows of values, such that an index serves; empty where nothing does."""
     compares_rows: ClassVar[bool] = False
     """An index serves (a, b) > (x, y)."""
+    snapshot: ClassVar[str] = ""
+    """What gives the name of a transaction's state, in which other connections can read while it is open; empty where none can."""
 
     @property
     def percent(self) -> str:
@@ -68,6 +70,11 @@ class Server:
 
     def limit(self, driver: Any, timeout: float | None) -> None:
         """Gives the statement that comes next on a connection of the driver so many seconds, where the server does not."""
+
+    def share(self, snapshot: str) -> Sequence[str]:
+        """What is said first in a transaction that is to read in the state of another one, and waits for no lock for long: who
+        waits for the other one to end would be waited for."""
+        raise self._cannot("read in the state of another connection")
 
     # ------------------------------------------------------------ relations
 
