@@ -14,7 +14,7 @@ from cq_engine.sources.bulk import Batches
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import CHECKSUM, Statement
 from cq_engine.sources.sql.parts import Parts
-from cq_engine.sources.sql.select import Bounds, count_up_to, splits
+from cq_engine.sources.sql.select import Bounds, count, splits
 from cq_engine.sources.sql.selection import Selection
 
 __all__ = ["Whole"]
@@ -55,8 +55,8 @@ class Whole:
         snapshot = self._snapshot()
         if snapshot is None:
             return None
-        rows = self._rows(limits)
-        ranges = splits(self._session, self._selection, limits.load_connections)
+        rows = count(self._session, self._selection)
+        ranges = splits(self._session, self._selection, rows, limits.load_connections)
         statements = tuple(self._statement(each) for each in ranges)
         asked = {name.lower(): name for name in statements[0].names}
         database = self._session.database
@@ -68,11 +68,11 @@ class Whole:
     def is_large(self, limits: Limits) -> bool:
         """Whether the source can be read in parts, and has so many rows that it should be. Raises SourceError."""
         can_be = limits.load_connections > 1 and self._session.database.server.snapshot and self._has_ranges()
-        return bool(can_be) and self._rows(limits) >= limits.load_rows
-
-    def _rows(self, limits: Limits) -> int:
+        if not can_be:
+            return False
         known = self._selection.relation.rows
-        return count_up_to(self._session, self._selection, limits.load_rows) if known is None else known
+        rows = count(self._session, self._selection, limits.load_rows) if known is None else known
+        return rows >= limits.load_rows
 
     def _has_ranges(self) -> bool:
         """Whether every row is in a range of the key, and an index finds those of one."""

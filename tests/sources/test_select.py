@@ -92,7 +92,9 @@ def test_keys_lead_from_range_to_range(
         passed.append(after)
     assert passed == ordered[step - 1 :: step]
     with shop.database.connect() as session:
-        ranges = s.splits(session, selection, parts)
+        assert s.count(session, selection) == len(known)
+        assert s.count(session, selection, step) == min(step, len(known))
+        ranges = s.splits(session, selection, len(known), parts)
     assert len(ranges) <= parts
     found = [row[:2] for low, high in ranges for row in shop.rows(s.image_between(selection, low, high))]
     assert found == [key for key in ordered if key[0] != 1]

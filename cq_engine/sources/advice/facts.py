@@ -20,7 +20,7 @@ from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.overlap import before
 from cq_engine.sources.sql.relation import describe
-from cq_engine.sources.sql.select import clock, count_up_to, selection, since
+from cq_engine.sources.sql.select import clock, count, selection, since
 from cq_engine.sources.sql.text import Text
 
 __all__ = ["Facts", "candidates", "look"]
@@ -148,8 +148,8 @@ def _measured(facts: Facts, asked: Asked) -> Facts:
 
 def _counted(session: Session, asked: Asked, estimate: int | None) -> int:
     """The number of rows; from `_COUNTED` on about what the server says."""
-    count = count_up_to(session, asked.selection, _COUNTED + 1)
-    return count if count <= _COUNTED else max(count, estimate or 0)
+    rows = count(session, asked.selection, _COUNTED + 1)
+    return rows if rows <= _COUNTED else max(rows, estimate or 0)
 
 
 def _changing(facts: Facts, asked: Asked, seconds: float) -> Facts:

@@ -12,7 +12,7 @@ from cq_engine.core.errors import SourceError
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.servers.mariadb import MariaDB
-from cq_engine.sources.sql.servers.postgresql import PostgreSQL
+from cq_engine.sources.sql.servers.postgresql import WITH_PARTS, PostgreSQL
 from cq_engine.sources.sql.servers.server import Server
 from cq_engine.sources.sql.servers.sqlite import SQLite
 
@@ -43,26 +43,32 @@ def statistics(server: Server, session: Session, relation: Relation) -> Statisti
     return Statistics(relation.rows)
 
 
-_POSTGRESQL = """
-SELECT CASE WHEN s.n_live_tup > 0 THEN s.n_live_tup WHEN c.reltuples >= 0 THEN c.reltuples END, pg_relation_size(c.oid),
-       s.n_tup_ins + s.n_tup_upd + s.n_tup_del, s.n_tup_del,
+_POSTGRESQL = f"""
+{WITH_PARTS.format("%s")}, known AS (
+  SELECT CASE WHEN s.n_live_tup > 0 THEN s.n_live_tup WHEN c.reltuples >= 0 THEN c.reltuples END AS live,
+         pg_relation_size(c.oid) AS size, s.n_tup_ins + s.n_tup_upd + s.n_tup_del AS written, s.n_tup_del AS deleted
+  FROM parts JOIN pg_class AS c ON c.oid = parts.oid LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid WHERE c.relkind <> 'p'
+)
+SELECT (SELECT CASE WHEN count(live) = count(*) THEN sum(live) END FROM known), (SELECT sum(size) FROM known),
+       (SELECT sum(written) FROM known), (SELECT sum(deleted) FROM known),
        has_table_privilege(c.oid, 'TRIGGER') AND has_schema_privilege(c.relnamespace, 'CREATE'), pg_is_in_recovery(),
        current_setting('wal_level') = 'logical'
-FROM pg_class AS c LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid WHERE c.oid = CAST(%s AS regclass)
+FROM pg_class AS c WHERE c.oid = CAST(%s AS regclass)
 """
 
 
 @statistics.register
 def _(server: PostgreSQL, session: Session, relation: Relation) -> Statistics:
     name = f"{server.quoted(relation.schema or 'public')}.{server.quoted(relation.name)}"
-    found = session.one(Statement(_POSTGRESQL, (name,)))
+    found = session.one(Statement(_POSTGRESQL, (name, name)))
     if found is None:
         return Statistics(relation.rows)
     rows, size, written, deleted, may, follows, decodes = found
     refused = "the server only follows another one" if follows else ""
     refused = refused or ("" if may else "the account may not create triggers and tables there")
     count = None if rows is None else int(rows)
-    width = size / count if count and size else None
+    width = float(size) / count if count and size else None
+    written, deleted = (None if each is None else int(each) for each in (written, deleted))
     return Statistics(count, width, written, deleted, refused, decodes=decodes and not follows)
 
 

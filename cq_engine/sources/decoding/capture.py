@@ -14,8 +14,11 @@ taken: from there on the snapshot is not needed any more.
 The end of the log is asked for once, before a tick reads: everything that was logged before is read, if it was flushed, and then
 the slot advances to there, also where nothing has happened to the table: else the server would have to keep its log forever.
 
-All rows are compared, in one commit, when a capture that has failed is resumed, and where one transaction has more changes than
-`Limits.apply_rows`.
+Partitions are published as their table. What one of them has is not logged when it comes or goes or is emptied by itself, so that
+the position knows which ones there were.
+
+All rows are compared, in one commit, when a capture that has failed is resumed, where one transaction has more changes than
+`Limits.apply_rows`, and where other partitions are there.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from cq_engine.catalog.model import Capture, DeclaredSource, Table
 from cq_engine.core.errors import AnalysisError, ConflictError, SourceError
 from cq_engine.sources.decoding.pgoutput import Begin, lsn_number, lsn_text
 from cq_engine.sources.decoding.slot import Slot, end_of_log, is_flushed
-from cq_engine.sources.decoding.table import LoggedTable, check, look, name_of
+from cq_engine.sources.decoding.table import LoggedTable, check, check_partitions, look, name_of
 from cq_engine.sources.decoding.transactions import Reading, TooLarge
 from cq_engine.sources.decoding.values import Converter, Ready, complete, encoding_of
 from cq_engine.sources.methods.base import Place
@@ -85,7 +88,7 @@ class Decoding(Relational):
                     return {**position, "whole": True, "snapshot": None, "until": None}
             if position is not None and "slot" in position:
                 Slot(position["slot"]).remove(asked.database)
-            lsn = slot.install(asked.database, selection)
+            lsn = slot.install(asked.database, selection, is_partitioned=now.is_partitioned)
             try:
                 with asked.database.connect() as session:
                     was = _state(slot, session, look(session, selection), selection)
@@ -140,10 +143,11 @@ class _At:
     def read_all(self) -> None:
         """Compares all rows with the table, and notes which transactions were among them."""
         with self.asked.database.connect() as session:
-            self._look(session)
+            now = self._look(session)
             (snapshot,) = session.one(Statement("SELECT CAST(txid_current_snapshot() AS text)")) or ("",)
             until = lsn_text(end_of_log(session))
-            reached = {**self.position, "whole": False, "snapshot": snapshot, "until": until}
+            known = {"whole": False, "snapshot": snapshot, "until": until}
+            reached = {**self.position, **known, "was": {**self.position["was"], **now.layout}}
             self.tick.replace(self.asked.whole(session, self.tick.columns), reached)
 
     def read(self) -> bool:
@@ -151,6 +155,9 @@ class _At:
         most = self.tick.services.limits.pending_rows
         with self.asked.database.connect() as session:
             table = self._look(session)
+            if self._has_other_partitions(table):
+                self.position = {**self.position, "whole": True}
+                return False
             if self.end is None:
                 self.slot.advance(self.asked.database, self.lsn)  # where a killed process has not
                 self.end = end_of_log(session)
@@ -179,6 +186,16 @@ class _At:
             )
             self.position = {**self.position, "whole": True}
         return not is_last and not too_large
+
+    def _has_other_partitions(self, table: LoggedTable) -> bool:
+        """Whether there may be rows of which nothing is logged as the table's: partitions have come or gone, or were emptied."""
+        if table.layout.items() <= self.position["was"].items():
+            return False
+        _log.warning(
+            "capture %s: other partitions are there, or one was emptied; all rows are compared",
+            self.tick.capture.name,
+        )
+        return True
 
     def _write(self, steps: list[Ready], reached: int) -> None:
         """Writes the steps, each with the place in the log after it; the last one with what is reached."""
@@ -221,6 +238,7 @@ class _At:
         selection, capture = self.asked.selection, self.tick.capture
         _hold(session, selection)
         table = look(session, selection)
+        check_partitions(table, selection)
         reasons = _reasons(session, self.slot, table, selection, self.position)
         if reasons:
             raise SourceError(

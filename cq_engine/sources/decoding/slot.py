@@ -80,7 +80,7 @@ class Slot:
                 state[f"the table in publication {self.publication}"] = digest(found[2:])
         for column in selection.columns:
             state[f"column {column.name}"] = selection.relation.column(column.name).declared
-        return state
+        return {**state, **table.layout}
 
     def troubles(self, session: Session, lsn: int) -> list[str]:
         """Why what comes after `lsn` cannot be read from the slot any more; empty where it can."""
@@ -118,8 +118,10 @@ class Slot:
 
     # ------------------------------------------------------------ coming and going
 
-    def install(self, database: Database, selection: Selection) -> int:
+    def install(self, database: Database, selection: Selection, *, is_partitioned: bool = False) -> int:
         """Makes publication and slot; from where the slot has everything. Raises SourceError, and leaves nothing.
+
+        Changes of partitions are published as those of the whole table.
 
         The publication comes first: pgoutput looks for it as it was when a change was written.
         """
@@ -127,13 +129,9 @@ class Slot:
             self.remove(database)
             with database.write() as session:
                 session.change(Statement("SET LOCAL lock_timeout = '10s'"))
-                session.change(
-                    Statement(
-                        f"CREATE PUBLICATION {self.publication} FOR TABLE ONLY {name_of(selection)}".replace(
-                            "%", "%%"
-                        )
-                    )
-                )
+                root = " WITH (publish_via_partition_root = true)" if is_partitioned else ""
+                made = f"CREATE PUBLICATION {self.publication} FOR TABLE ONLY {name_of(selection)}{root}"
+                session.change(Statement(made.replace("%", "%%")))
             with database.write() as session:
                 session.change(Statement(f"SET LOCAL statement_timeout = '{WAITS}s'"))
                 sql = "SELECT CAST(lsn AS text) FROM pg_create_logical_replication_slot(%s, 'pgoutput')"

@@ -10,10 +10,12 @@ from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.options import option
 from cq_engine.sources.sql.database import Session
+from cq_engine.sources.sql.installed import LAYOUT, digest
 from cq_engine.sources.sql.model import Statement
+from cq_engine.sources.sql.partitions import Partition, partitions
 from cq_engine.sources.sql.selection import Selection
 
-__all__ = ["Attribute", "LoggedTable", "check", "look", "name_of"]
+__all__ = ["Attribute", "LoggedTable", "check", "check_partitions", "look", "name_of"]
 
 _TABLE = """
 SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text
@@ -64,6 +66,17 @@ class LoggedTable:
     keys: tuple[frozenset[str], ...]
     """The columns of each unique index that is checked at once."""
     attributes: dict[str, Attribute]
+    partitions: tuple[Partition, ...] = ()
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether all rows are in partitions."""
+        return self.kind == "p"
+
+    @property
+    def layout(self) -> dict[str, str]:
+        """What of its state is another one where rows may have come or gone of which nothing is logged as the table's."""
+        return {LAYOUT: digest(self.partitions)} if self.is_partitioned else {}
 
     @property
     def is_full(self) -> bool:
@@ -110,16 +123,19 @@ def look(session: Session, selection: Selection) -> LoggedTable:
     if identity == "f":
         identifying = frozenset(attributes)
     unique = tuple(names for _, _, names in keys)
-    return LoggedTable(oid, kind, persistence, has_parts, identity, identifying, unique, attributes)
+    parts = partitions(session, name_of(selection)) if kind == "p" else ()
+    return LoggedTable(oid, kind, persistence, has_parts, identity, identifying, unique, attributes, parts)
 
 
 def check(table: LoggedTable, selection: Selection, capture: Capture, place: Place = lambda _: None) -> None:
     """Raises AnalysisError where the log would not have all that the capture needs."""
     shown, name = selection.relation.shown, name_of(selection)
-    if table.kind != "r" or table.has_parts or table.persistence != "p":
+    check_partitions(table, selection, place)
+    is_own = table.kind == "r" and not table.has_parts and table.persistence == "p"
+    if not table.is_partitioned and not is_own:
         raise AnalysisError(
             f"{shown} is no table of its own that is logged",
-            detail="views, partitioned tables, those that others inherit from, and unlogged tables are not followed in the log",
+            detail="views, those that others inherit from, and unlogged tables are not followed in the log",
             hint="capture it USING COPY or CHECKSUM, or each part by itself",
             location=place("LOG"),
         )
@@ -141,6 +157,29 @@ def check(table: LoggedTable, selection: Selection, capture: Capture, place: Pla
             detail=f"an update that leaves a large {large[0]} as it is does not log it, and the row may not be here",
             hint=f"ALTER TABLE {name} REPLICA IDENTITY FULL at the source, or leave {begins or 'WHERE'} out",
             location=place("initial" if begins else "WHERE"),
+        )
+
+
+def check_partitions(table: LoggedTable, selection: Selection, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError where partitions are not logged as the table says: the log has the old rows of each by its own REPLICA
+    IDENTITY, and gives them as those of the whole table."""
+    shown = selection.relation.shown
+    for each in table.partitions:
+        if each.kind not in "rp" or each.persistence != "p":
+            raise AnalysisError(
+                f"partition {each.name} of {shown} is no table that is logged",
+                hint="capture the table USING COPY or CHECKSUM, or its other partitions each by itself",
+                location=place("LOG"),
+            )
+    own = [each for each in table.partitions if each.has_rows and each.identity != table.identity]
+    if own or (table.is_partitioned and table.identity == "i"):
+        wanted = "FULL" if table.is_full else "DEFAULT"
+        name = own[0].name if own else shown
+        raise AnalysisError(
+            f"the partitions of {shown} do not identify their rows as it does",
+            detail=f"REPLICA IDENTITY of {name} is {_WORDS.get(own[0].identity if own else table.identity)}",
+            hint=f"ALTER TABLE {name} REPLICA IDENTITY {wanted} at the source, so that it is the same for all",
+            location=place("LOG"),
         )
 
 

@@ -44,7 +44,7 @@ class Parts:
     names: tuple[str, ...]
     """What the statements call the columns."""
     rows: int
-    """About so many, of all ranges."""
+    """So many that state has, in all ranges, also such as the statements leave out."""
     in_order: bool
     """Whether the warehouse would put the ranges in the same order."""
 

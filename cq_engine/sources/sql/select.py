@@ -30,7 +30,7 @@ __all__ = [
     "Key",
     "Selection",
     "clock",
-    "count_up_to",
+    "count",
     "image",
     "image_between",
     "keys_and_checksums",
@@ -177,26 +177,22 @@ def range_checksums(selection: Selection, ranges: Sequence[tuple[Key | None, Key
     )
 
 
-def count_up_to(session: Session, selection: Selection, most: int) -> int:
+def count(session: Session, selection: Selection, most: int | None = None) -> int:
     """The number of rows of the relation; of more than `most` not more are counted."""
     text = Text(selection)
     some = text.select([text.named("1", "one")], limit=most)
-    (count,) = session.one(Statement(f"SELECT COUNT(*) FROM ({some.sql}) AS c", some.parameters)) or (0,)
-    return int(count)
+    (rows,) = session.one(Statement(f"SELECT COUNT(*) FROM ({some.sql}) AS c", some.parameters)) or (0,)
+    return int(rows)
 
 
-def splits(session: Session, selection: Selection, parts: int) -> list[Bounds]:
-    """At most so many ranges of about as many rows of the relation, together all of it, with open ends."""
-    text = Text(selection)
-    count = text.select([text.named("COUNT(*)", "rows")])
-    bounds: list[Key] = []
-    found = session.one(count)
-    rows = -(-int(found[0] if found else 0) // max(1, parts))
-    while rows and len(bounds) < parts - 1:
-        bound = session.one(next_keys(selection, bounds[-1] if bounds else None, rows))
+def splits(session: Session, selection: Selection, rows: int, parts: int) -> list[Bounds]:
+    """At most so many ranges of about as many of the relation's `rows`, together all of it, with open ends."""
+    each, bounds = -(-rows // max(1, parts)), list[Key]()
+    while each and len(bounds) < parts - 1:
+        bound = session.one(next_keys(selection, bounds[-1] if bounds else None, each))
         if bound is None:
             break
-        bounds.append(bound)
+        bounds.append([bytes(value) if isinstance(value, memoryview) else value for value in bound])
     ends: list[Key | None] = [None, *bounds, None]
     return list(pairwise(ends))
 

@@ -7,6 +7,10 @@ numbers, in which each may have taken place.
 
 Rows are logged as text of the whole row, which no other definition of the table makes fail. While a tick reads, nobody can
 alter the table.
+
+Partitions may have the columns of their table in another order, so that their rows are logged as JSON, by name. The trigger for
+rows is there in each of them, also in those that come later. Nobody tells what a partition has that comes or goes, or is emptied by
+itself: where other ones are there, or one has been written anew, all rows are compared.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import pyarrow as pa
 from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Database, Session
-from cq_engine.sources.sql.installed import digest
+from cq_engine.sources.sql.installed import LAYOUT, digest
 from cq_engine.sources.sql.model import Relation, Statement
+from cq_engine.sources.sql.partitions import partitions
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import DELETE, UPSERT, Tick
 from cq_engine.sources.triggers.log import PIECE, Log, Logged, as_changes
@@ -32,8 +37,8 @@ __all__ = ["PostgreSQLLog"]
 _BODY = """BEGIN
   INSERT INTO {log} (cq_transaction, cq_moment, cq_operation, cq_old, cq_new)
   VALUES (txid_current(), clock_timestamp(), left(TG_OP, 1),
-          CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'INSERT' THEN CAST(OLD AS text) END,
-          CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'DELETE' THEN CAST(NEW AS text) END);
+          CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'INSERT' THEN CAST({old} AS text) END,
+          CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'DELETE' THEN CAST({new} AS text) END);
   RETURN NULL;
 END"""
 _COLUMNS = """
@@ -49,6 +54,12 @@ SELECT t.tgname, t.oid, CAST(t.xmin AS text), t.tgenabled, pg_get_triggerdef(t.o
 FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
 WHERE t.tgrelid = to_regclass(?) AND t.tgname IN (?, ?) AND t.tgenabled IN ('A', 'O')
 """
+_KIND = "SELECT CAST(relkind AS text), relhassubclass FROM pg_class WHERE oid = to_regclass(?)"
+_CLONES = """
+SELECT tgrelid, oid, CAST(tgenabled AS text) FROM pg_trigger
+WHERE tgrelid = ANY (CAST(? AS oid[])) AND tgname = ? AND tgenabled IN ('A', 'O')
+"""
+"""The trigger for rows in each partition."""
 
 
 @dataclass
@@ -83,34 +94,41 @@ class PostgreSQLLog(Log):
 
     def check(self, session: Session, relation: Relation) -> list[str]:
         name = self.qualified(relation.name)
-        found = session.one(
-            self.plain("SELECT relkind, relhassubclass FROM pg_class WHERE oid = to_regclass(?)", name)
-        )
-        if found is None or found[0] != "r" or found[1]:
+        found = session.one(self.plain(_KIND, name))
+        is_partitioned = self._is_partitioned(session, relation)
+        if found is None or (not is_partitioned and (found[0] != "r" or found[1])):
             raise AnalysisError(
-                f"{relation.shown} is no table, or one that has parts",
-                detail="triggers log the rows of a table of its own",
+                f"{relation.shown} is no table, or one that others inherit from",
+                detail="triggers log the rows of a table of its own, or of its partitions",
                 hint="capture it USING COPY or CHECKSUM, or each part by itself",
             )
-        return []
+        foreign = [each.name for each in partitions(session, name) if each.kind not in "rp"]
+        if foreign:
+            raise AnalysisError(
+                f"partition {foreign[0]} of {relation.shown} is no table of this server",
+                detail="nobody logs what is written to it elsewhere",
+                hint="capture the table USING COPY or CHECKSUM, or its other partitions each by itself",
+            )
+        return ["where partitions come or go, all rows are compared"] if is_partitioned else []
 
     def create(self, session: Session, selection: Selection) -> list[str]:
         log, table = self.table(), self.qualified(selection.relation.name)
-        body = _BODY.format(log=log)
+        row = "to_json({})" if self._is_partitioned(session, selection.relation) else "{}"
+        body = _BODY.format(log=log, old=row.format("OLD"), new=row.format("NEW"))
         quote = "$cq$" if "$cq$" not in body else "$cq_log$"
-        row, truncate = map(self.server.quoted, self._names())
+        each, truncate = map(self.server.quoted, self._names())
         calls = f"EXECUTE PROCEDURE {log}()"
         made = [
             f"CREATE TABLE {log} ({_COLUMNS})",
             f"CREATE FUNCTION {log}() RETURNS trigger {_SETTINGS} AS {quote}{body}{quote}",
-            f"CREATE TRIGGER {row} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW {calls}",
+            f"CREATE TRIGGER {each} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW {calls}",
             f"CREATE TRIGGER {truncate} AFTER TRUNCATE ON {table} FOR EACH STATEMENT {calls}",
         ]
         owns = self.plain(
             "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(?)", table
         )
         if session.one(owns) == (True,):
-            made += [f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}" for name in (row, truncate)]
+            made += [f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}" for name in (each, truncate)]
         return made
 
     def drop(self) -> list[str]:
@@ -127,7 +145,20 @@ class PostgreSQLLog(Log):
         (log,) = session.one(self.plain("SELECT CAST(to_regclass(?) AS oid)", self.table())) or (None,)
         if log is not None:
             parts[f"table {self.name}"] = str(log)
+        members = partitions(session, self.qualified(relation.name))
+        if members:
+            clones = {
+                oid: rest
+                for oid, *rest in session.rows(self.plain(_CLONES, [m.oid for m in members], self.name))
+            }
+            parts[LAYOUT] = digest([*members, *sorted(clones.items())])
+            if any(each.has_rows and each.oid not in clones for each in members):
+                parts.pop(f"trigger {self.name}", None)
         return parts
+
+    def _is_partitioned(self, session: Session, relation: Relation) -> bool:
+        found = session.one(self.plain(_KIND, self.qualified(relation.name)))
+        return found is not None and found[0] == "p"
 
     def hold(self, session: Session, relation: Relation) -> None:
         session.change(self.plain(f"LOCK TABLE {self.qualified(relation.name)} IN ACCESS SHARE MODE"))
@@ -160,7 +191,7 @@ class PostgreSQLLog(Log):
         new = f"NOT txid_visible_in_snapshot(cq_transaction, '{read}')" if read else "true"
         known = ["cq_number", "cq_transaction", "cq_moment", "cq_operation"]
         inner = (
-            f"SELECT {', '.join(known)}, CAST(cq_old AS {kind}) AS cq_old, CAST(cq_new AS {kind}) AS cq_new"
+            f"SELECT {', '.join(known)}, {_as_row('cq_old', kind)} AS cq_old, {_as_row('cq_new', kind)} AS cq_new"
             f" FROM {self.table()} WHERE {new} OFFSET 0"
         )
         every = [f"(l.cq_new).{server.quoted(c.name)}" for c in relation.columns]
@@ -191,6 +222,12 @@ class PostgreSQLLog(Log):
         while deleted == PIECE:
             with database.write() as session:
                 deleted = session.change(self.plain(f"DELETE FROM {table} WHERE cq_number IN ({some})"))
+
+
+def _as_row(column: str, kind: str) -> str:
+    """A row of the log, which is JSON or the text of a row, as one of the table."""
+    from_json = f"json_populate_record(CAST(NULL AS {kind}), CAST({column} AS json))"
+    return f"CASE WHEN left({column}, 1) = '{{' THEN {from_json} ELSE CAST({column} AS {kind}) END"
 
 
 def _add(changes: _Changes, selection: Selection, row: tuple[Any, ...]) -> None:

@@ -14,7 +14,12 @@ from cq_engine.sources.sql.address import Options
 from cq_engine.sources.sql.model import Index, Relation, SourceColumn
 from cq_engine.sources.sql.servers.server import PARTS, Found, Server, spark_decimal
 
-__all__ = ["PostgreSQL"]
+__all__ = ["WITH_PARTS", "PostgreSQL"]
+
+WITH_PARTS = """WITH RECURSIVE parts (oid) AS (
+  SELECT CAST(CAST({} AS regclass) AS oid)
+  UNION SELECT i.inhrelid FROM pg_inherits AS i JOIN parts AS p ON i.inhparent = p.oid)"""
+"""A table, with all that is attached to it or inherits from it: their rows are the table's."""
 
 _SPARK = {
     "smallint": "smallint",
@@ -46,6 +51,11 @@ SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnames
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND CASE WHEN CAST(:schema AS text) IS NULL THEN n.nspname = ANY (current_schemas(false))
            ELSE n.nspname = :schema END
+"""
+_TABLE = f"""
+{WITH_PARTS.format(":name")}
+SELECT CAST(CAST(:name AS regclass) AS oid), CASE WHEN bool_and(c.reltuples >= 0) THEN sum(CAST(c.reltuples AS float8)) END
+FROM parts JOIN pg_class AS c ON c.oid = parts.oid WHERE c.relkind <> 'p'
 """
 _COLUMNS = """
 SELECT a.attname, format_type(b.type, b.modifier), NOT a.attnotnull, l.collname,
@@ -118,10 +128,7 @@ class PostgreSQL(Server):
 
     def describe(self, connection: Connection, found: Found) -> Relation:
         wanted = f"{self.quoted(found.schema or 'public')}.{self.quoted(found.name)}"
-        oid, rows = connection.execute(
-            sa.text("SELECT oid, reltuples FROM pg_class WHERE oid = CAST(:name AS regclass)"),
-            {"name": wanted},
-        ).one()
+        oid, rows = connection.execute(sa.text(_TABLE), {"name": wanted}).one()
         columns = []
         for name, declared, nullable, collation, default in connection.execute(
             sa.text(_COLUMNS), {"oid": oid}
@@ -136,7 +143,7 @@ class PostgreSQL(Server):
             indexes.append(Index(name, tuple(names[:length]), unique, tuple(names[length:])))
         return Relation(
             self.name, self.dialect, found.name, tuple(columns), found.schema, key, tuple(indexes),
-            int(rows) if rows >= 0 else None,
+            None if rows is None else int(rows),
         )  # fmt: skip
 
     def result_columns(self, connection: Connection, cursor: Any) -> Sequence[SourceColumn]:
