@@ -16,9 +16,10 @@ from cq_engine.core.limits import Limits
 from cq_engine.sources import tick
 from cq_engine.sources.sql.parts import Parts
 from cq_engine.sources.whole import Whole
+from tests.sources import copies
 from tests.sources.shops import Shop
 from tests.sources.trigger_logs import installed
-from tests.sources.writers import Writer
+from tests.sources.writers import Writer, declare, here
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +96,27 @@ def spreads(monkeypatch: pytest.MonkeyPatch) -> list[Parts]:
     monkeypatch.setattr(tick, "spread", noted)
     monkeypatch.setattr(Whole, "__iter__", lambda self: pytest.fail("the driver reads"))
     return given
+
+
+@pytest.fixture
+def beside(shop: Shop) -> Iterator[Writer]:
+    """A table with rows, and who writes to it; there is no copy at the source before and after."""
+    for left in copies.installed(shop):
+        pytest.fail(f"{left} is left of another test")
+    writer = Writer(shop, random.Random(11), "copy there")
+    writer.create()
+    for _ in range(8):
+        writer.transaction()
+    yield writer
+    for name in ["orders", *copies.NAMES]:
+        shop.run(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.fixture
+def copied(opened: Callable[..., Engine], shop: Shop, beside: Writer) -> Engine:
+    """An engine that has captured this table, with the copy at the source."""
+    engine = opened(Limits())
+    declare(engine, shop, "copy there")
+    engine.refresh_capture("c")
+    assert here(engine) == beside.rows()
+    return engine

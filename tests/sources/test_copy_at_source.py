@@ -2,85 +2,26 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from cq_engine import Engine
 from cq_engine.core import faults
-from cq_engine.core.errors import ConflictError, SourceError
+from cq_engine.core.errors import ConflictError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.copies import capture as copying
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import Statement
+from tests.sources.copies import CAPTURE, Opened, ask
 from tests.sources.shops import Shop
-from tests.sources.writers import Writer, declare, here
-
-Opened = Callable[[Limits], Engine]
-CAPTURE = "CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING COPY WITH (at = 'source') ON DEMAND"
-NAMES = ["cq_copy_c", "cq_copy_c_staged", "cq_copy_c_state"]
+from tests.sources.writers import TABLE, Writer, declare, here
 
 
 class Killed(BaseException):
     """In the place of a process that ends."""
-
-
-@pytest.fixture
-def writer(shop: Shop) -> Iterator[Writer]:
-    for name in NAMES:
-        shop.run(f"DROP TABLE IF EXISTS {name}")
-    made = Writer(shop, random.Random(11), "copy there")
-    made.create()
-    for _ in range(8):
-        made.transaction()
-    yield made
-    for name in ["orders", *NAMES]:
-        shop.run(f"DROP TABLE IF EXISTS {name}")
-
-
-@pytest.fixture
-def engine(opened: Opened, shop: Shop, writer: Writer) -> Engine:
-    made = opened(Limits())
-    declare(made, shop, "copy there")
-    made.refresh_capture("c")
-    assert here(made) == writer.rows()
-    return made
-
-
-def ask(shop: Shop, sql: str) -> list[tuple[Any, ...]]:
-    with shop.database.connect() as session:
-        return session.rows(Statement(sql.replace("%", shop.database.server.percent)))
-
-
-def installed(shop: Shop) -> list[str]:
-    queries = {
-        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'cq_copy%'",
-        "postgresql": "SELECT CAST(relname AS text) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'cq_copy%'",
-        "mariadb": "SELECT table_name FROM information_schema.tables"
-        " WHERE table_schema = DATABASE() AND table_name LIKE 'cq_copy%'",
-    }
-    return sorted(name for (name,) in ask(shop, queries[shop.kind]))
-
-
-def failed(engine: Engine, match: str) -> str:
-    """Why a tick stops the capture."""
-    with pytest.raises(SourceError, match=match) as caught:
-        engine.refresh_capture("c")
-    assert engine.execute("SHOW CAPTURES").to_arrow().to_pylist()[0]["state"] == "FAILED"
-    return str(caught.value)
-
-
-def resumed(engine: Engine, writer: Writer) -> None:
-    """After RESUME replica and source are the same, and stay so."""
-    engine.execute("ALTER CAPTURE c RESUME")
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
-    writer.transaction()
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
 
 
 @contextmanager
@@ -125,25 +66,25 @@ def undone(shop: Shop) -> None:
 # ---------------------------------------------------------------- ticks
 
 
-def test_only_what_has_changed_travels(engine: Engine, shop: Shop, writer: Writer) -> None:
+def test_only_what_has_changed_travels(copied: Engine, shop: Shop, beside: Writer) -> None:
     undone(shop)
-    assert engine.refresh_capture("c").rows_read == 2
-    assert engine.refresh_capture("c").rows_read == 0
+    assert copied.refresh_capture("c").rows_read == 2
+    assert copied.refresh_capture("c").rows_read == 0
     shop.run("UPDATE orders SET version = version + 1, ts = NULL")  # no pertinent column
-    assert engine.refresh_capture("c").rows_read == 0
+    assert copied.refresh_capture("c").rows_read == 0
     moved(shop, "second")
-    done = engine.refresh_capture("c")
+    done = copied.refresh_capture("c")
     assert (done.rows_read, len(done.commit_versions)) == (3, 1)
-    assert here(engine) == writer.rows()
-    before = engine.catalog.newest_version
-    found = engine.execute(f"SELECT id, note, _change_type FROM t CHANGES FROM VERSION {before}").fetchall()
+    assert here(copied) == beside.rows()
+    before = copied.catalog.newest_version
+    found = copied.execute(f"SELECT id, note, _change_type FROM t CHANGES FROM VERSION {before}").fetchall()
     assert sorted(map(tuple, found)) == [
         (1001, "first", "update_preimage"), (1001, "second", "update_postimage"),
         (1002, "first", "update_preimage"), (1002, "second", "update_postimage"), (2001, "second", "insert"),
     ]  # fmt: skip
 
 
-def test_killed_at_every_step(opened: Opened, shop: Shop, writer: Writer) -> None:
+def test_killed_at_every_step(opened: Opened, shop: Shop, beside: Writer) -> None:
     """What was changed before is changed back afterwards: whoever forgets what was shipped finds no difference."""
     undone(shop)
     engine = opened(Limits())
@@ -161,17 +102,17 @@ def test_killed_at_every_step(opened: Opened, shop: Shop, writer: Writer) -> Non
         engine = opened(Limits())
         undone(shop)
         engine.refresh_capture("c")
-        assert here(engine) == writer.rows()
+        assert here(engine) == beside.rows()
     assert step > 8
-    assert here(engine) == writer.rows()
+    assert here(engine) == beside.rows()
 
 
 @pytest.mark.parametrize("point", ["commit.begin", "commit.before_catalog", "commit.after_catalog"])
 def test_killed_in_the_commit(
-    opened: Opened, engine: Engine, shop: Shop, writer: Writer, point: str, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, copied: Engine, shop: Shop, beside: Writer, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undone(shop)
-    engine.refresh_capture("c")
+    copied.refresh_capture("c")
     moved(shop, "shipped")
 
     def kill(name: str, *_: object) -> None:
@@ -181,19 +122,19 @@ def test_killed_in_the_commit(
     with monkeypatch.context() as patched:
         patched.setattr(faults, "point", kill)
         with pytest.raises(Killed):
-            engine.capturing.refresh("c")
-    engine.close()
-    engine = opened(Limits())
+            copied.capturing.refresh("c")
+    copied.close()
+    copied = opened(Limits())
     assert ask(shop, "SELECT * FROM cq_copy_c_staged")
     undone(shop)
-    was = here(engine)
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
-    assert (was == writer.rows()) == (point != "commit.after_catalog")
+    was = here(copied)
+    copied.refresh_capture("c")
+    assert here(copied) == beside.rows()
+    assert (was == beside.rows()) == (point != "commit.after_catalog")
     assert not ask(shop, "SELECT * FROM cq_copy_c_staged")
 
 
-def test_killed_while_all_rows_are_compared(opened: Opened, shop: Shop, writer: Writer) -> None:
+def test_killed_while_all_rows_are_compared(opened: Opened, shop: Shop, beside: Writer) -> None:
     """More changes than the driver takes: the copy is made anew, and whoever is killed meanwhile does it once more."""
     undone(shop)
     limits = Limits(pending_rows=2, small_rows=-1, apply_rows=2)
@@ -204,32 +145,93 @@ def test_killed_while_all_rows_are_compared(opened: Opened, shop: Shop, writer: 
         moved(shop, f"note {step}")
         try:
             with killed_at(step):
-                assert engine.refresh_capture("c").rows_read == len(writer.rows())
+                assert engine.refresh_capture("c").rows_read == len(beside.rows())
             break
         except Killed:
             engine.close()
         engine = opened(limits)
         undone(shop)
         engine.refresh_capture("c")
-        assert here(engine) == writer.rows()
+        assert here(engine) == beside.rows()
     assert step > 10
-    assert here(engine) == writer.rows()
+    assert here(engine) == beside.rows()
 
 
-def test_who_writes_is_not_kept_waiting(engine: Engine, shop: Shop, writer: Writer) -> None:
+def test_a_history_with_crashes(opened: Opened, copied: Engine, shop: Shop, beside: Writer) -> None:
+    """Of every second tick some step is its last one; the source goes on, now and then to where it was before."""
+    crashes = 0
+    for round_number in range(16):
+        before = ask(shop, "SELECT id, region, price, note, ts, gone, version FROM orders")
+        beside.transaction()
+        with suppress(Killed), killed_at(beside.dice.randint(1, 24)):
+            copied.refresh_capture("c")
+            crashes -= 1
+        crashes += 1
+        if round_number % 4 == 0:
+            copied.close()
+            copied = opened(Limits())
+        if beside.dice.random() < 0.5:
+            shop.run("DELETE FROM orders")
+            shop.insert("orders", before)
+        else:
+            beside.transaction()
+        copied.refresh_capture("c")
+        assert here(copied) == beside.rows()
+        assert contents(shop, "cq_copy_c") == contents(shop, "orders")
+    assert crashes > 3
+
+
+def contents(shop: Shop, name: str) -> list[Any]:
+    return sorted(ask(shop, f"SELECT id, region, price, note FROM {name}"))
+
+
+def test_partial_tables_get_complete_changes(opened: Opened, shop: Shop, beside: Writer) -> None:
+    """Nothing is kept of the rows here, and every change says what the row was."""
+    undone(shop)
+    engine = opened(Limits(pending_rows=4))
+    engine.execute(f"{TABLE} WITHOUT SNAPSHOT")
+    engine.execute(f"CREATE SOURCE shop TYPE {shop.kind} WITH (url = '{shop.url}')")
+    engine.execute(CAPTURE)
+    engine.execute("CREATE DESTINATION there TYPE table WITH (mode = 'merge')")
+    engine.execute(
+        "CREATE CONTINUOUS QUERY v COMPUTE DELTA ON DEMAND DESTINATION there AS SELECT id, note FROM t WHERE note IS NOT NULL"
+    )
+    for step in range(5):
+        done = engine.refresh_capture("c")
+        engine.refresh("v")
+        engine.drain()
+        found = sorted(map(tuple, engine.execute("SELECT id, note FROM there").fetchall()))
+        assert found == [(row[0], row[3]) for row in beside.rows() if row[3] is not None]
+        if step == 1:
+            last = engine.execute(
+                f"SELECT id, note, _change_type FROM t CHANGES FROM VERSION {done.commit_versions[-1]}"
+            )
+            assert sorted(map(tuple, last.fetchall())) == [
+                (1001, "first", "update_preimage"), (1001, "second", "update_postimage"),
+                (1002, "first", "update_preimage"), (1002, "second", "update_postimage"),
+                (2001, "second", "insert"),
+            ]  # fmt: skip
+        if step == 0:
+            moved(shop, "second")
+        else:
+            beside.transaction()
+            shop.run(f"DELETE FROM orders WHERE id = {2001 if step == 2 else 1001}")
+
+
+def test_who_writes_is_not_kept_waiting(copied: Engine, shop: Shop, beside: Writer) -> None:
     if shop.kind == "sqlite":
         pytest.skip("SQLite has one writer at a time")
-    before = writer.rows()
+    before = beside.rows()
     with shop.database.write() as session:
         session.connection.exec_driver_sql("UPDATE orders SET note = 'not yet'")
         session.connection.exec_driver_sql("INSERT INTO orders (id, gone) VALUES (5000, 0)")
-        assert engine.refresh_capture("c").rows_read == 0
-        assert here(engine) == before
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows() != before
+        assert copied.refresh_capture("c").rows_read == 0
+        assert here(copied) == before
+    copied.refresh_capture("c")
+    assert here(copied) == beside.rows() != before
 
 
-def test_two_processes(engine: Engine, shop: Shop, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes(copied: Engine, shop: Shop, beside: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose differences were forgotten by somebody else ships nobody's."""
     shop.run("UPDATE orders SET note = 'one'")
     shipped = copying._shipped
@@ -242,6 +244,6 @@ def test_two_processes(engine: Engine, shop: Shop, writer: Writer, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(copying, "_shipped", late)
         with pytest.raises(ConflictError, match="another process"):
-            engine.refresh_capture("c")
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
+            copied.refresh_capture("c")
+    copied.refresh_capture("c")
+    assert here(copied) == beside.rows()

@@ -136,7 +136,7 @@ def _bring_all(tick: Tick, asked: Asked, copy: CopyTable, position: Position) ->
         tick.move(position)  # before the copy is one of which nothing is here
     with asked.database.write(compares=True) as session:
         _check_same(tick, asked, copy, session, position)
-        _check_owner(tick.capture, copy, copy.marks(session, locked=True), position)
+        copy.marks(session, locked=True)
         copy.relax(session)
         stands = copy.fill(session, selection)
         _check_same(tick, asked, copy, session, position)  # what was read is locked since then
@@ -194,6 +194,8 @@ def _settle(tick: Tick, asked: Asked, copy: CopyTable, session: Session, positio
 
 
 def _check_same(tick: Tick, asked: Asked, copy: CopyTable, session: Session, position: Position) -> None:
+    """Raises SourceError where the copy is somebody else's, and where tables or columns are not as they were."""
+    _check_owner(tick.capture, copy, _marks(copy, session), position)
     reasons = differences(position["was"], copy.state(session, asked.selection))
     if reasons:
         raise SourceError(

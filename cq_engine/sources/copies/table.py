@@ -85,8 +85,7 @@ class CopyTable(Installed):
         quoted, key = self.server.quoted, ", ".join(map(self.server.quoted, selection.key))
         copy, staged, state = map(self.qualified, self.names)
         declared = ", ".join(
-            f"{quoted(column.name)} {self.declared(column, is_key=column.name in selection.key)}"
-            for column in _columns(selection)
+            f"{quoted(column.name)} {self.said_of(column, selection)}" for column in _columns(selection)
         )
         marks = ", ".join(f"{name} VARCHAR(40) NOT NULL" for name in ("cq_owner", "cq_stands", "cq_staged"))
         return [
@@ -98,6 +97,9 @@ class CopyTable(Installed):
 
     def drop(self) -> list[str]:
         return [f"DROP TABLE IF EXISTS {self.qualified(name)}" for name in self.names]
+
+    def said_of(self, column: SourceColumn, selection: Selection) -> str:
+        return self.declared(column, is_key=column.name in selection.key)
 
     def parts(self, session: Session, relation: Relation) -> dict[str, str]:
         del relation

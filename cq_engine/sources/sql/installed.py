@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cq_engine.core.errors import SourceError
 from cq_engine.sources.sql.database import Database, Session
-from cq_engine.sources.sql.model import Relation, Statement
+from cq_engine.sources.sql.model import Relation, SourceColumn, Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.sql.servers.server import Found, Server
 
@@ -68,13 +68,18 @@ class Installed(ABC):
         known = selection.relation
         relation = self.server.describe(session.connection, Found(known.schema, known.name))
         parts = self.parts(session, relation)
-        declared = {column.name: column.declared for column in relation.columns}
-        for column in selection.columns:
-            if column.name in declared:
-                parts[f"column {column.name}"] = declared[column.name]
-        every = [text for pair in declared.items() for text in pair]
+        captured = {column.name for column in selection.columns}
+        for column in relation.columns:
+            if column.name in captured:
+                parts[f"column {column.name}"] = self.said_of(column, selection)
+        every = [text for column in relation.columns for text in (column.name, column.declared)]
         parts[LAYOUT] = digest([parts.get(LAYOUT, ""), *every])
         return parts
+
+    def said_of(self, column: SourceColumn, selection: Selection) -> str:
+        """How a captured column is declared, as far as it matters."""
+        del selection
+        return column.declared
 
     # ------------------------------------------------------------ SQL
 
