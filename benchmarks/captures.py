@@ -111,6 +111,7 @@ def of(
                 "seconds": round(seconds, 3),
                 "rows_read": done.rows_read,
             }
+        engine.maintain()  # as the background does between ticks
         for how in options.changes:
             yield from _ticks(engine, source, how, options, known)
     if "log" in options.figures and source.is_decoded():

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
+from cq_engine.sources.bulk import is_empty
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import Statement
@@ -43,6 +44,7 @@ class RangeRows:
         self._ends: list[_Ends] = []
         self._rows = 0
         self._changes: list[pa.Table] = []
+        self._is_first = is_empty(tick.services, tick.table)
         self.count = 0
 
     def read(self, session: Session, bounds: Bounds) -> None:
@@ -83,8 +85,10 @@ class RangeRows:
         self._read, self._ends, self._rows = [], [], 0
 
     def _ours(self) -> pa.Table:
-        """The rows of the table whose keys are in the ranges."""
+        """The rows of the table whose keys are in the ranges: none, where it was empty before this pass."""
         tick, selection = self._tick, self._asked.selection
+        if self._is_first:
+            return empty(tick.columns)
         names = [selection.names[place] for place in selection.key_places]
         small = tick.own_rows()
         if small is not None:
