@@ -261,3 +261,59 @@ def test_values_and_keys(opened: Opened, shop: Shop, beside: Writer) -> None:
     assert shipped("j = '{\"a\": 2}'") == 2
     assert shipped("n = n + 10") == 4
     assert shipped("d = NULL, m = NULL, f = NULL, j = NULL") == 2
+
+
+ODD = 'odd "%`'
+KINDS: dict[str, list[tuple[str, str, str]]] = {
+    "sqlite": [
+        ("", "1", "'1'"), ("INT", "'text'", "x'00'"), ("REAL", "1", "1.5"), ("TEXT", "1", "x'31'"), ("BLOB", "x'00'", "NULL"),
+        ("NUMERIC", "0.30000000000000004", "0.3"), ("BOOLEAN", "0", "1"),
+    ],
+    "postgresql": [
+        ("jsonb", """'{"a": 1}'""", "'[]'"), ("text[]", "'{a,NULL}'", "'{A,NULL}'"), ("interval", "'1 month'", "'30 days'"),
+        ("numeric", "1.10", "1.1000000000000000001"), ("real", "0.1", "'NaN'"), ("char(5)", "'ab'", "'AB'"),
+        ("timestamptz", "'2026-01-01 00:00:00.000001+02'", "NULL"), ("date", "'infinity'", "'2026-01-01'"),
+        ("inet", "'10.0.0.1'", "'10.0.0.0/8'"), ("bit(3)", "B'101'", "B'111'"), ("xml", "'<a/>'", "'<b/>'"),
+        ("point", "'(1,2)'", "'(1,3)'"), ("varchar(9) COLLATE ci", "'é'", "'É'"), ("boolean", "true", "false"),
+    ],
+    "mariadb": [
+        ("ENUM('a', 'b')", "'a'", "'b'"), ("SET('a', 'b')", "'a,b'", "'b'"), ("BIT(9)", "b'101'", "b'1'"), ("YEAR", "2026", "2027"),
+        ("TIME(3)", "'-100:00:00.001'", "'00:00:00'"), ("JSON", """'{"a": 1}'""", """'{"a":1}'"""), ("FLOAT", "0.1", "0.10000001"),
+        ("DECIMAL(30, 10)", "1.5", "1.5000000001"), ("TIMESTAMP(6) NULL", "'2026-01-01 00:00:00.000001'", "NULL"),
+        ("DATE", "'0000-00-00'", "'2026-01-01'"), ("BIGINT UNSIGNED", "18446744073709551615", "0"), ("UUID", "UUID()", "NULL"),
+        ("VARCHAR(9)", "'a'", "'a '"), ("VARCHAR(9) COLLATE latin1_swedish_ci", "'é'", "'e'"), ("BINARY(3)", "x'61'", "x'6161'"),
+    ],
+}  # fmt: skip
+
+
+def test_types(opened: Opened, shop: Shop, beside: Writer) -> None:
+    """A value of whatever type goes into the copy as it is, and another one is seen."""
+    kinds = KINDS[shop.kind]
+    names = [shop.quoted(f"{ODD}{n}") for n, _ in enumerate(kinds)]
+    shop.run("DROP TABLE orders")
+    declared = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, kinds))
+    key, values = shop.quoted(ODD), ", ".join(first for _, first, _ in kinds)
+    with shop.database.write() as session:
+        run, percent = session.connection.exec_driver_sql, shop.database.server.percent
+        if shop.kind == "mariadb":
+            run("SET SESSION sql_mode = ''")
+        run(f"CREATE TABLE orders ({key} INT PRIMARY KEY, {declared})".replace("%", percent))
+        run(
+            f"INSERT INTO orders VALUES (1, {values}), (2, {', '.join(['NULL'] * len(kinds))})".replace(
+                "%", percent
+            )
+        )
+    engine = opened(Limits())
+    engine.execute(
+        f"CREATE TABLE t ({', '.join(f'c{n} STRING' for n, _ in enumerate(kinds))}, k INT, PRIMARY KEY (k))"
+    )
+    engine.execute(f"CREATE SOURCE shop TYPE {shop.kind} WITH (url = '{shop.url}')")
+    columns = ", ".join(f"`{ODD.replace('`', '``')}{n}` AS c{n}" for n, _ in enumerate(kinds))
+    engine.execute(CAPTURE.replace("USING", f"(`{ODD.replace('`', '``')}` AS k, {columns}) USING"))
+    assert engine.refresh_capture("c").rows_read == 2
+    assert engine.refresh_capture("c").rows_read == 0
+    for name, (kind, first, second) in zip(names, kinds):
+        for value in (second, first):
+            shop.run(f"UPDATE orders SET {name} = {value} WHERE {key} = 1")
+            assert engine.refresh_capture("c").rows_read == 1, (kind, value)
+            assert engine.refresh_capture("c").rows_read == 0, (kind, value)
