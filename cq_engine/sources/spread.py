@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import Accumulator
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.staging import clustering
@@ -20,6 +20,9 @@ from cq_engine.sources.sql.parts import NotBegun, Parts, failure_in
 from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import is_connect, translate_errors
 from cq_engine.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator  # a Spark Connect client may have none
 
 __all__ = ["spread"]
 

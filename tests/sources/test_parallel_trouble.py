@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,18 @@ from typing import Any
 import pytest
 
 from cq_engine.core import faults
-from cq_engine.core.errors import CQError, SourceError
+from cq_engine.core.errors import CQError, SourceError, SourceUnavailableError
 from cq_engine.core.limits import Limits
 from cq_engine.sources import tick
 from cq_engine.sources.sql.database import Database
 from cq_engine.sources.sql.parts import NotBegun, Parts, failure_in
 from cq_engine.sources.whole import Whole
 from tests import postgres
-from tests.sources.decodings import drop_all
+from tests.sources.decodings import ask, drop_all
 from tests.sources.loads import MANY, Opened, after_cut, capture, rows
 from tests.sources.shops import Shop
 from tests.sources.writers import Writer, declare, here
+from tests.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -137,6 +140,53 @@ def test_who_waits_for_the_table_is_not_waited_for(
     engine.refresh_capture("c")
     altered.join()
     assert here(engine) == expected
+
+
+def test_a_source_that_ends_while_it_is_read(opened: Opened, shop: Shop, orders: Writer) -> None:
+    engine = opened(MANY)
+    engine.execute(
+        "CREATE TABLE t (id INT, region STRING, price DECIMAL(10, 2), note STRING, PRIMARY KEY (id))"
+    )
+    engine.execute(f"CREATE SOURCE shop TYPE postgresql WITH (url = '{shop.url}')")
+    slow = "WHERE 'pg_sleep(0.1) IS NOT NULL'"
+    engine.execute(f"CREATE CAPTURE c INTO t FROM shop TABLE 'orders' {slow} USING COPY ON DEMAND")
+    slept = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    )
+
+    def end() -> None:
+        until(lambda: ask(shop, slept)[0][0])
+        postgres.cut(shop.url)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with pytest.raises(SourceUnavailableError) as error:
+        engine.refresh_capture("c")
+    thread.join()
+    assert error.value.message.startswith("source shop (postgresql")
+    del error
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()  # psycopg cannot close the cursors of a connection that has ended
+    assert here(engine) == []
+    status = engine.catalog.capture_status("c")
+    assert (status.state, status.position, status.failures) == ("ACTIVE", "", 1)  # it is tried again
+    engine.refresh_capture("c")
+    assert here(engine) == orders.rows()
+
+
+def test_a_statement_that_takes_too_long(opened: Opened, shop: Shop, orders: Writer) -> None:
+    engine = opened(MANY)
+    engine.execute(
+        "CREATE TABLE t (id INT, region STRING, price DECIMAL(10, 2), note STRING, PRIMARY KEY (id))"
+    )
+    engine.execute(
+        f"CREATE SOURCE shop TYPE postgresql WITH (url = '{shop.url}', timeout = '300 milliseconds')"
+    )
+    slow = "WHERE 'pg_sleep(0.1) IS NOT NULL'"
+    engine.execute(f"CREATE CAPTURE c INTO t FROM shop TABLE 'orders' {slow} USING COPY ON DEMAND")
+    with pytest.raises(SourceError, match="statement timeout"):
+        engine.refresh_capture("c")
+    assert here(engine) == []
 
 
 def test_a_value_that_does_not_fit_is_named(opened: Opened, shop: Shop, spreads: list[Parts]) -> None:
