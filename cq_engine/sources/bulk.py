@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
 from cq_engine.core.types import spark_schema
@@ -24,25 +25,6 @@ __all__ = ["Batches", "all_columns", "fitted", "is_empty", "merge", "spool"]
 Batches = Iterable[pa.RecordBatch]
 
 _CAPTURED = "_captured"
-_PLAIN = frozenset(
-    [
-        "bigint",
-        "binary",
-        "boolean",
-        "byte",
-        "date",
-        "decimal",
-        "double",
-        "float",
-        "int",
-        "short",
-        "smallint",
-        "string",
-        "timestamp",
-        "tinyint",
-    ]
-)
-"""Types whose values are equal for Spark only where they are the same."""
 
 
 def fitted(rows: pa.Table, columns: Sequence[Column], capture: str) -> pa.Table:
@@ -113,7 +95,7 @@ def _statement(table: Table, columns: Sequence[Column]) -> str:
     values = [column for column in columns if column.name.lower() not in key]
     on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in table.primary_key or ())
     same = " AND ".join(f"t.{quote(c.name)} <=> s.{quote(c.name)}" for c in values)
-    plain = all(c.type.lower().split("(")[0] in _PLAIN for c in values)
+    plain = all(can(c.type, Use.IDENTICAL) or c.type.lower() in ("float", "double") for c in values)
     parts = [f"MERGE INTO {quote(table.name)} AS t USING {_CAPTURED} AS s ON {on}"]
     if values:
         sets = ", ".join(f"{quote(c.name)} = s.{quote(c.name)}" for c in values)
