@@ -222,9 +222,9 @@ class Limits:
     """How often a refresh starts over because others have taken the queries that it reads to different versions."""
     captures: int = 4
     """Captures whose ticks run at the same time: most of the time they wait for their sources."""
-    load_rows: int = 300_000
+    load_rows: int = 500_000
     """From so many rows on, by the source's own estimate, executors read a source that can show them all one state (PostgreSQL):
-    below, a connection of the driver is as fast."""
+    below, a connection of the driver is as fast, as it is where Spark has no core to spare."""
     load_connections: int = 8
     """Connections that they have to it at most: as many ranges of keys. Below 2, the driver reads."""
     advice_seconds: float = 3.0
