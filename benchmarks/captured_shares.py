@@ -7,7 +7,7 @@ One table: a key, eight columns of twenty characters, a timestamp, a delete flag
 before each tick. `columns` captures 1, 4 or 8 of the eight columns of all rows, `rows` all columns of 10, 50 or 100 % of the rows.
 
     pages        of the table and its indexes that the tick has read, by the server's own statistics
-    rows         that it has read from them, table and indexes together
+    read         rows that it has read from them, table and indexes together
     shipped      rows that came from the source, keys and checksums alone among them
     seconds      of the tick
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
                 fill(database, options.rows, COLUMNS[:share] if what == "columns" else COLUMNS)
                 path = directory / f"{what}{share}"
                 for figure in ticks(path, database, (what, share), options, spark):
-                    yield {"of": options.rows, "share": what, "captured": share, **figure}
+                    yield {"of": f"{options.rows} rows", "share": what, "captured": share, **figure}
 
     return run(NAME, options, measure, draw=plot)
 
@@ -129,8 +129,8 @@ def ticks(
             seconds, done = timed(lambda number=number: engine.refresh_capture(f"c{number}"))
             after = read(database)
             yield {
-                "figure": "tick", "method": name, "pages": after[0] - before[0], "rows": after[1] - before[1],
-                "shipped": done.rows_read, "changed": done.rows // 2, "seconds": round(seconds, 3),
+                "figure": "tick", "method": name, "pages": after[0] - before[0], "read": after[1] - before[1],
+                "shipped": done.rows_read, "differences": done.rows // 2, "seconds": round(seconds, 3),
             }  # fmt: skip
             engine.execute(f"DROP CAPTURE c{number}")
 

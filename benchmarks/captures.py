@@ -18,7 +18,7 @@ One table at the source: a key, three columns of 80 bytes together, a timestamp 
     freshness    from a commit at the source until the delta of a continuous query, a join of two captured tables, is with a
                  callback; both captures EVERY 1 SECOND, by their timestamps and, where the server decodes its log, by LOG
 
-Seconds are medians over the rounds. One JSON line per figure.
+Seconds are medians over the rounds; ratios say how many times longer the dump and the bisection took. One JSON line per figure.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def of(
     """All figures of one database."""
     source = Source(kind, options.rows, options.seed)
     source.fill()
-    known = {"source": kind, "rows": options.rows}
+    known = {"of": f"{options.rows:,} rows in {kind}".replace(",", " "), "rows": options.rows}
     with cq_engine.connect(directory, spark=spark, conf={"maintenance": "manual"}, scheduler=False) as engine:
         engine.execute(f"CREATE SOURCE shop TYPE {kind} WITH (url = '${{CQ_BENCH_SOURCE}}')")
         for number, name in enumerate(options.methods):
@@ -141,12 +141,16 @@ def _ticks(
         if source.is_bisected():
             seconds.setdefault("bisection", []).append(timed(source.bisect)[0])
         engine.maintain()
-    for name, values in seconds.items():
-        figure = {"figure": "tick", "method": name} if name in METHODS else {"figure": name}
-        yield {
-            **known, **figure, "changed": how, "seconds": round(median(values), 3),
-            **({"rows_read": read[name]} if name in read else {}),
-        }  # fmt: skip
+    medians = {name: median(values) for name, values in seconds.items()}
+    for name, took in medians.items():
+        figure: Figure = {"figure": "tick", "method": name} if name in METHODS else {"figure": name}
+        figure = {**known, **figure, "changed": how, "seconds": round(took, 3)}
+        if name in METHODS:
+            figure["rows_read"] = read[name]
+            for other in ("dump", "bisection"):
+                if other in medians:
+                    figure[f"{other}_ratio"] = round(medians[other] / took, 2)
+        yield figure
 
 
 def log(directory: Path, rows: int, spark: SparkSession | None) -> Figure:
@@ -171,7 +175,7 @@ def log(directory: Path, rows: int, spark: SparkSession | None) -> Figure:
         engine.execute("CREATE CAPTURE c INTO t FROM shop USING LOG ON DEMAND")
         seconds, done = timed(lambda: engine.refresh_capture("c"))
     return {
-        "figure": "log", "source": "debezium", "changes": 2 * rows, "commits": len(done.commit_versions),
+        "figure": "log", "of": "debezium", "changes": 2 * rows, "commits": len(done.commit_versions),
         "seconds": round(seconds, 3), "changes_per_second": round(2 * rows / seconds),
     }  # fmt: skip
 
@@ -192,7 +196,7 @@ def decoding(directory: Path, source: Source, spark: SparkSession | None) -> Fig
             engine.execute("DROP CAPTURE c")
     changes = 2 * source.rows
     return {
-        "figure": "log", "source": "postgresql", "changes": changes, "commits": len(done.commit_versions),
+        "figure": "log", "of": "postgresql", "changes": changes, "commits": len(done.commit_versions),
         "seconds": round(seconds, 3), "changes_per_second": round(changes / seconds),
     }  # fmt: skip
 
@@ -220,7 +224,7 @@ def lag(directory: Path, source: Source, seconds: int, spark: SparkSession | Non
         finally:
             engine.execute("DROP CAPTURE c")
     return {
-        "figure": "lag", "source": source.kind, "method": "LOG", "commits_per_second": COMMITS,
+        "figure": "lag", "of": source.kind, "method": "LOG", "commits_per_second": COMMITS,
         "median": round(median(late), 3), "greatest": round(max(late), 3),
     }  # fmt: skip
 
@@ -262,7 +266,7 @@ def freshness(
         source.run("UPDATE orders SET price = 1, ts = ? WHERE price = 6000", (source.now(),))
     late.sort()
     return {
-        "figure": "freshness", "source": source.kind, "method": using.split(maxsplit=1)[0], "commits": commits,
+        "figure": "freshness", "of": source.kind, "method": using.split(maxsplit=1)[0], "commits": commits,
         "median": round(median(late), 3), "p99": round(late[int(len(late) * 0.99)], 3),
     }  # fmt: skip
 
