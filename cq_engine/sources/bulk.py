@@ -66,13 +66,28 @@ def spool(
 def merge(transaction: Transaction, table: Table, frame: DataFrame, columns: Sequence[Column]) -> None:
     """Makes the table's rows those of the frame, which has the columns `columns` of it; the others are NULL in new rows.
 
-    An empty table is loaded, as is one without a key, whose rows stay.
+    An empty table is loaded, as is one without a key, whose rows stay. Raises SourceError where several rows have one key.
     """
     if table.primary_key is None or is_empty(transaction.services, table):
         transaction.load(table.name, all_columns(table, frame))
         return
+    _check_unique(table, frame)
     transaction.given = {_CAPTURED: lambda: frame}
     transaction.execute(Dml("MERGE", _statement(table, columns)))
+
+
+def _check_unique(table: Table, frame: DataFrame) -> None:
+    """Raises SourceError where several rows have one key: MERGE would not see those that are as the table has them."""
+    keys = [quote(name) for name in table.primary_key or ()]
+    with translate_errors():
+        twice = frame.groupBy(*keys).count().where("count > 1").limit(1).drop("count").collect()
+    if twice:
+        shown = ", ".join(f"{name} = {value!r}" for name, value in twice[0].asDict().items())
+        raise SourceError(
+            "several rows of the source have one key of the captured table",
+            detail=f"such as {shown}",
+            hint="the table needs a key of the source as its own",
+        )
 
 
 def is_empty(services: Services, table: Table) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,22 @@ def test_what_is_equal_and_not_the_same_is_a_change(
             wanted = None if value == "null" else value.strip('"')
             assert found == (f"[{wanted or 'null'}]" if wrapped else wanted)
             assert engine.refresh_capture("c").rows == 0
+
+
+def test_two_rows_with_one_key_are_refused_where_one_is_as_it_is_here(
+    once: SparkSession, tmp_path: Path
+) -> None:
+    """MERGE would see the other one alone."""
+    source = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    source.execute("CREATE TABLE o (id INTEGER NOT NULL, v TEXT)")
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(1, "v"), (2, "w")])
+    limits = Limits(pending_rows=1, small_rows=-1)
+    with cq_engine.connect(tmp_path / "warehouse", spark=once, scheduler=False, limits=limits) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v STRING)")
+        engine.execute(f"CREATE SOURCE shop TYPE sqlite WITH (url = 'sqlite:///{tmp_path}/shop.db')")
+        engine.execute("CREATE CAPTURE c INTO t FROM shop TABLE 'o' USING COPY ON DEMAND")
+        engine.refresh_capture("c")
+        source.execute("INSERT INTO o VALUES (1, 'z')")
+        with pytest.raises(cq_engine.SourceError, match="several rows of the source have one key"):
+            engine.refresh_capture("c")
+        assert sorted(engine.execute("SELECT * FROM t").fetchall()) == [(1, "v"), (2, "w")]

@@ -17,6 +17,7 @@ import cq_engine
 from cq_engine import Engine
 from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.core.limits import Limits
+from cq_engine.sources.copies.capture import CopyAtSource
 from tests.sources.copies import CAPTURE, NAMES, Opened, ask, failed, installed, resumed
 from tests.sources.shops import TEXT, TYPES, Shop
 from tests.sources.writers import BEGIN, TABLE, Writer, here
@@ -30,6 +31,26 @@ OTHER_TICK = "is of another tick than this warehouse"
 def test_a_table_is_dropped(copied: Engine, shop: Shop, beside: Writer, name: str) -> None:
     shop.run(f"DROP TABLE {name}")
     assert f"table {name} is gone" in failed(copied, LOST)
+    beside.transaction()
+    resumed(copied, beside)
+
+
+def test_a_process_ends_while_it_makes_the_copy_anew(
+    copied: Engine, shop: Shop, beside: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is made, and nothing here says so."""
+    shop.run(f"DROP TABLE {NAMES[1]}")
+    failed(copied, LOST)
+    made = CopyAtSource.prepare
+
+    def ended(*given: Any) -> None:
+        made(*given)
+        raise SourceError("ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyAtSource, "prepare", ended)
+        with pytest.raises(SourceError, match="ended"):
+            copied.execute("ALTER CAPTURE c RESUME")
     beside.transaction()
     resumed(copied, beside)
 

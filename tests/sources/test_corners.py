@@ -247,3 +247,19 @@ def test_poison_is_put_aside_from_now_on(log: tuple[Engine, Path]) -> None:
     engine.refresh_capture("c")
     assert here(engine) == [(1,), (2,)]
     assert here(engine, "envelope", "c_dead") == [("{",)]
+
+
+def test_a_timestamp_after_which_none_comes(
+    opened: Callable[..., Engine], source: sqlite3.Connection
+) -> None:
+    engine = opened("id INT PRIMARY KEY, v INT")
+    add(source, 1, 2)
+    capture(engine, "TABLE 'o' (id, v) USING TIMESTAMP (ts)")
+    engine.refresh_capture("c")
+    source.execute("UPDATE o SET ts = 'infinity' WHERE id = 1")
+    with pytest.raises(cq_engine.SourceError, match="ts of o is infinity in some row"):
+        engine.refresh_capture("c")
+    add(source, 1, 3)
+    engine.execute("ALTER CAPTURE c RESUME")
+    engine.refresh_capture("c")
+    assert here(engine) == [(1,), (2,), (3,)]

@@ -111,6 +111,81 @@ def test_ranges_that_grow_are_cut(opened: Opened, source: sqlite3.Connection) ->
         assert engine.refresh_capture("c").rows_read == 0
 
 
+def test_ranges_far_apart_are_compared_by_few(
+    opened: Opened, source: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a condition of its own, of which Spark does not take hundreds in one."""
+    engine = opened("rows = 2, CHECKSUM", Limits(small_rows=-1))
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(n, n) for n in range(440)])
+    engine.refresh_capture("c")
+    source.execute("UPDATE o SET v = -1 WHERE id % 4 = 3")
+    asked = counted(monkeypatch, RangeRows, "_ours")
+    assert engine.refresh_capture("c").rows == 220
+    assert len(asked) == 3
+    assert (
+        engine.execute("SELECT * FROM t ORDER BY id").fetchall()
+        == source.execute("SELECT * FROM o").fetchall()
+    )
+
+
+def test_ranges_that_are_empty_are_not_read_again(
+    opened: Opened, source: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened("rows = 2, CHECKSUM", Limits())
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(n, n) for n in range(100)])
+    engine.refresh_capture("c")
+    source.execute("DELETE FROM o WHERE id < 80")
+    assert engine.refresh_capture("c").rows == 80
+    statements = counted(monkeypatch, Session, "blocks")
+    assert engine.refresh_capture("c").rows_read == 0
+    assert len(statements) == 2, "50 ranges, and one more"
+
+
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_more_ranges_than_are_applied_at_once(opened: Opened, source: sqlite3.Connection, size: int) -> None:
+    engine = opened(f"rows = {size}, CHECKSUM", Limits(pending_rows=30, apply_rows=24))
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(n * 10, n) for n in range(60)])
+    for change in (
+        "SELECT 1",
+        "UPDATE o SET v = v + 1 WHERE id % 30 = 0",
+        "INSERT INTO o SELECT id + 1, v FROM o",
+    ):
+        source.execute(change)
+        engine.refresh_capture("c")
+        here = engine.execute("SELECT * FROM t ORDER BY id").fetchall()
+        assert here == source.execute("SELECT * FROM o ORDER BY id").fetchall()
+
+
+@pytest.mark.parametrize("using", ["rows = 1", "rows = 3, CHECKSUM", "rows = 100"])
+def test_a_key_that_is_null_loses_nothing(opened: Opened, source: sqlite3.Connection, using: str) -> None:
+    source.execute("DROP TABLE o")
+    source.execute("CREATE TABLE o (id INT PRIMARY KEY, v)")
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(n, n) for n in range(6)])
+    engine = opened(using, Limits())
+    engine.refresh_capture("c")
+    source.execute("INSERT INTO o VALUES (NULL, 9)")
+    with pytest.raises(cq_engine.SourceError, match="rows with NULL in their key"):
+        engine.refresh_capture("c")
+    assert len(engine.execute("SELECT * FROM t").fetchall()) == 6
+    source.execute("DELETE FROM o WHERE id IS NULL OR id = 2")
+    engine.execute("ALTER CAPTURE c RESUME")
+    engine.refresh_capture("c")
+    assert (
+        engine.execute("SELECT * FROM t ORDER BY id").fetchall()
+        == source.execute("SELECT * FROM o").fetchall()
+    )
+
+
+@pytest.mark.parametrize("using", ["rows = 1", "rows = 3, CHECKSUM"])
+def test_two_rows_with_one_key_are_refused(opened: Opened, source: sqlite3.Connection, using: str) -> None:
+    source.execute("DROP TABLE o")
+    source.execute("CREATE TABLE o (id INT NOT NULL, v)")
+    source.executemany("INSERT INTO o VALUES (?, ?)", [(1, 1), (1, 2), (3, 3)])
+    engine = opened(using, Limits())
+    with pytest.raises(cq_engine.SourceError, match="one key"):
+        engine.refresh_capture("c")
+
+
 @pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT", "ARRAY<INT>", "STRING COLLATE UTF8_LCASE", "BINARY"])
 def test_values_that_look_the_same_are_not(opened: Opened, source: sqlite3.Connection, kind: str) -> None:
     """What is equal and not the same is a change; what is the same is none."""

@@ -77,6 +77,7 @@ class CopyAtSource(Relational):
                 _check_owner(capture, copy, marks, position)
                 if not reasons and marks is not None and _fits(marks, position):
                     return None
+                copy.owner = position["owner"]  # where this process ends before it has noted another one
             try:
                 was = copy.install(database, asked.selection)
             except SourceError as error:

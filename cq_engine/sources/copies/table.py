@@ -46,6 +46,8 @@ class Marks:
 class CopyTable(Installed):
     """The copy of one capture's relation; `same` and `differs` compare as exactly as the server can."""
 
+    owner: str | None = None
+    """Whose the copy is when it is installed; None: somebody's who is new."""
     ending: ClassVar[str] = ""
     """What ends CREATE TABLE."""
     locks: ClassVar[str] = " FOR UPDATE"
@@ -92,7 +94,7 @@ class CopyTable(Installed):
             f"CREATE TABLE {copy} ({declared}, PRIMARY KEY ({key})){self.ending}",
             f"CREATE TABLE {staged} ({_KIND} VARCHAR(1) NOT NULL, {declared}, PRIMARY KEY ({key}, {_KIND})){self.ending}",
             f"CREATE TABLE {state} ({marks}){self.ending}",
-            f"INSERT INTO {state} VALUES ('{uuid4().hex}', '', '')",
+            f"INSERT INTO {state} VALUES ('{self.owner or uuid4().hex}', '', '')",
         ]
 
     def drop(self) -> list[str]:

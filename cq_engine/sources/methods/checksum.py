@@ -23,6 +23,7 @@ from cq_engine.sources.methods.relational import Asked, Relational
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.keys import from_text, to_text
 from cq_engine.sources.sql.model import CHECKSUM
+from cq_engine.sources.sql.partitions import members
 from cq_engine.sources.sql.select import keys_and_checksums
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, wide, with_operation
 from cq_engine.sources.whole import Whole
@@ -76,7 +77,20 @@ class Checksum(Relational):
         tick.apply(_changes(tick, rows, changed, gone), {})
 
     def _anew(self, tick: Tick, asked: Asked, session: Session) -> None:
-        """All rows travel, and then, in the same state of the source, their checksums."""
+        """All rows travel, and then, in the same state of the source, their checksums.
+
+        PostgreSQL reads the partitions that there are when a statement begins, whatever its transaction has seen before.
+        """
+        before = members(asked.database, asked.selection.relation)
+
+        def reached() -> Mapping[str, Any]:
+            if members(asked.database, asked.selection.relation) != before:
+                raise SourceError(
+                    f"partitions of {asked.selection.relation.shown} have come or gone while they were read",
+                    hint="repeat it: the next tick compares all rows",
+                )
+            return {}
+
         tick.replace(asked.whole(session, tick.columns), {})
         column = tick.capture.method.column
         sums = Whole(
@@ -84,7 +98,7 @@ class Checksum(Relational):
             lambda bounds: keys_and_checksums(asked.selection, column, *bounds),
             lambda: (batch.drop_columns([_NATIVE]) for batch in _sums(tick, asked, session)),
         )  # fmt: skip
-        tick.replace(sums, {}, tick.beside(_side(tick.capture)))
+        tick.replace(sums, reached, tick.beside(_side(tick.capture)))
 
 
 def _side(capture: Capture) -> str:

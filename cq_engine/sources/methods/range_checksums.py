@@ -58,7 +58,9 @@ class RangeChecksums:
 
     def __init__(self, tick: Tick, asked: Asked, size: int, rows: RangeRows) -> None:
         self._tick, self._asked, self._size, self._rows = tick, asked, size, rows
-        self._most = max(1, min(_AT_ONCE, tick.services.limits.pending_rows // 2 // size))
+        limits = tick.services.limits
+        self._most = max(1, min(_AT_ONCE, min(limits.pending_rows, limits.apply_rows) // 2 // size))
+        self._whole = min(2 * size, limits.apply_rows)
         self._numbers: Iterator[int] = count()
         self._queue: deque[_Range] = deque()
         self._changed: list[_Range] = []
@@ -73,8 +75,14 @@ class RangeChecksums:
         self._queue = deque(ranges)
         while self._queue:
             with self._asked.database.connect() as session:
-                reached = self._known_step(session) if self._queue[0].checksum else self._new_step(session)
+                is_known = self._queue[0].checksum is not None
+                reached = self._known_step(session) if is_known else self._new_step(session)
             yield reached
+
+    @property
+    def count(self) -> int:
+        """Of how many ranges `changed` would tell."""
+        return len(self._changed)
 
     def changed(self) -> pa.Table | None:
         """The ranges that are others than those in the table, as its changes; they are given once."""
@@ -91,14 +99,14 @@ class RangeChecksums:
     def _known_step(self, session: Session) -> str | None:
         """The next ranges that have checksums; those that are others now are read."""
         some: list[_Range] = []
-        while self._queue and self._queue[0].checksum and len(some) < self._most:
+        while self._queue and self._queue[0].checksum is not None and len(some) < self._most:
             some.append(self._queue.popleft())
         now = self._summed(session, some)
         together: list[_Range] = []
         for place, (was, found) in enumerate(zip(some, now)):
             if found == was:
                 continue
-            if found.rows > 2 * self._size:
+            if found.rows > self._whole:
                 anew: _Range | None = replace(was, rows=0, checksum=None)
                 if found.rows > self._most * self._size:  # for steps of its own
                     self._queue.extendleft(reversed(some[place + 1 :]))

@@ -31,6 +31,8 @@ from cq_engine.storage.rows import conform, empty, identity_columns
 
 __all__ = ["RangeRows"]
 
+_APART = 50
+"""So many ranges that do not follow one another go well into one condition."""
 _Ends = tuple[list[Any] | None, list[Any] | None]
 """A range of keys, (low, high], as values of our columns."""
 
@@ -64,7 +66,7 @@ class RangeRows:
         else:
             self._ends.append((low, high))
         self._rows += rows.num_rows
-        if self._rows >= tick.services.limits.pending_rows:
+        if self._rows >= tick.services.limits.pending_rows or len(self._ends) >= _APART:
             self._compare()
 
     def changes(self) -> pa.Table | None:
@@ -77,6 +79,7 @@ class RangeRows:
         if not self._ends:
             return
         rows = pa.concat_tables(self._read) if self._read else empty(self._tick.columns)
+        self._tick.check_unique(rows, self._tick.table)
         ours = self._ours().select(rows.column_names)
         new = rows.filter(pa.array(_differ(self._tick, rows, ours)))
         gone = ours.filter(pa.array(~self._tick.among(ours, rows)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
-from cq_engine.core.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.range_checksums import RangeChecksums, side_name, side_table
@@ -20,7 +20,7 @@ from cq_engine.sources.methods.relational import Asked, Relational, opened
 from cq_engine.sources.options import option
 from cq_engine.sources.sql.keys import from_text, to_text
 from cq_engine.sources.sql.model import is_number
-from cq_engine.sources.sql.select import next_keys
+from cq_engine.sources.sql.select import next_keys, without_key
 from cq_engine.sources.tick import Tick
 
 __all__ = ["Ranges"]
@@ -55,13 +55,15 @@ class Ranges(Relational):
 
     def ask(self, tick: Tick, asked: Asked) -> None:
         _check_key(asked, tick.table)
+        _check_known(asked)
         position = tick.position or {"after": None}
         rows, size = RangeRows(tick, asked), int(option(tick.capture, "rows"))
         sums = RangeChecksums(tick, asked, size, rows) if tick.capture.method.checksum else None
-        most = tick.services.limits.pending_rows // 2
+        limits = tick.services.limits
+        most = min(limits.pending_rows, limits.apply_rows) // 2
         after = position["after"]
         for reached in _by_keys(asked, size, after, rows) if sums is None else sums.steps(after):
-            if rows.count >= most:
+            if rows.count >= most or (sums is not None and sums.count >= most):
                 _write(tick, rows, sums, {"after": reached})
         _write(tick, rows, sums, {"after": None})
 
@@ -93,6 +95,21 @@ def _check_key(asked: Asked, table: Table, place: Place = lambda _: None) -> Non
                 hint=f"declare it as {column.type.upper()}, or use CHECKSUM or COPY",
                 location=place("RANGES"),
             )
+
+
+def _check_known(asked: Asked) -> None:
+    """Raises SourceError where a row has NULL in its key: it is in no range."""
+    statement = without_key(asked.selection)
+    if statement is None:
+        return
+    with asked.database.connect() as session:
+        found = session.one(statement)
+    if found is not None:
+        raise SourceError(
+            f"{asked.selection.relation.shown} has rows with NULL in their key",
+            detail="they are in no range of keys, and the table cannot have them",
+            hint=f"leave them out: WHERE '{asked.selection.key[0]} IS NOT NULL'",
+        )
 
 
 def _family(kind: str) -> str:

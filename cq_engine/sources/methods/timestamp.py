@@ -84,6 +84,16 @@ class _Written:
             self.newest = value
 
 
+def _check_newest(asked: Asked, column: str, newest: Any) -> None:
+    """Raises SourceError for a timestamp that no other one comes after."""
+    if str(newest).strip().lower() in ("infinity", "inf", "nan"):
+        raise SourceError(
+            f"{column} of {asked.selection.relation.shown} is {newest} in some row",
+            detail="what is written later would not be found after it",
+            hint="correct it at the source, or capture the table USING CHECKSUM or COPY",
+        )
+
+
 class Timestamp(Relational):
     """Positions are the newest timestamp that was read (`high`), and, until marked rows are removed at the source, the one
     from which they are looked for (`purge`)."""
@@ -124,6 +134,7 @@ class Timestamp(Relational):
         column = capture.method.column or ""
         with asked.database.connect() as session:
             (newest,) = session.one(clock(asked.selection, column)) or (None,)
+            _check_newest(asked, column, newest)
             until = self._until(session, asked, newest)
             if position is None and option(capture, "initial") == "none":
                 tick.move({"high": _text(newest if until is None else None)})

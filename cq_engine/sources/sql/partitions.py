@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cq_engine.sources.sql.database import Session
-from cq_engine.sources.sql.model import Statement
+from cq_engine.sources.sql.database import Database, Session
+from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.servers.postgresql import WITH_PARTS
 
-__all__ = ["Partition", "partitions"]
+__all__ = ["Partition", "members", "partitions"]
 
 _MEMBERS = f"""
 {WITH_PARTS.format("%s")}
@@ -42,3 +42,12 @@ class Partition:
 def partitions(session: Session, name: str) -> tuple[Partition, ...]:
     """What is below the table `name`, which is quoted; nothing where it is an ordinary one."""
     return tuple(Partition(*row) for row in session.rows(Statement(_MEMBERS, (name, name))))
+
+
+def members(database: Database, relation: Relation) -> tuple[Partition, ...]:
+    """The same of a relation as it is now, whatever a transaction that is open sees of it; of other servers nothing."""
+    if database.server.name != "postgresql" or relation.query is not None:
+        return ()
+    names = [relation.schema, relation.name] if relation.schema else [relation.name]
+    with database.connect() as session:
+        return partitions(session, ".".join(map(database.server.quoted, names)))

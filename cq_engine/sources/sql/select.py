@@ -44,6 +44,7 @@ __all__ = [
     "selection",
     "since",
     "splits",
+    "without_key",
 ]
 
 Bounds = tuple[Key | None, Key | None]
@@ -70,10 +71,22 @@ def image_between(
 
 def next_keys(selection: Selection, after: Key | None, rows: int) -> Statement:
     """The key that ends a range of `rows` rows after `after`: one row, or none where fewer are left. The restriction does not
-    count, so that no more than `rows` rows are passed."""
+    count, so that no more than `rows` rows are passed; a key with NULL ends nothing."""
     text = Text(selection)
     keys = [text.read(column, column.name) for column in text.key_columns()]
-    return text.select(keys, text.between(after, None), order=True, limit=1, offset=rows - 1)
+    known = [f"{text.column(column)} IS NOT NULL" for column in text.key_columns() if column.nullable]
+    return text.select(keys, [*text.between(after, None), *known], order=True, limit=1, offset=rows - 1)
+
+
+def without_key(selection: Selection) -> Statement | None:
+    """One row where a row of the selection has NULL in its key; None where no row can have it."""
+    text = Text(selection)
+    unknown = [f"{text.column(column)} IS NULL" for column in text.key_columns() if column.nullable]
+    if not unknown:
+        return None
+    return text.select(
+        [text.named("1", "found")], [f"({' OR '.join(unknown)})", *text.restriction()], limit=1
+    )
 
 
 def since(

@@ -56,7 +56,7 @@ WHERE t.tgrelid = to_regclass(?) AND t.tgname IN (?, ?) AND t.tgenabled IN ('A',
 """
 _KIND = "SELECT CAST(relkind AS text), relhassubclass FROM pg_class WHERE oid = to_regclass(?)"
 _CLONES = """
-SELECT tgrelid, oid, CAST(tgenabled AS text) FROM pg_trigger
+SELECT tgrelid, oid, CAST(xmin AS text), CAST(tgenabled AS text) FROM pg_trigger
 WHERE tgrelid = ANY (CAST(? AS oid[])) AND tgname = ? AND tgenabled IN ('A', 'O')
 """
 """The trigger for rows in each partition."""
@@ -108,6 +108,13 @@ class PostgreSQLLog(Log):
                 f"partition {foreign[0]} of {relation.shown} is no table of this server",
                 detail="nobody logs what is written to it elsewhere",
                 hint="capture the table USING COPY or CHECKSUM, or its other partitions each by itself",
+            )
+        documents = [column.name for column in relation.columns if column.declared in ("json", "jsonb")]
+        if is_partitioned and documents:
+            raise AnalysisError(
+                f"triggers cannot log {documents[0]} of {relation.shown} as it is",
+                detail="rows of partitions are logged as JSON, in which the JSON null is no value and text is written otherwise",
+                hint="capture it from a slot, WITH (slot = 'name'), or USING COPY or CHECKSUM",
             )
         return ["where partitions come or go, all rows are compared"] if is_partitioned else []
 
