@@ -74,10 +74,11 @@ class CopyAtSource(Relational):
                 with database.connect() as session:
                     reasons = differences(position["was"], copy.state(session, asked.selection))
                     marks = _marks(copy, session)
-                _check_owner(capture, copy, marks, position)
-                if not reasons and marks is not None and _fits(marks, position):
-                    return None
-                copy.owner = position["owner"]  # where this process ends before it has noted another one
+                if not _is_unnoted(marks, position):
+                    _check_owner(capture, copy, marks, position)
+                    if not reasons and marks is not None and _fits(marks, position):
+                        return None
+                copy.before = position["owner"] or ""
             try:
                 was = copy.install(database, asked.selection)
             except SourceError as error:
@@ -100,7 +101,8 @@ class CopyAtSource(Relational):
             copy = _copy_at(database.server, position["copy"]["schema"], position["copy"]["name"])
             with database.connect() as session:
                 marks = _marks(copy, session)
-            _check_owner(capture, copy, marks, position)
+            if not _is_unnoted(marks, position):
+                _check_owner(capture, copy, marks, position)
             copy.remove(database)
 
     def ask(self, tick: Tick, asked: Asked) -> None:
@@ -213,6 +215,11 @@ def _check_owner(capture: Capture, copy: CopyTable, marks: Marks | None, positio
             detail=f"that of capture {capture.name} was dropped, and another one, maybe of another warehouse, has its name",
             hint=f"DROP CAPTURE {capture.name}, and create it by another name; its table stays",
         )
+
+
+def _is_unnoted(marks: Marks | None, position: Position) -> bool:
+    """Whether the copy was made anew for this capture by a process that ended before it had noted whose it is now."""
+    return marks is not None and marks.before == position["owner"] and not marks.stands
 
 
 def _check_mine(tick: Tick, marks: Marks | None, stands: str) -> None:

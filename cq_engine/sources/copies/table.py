@@ -27,6 +27,7 @@ __all__ = ["CopyTable", "Marks"]
 
 _KIND = "cq_kind"
 """Of a difference: I(nsert), U(pdate) or D(elete), with the row as it is now, and of a deletion as it was."""
+_MARKS = ("cq_owner", "cq_stands", "cq_staged", "cq_before")
 _BASE = "cq_base"
 _COPY = "cq_copy"
 
@@ -41,13 +42,15 @@ class Marks:
     """The tick whose rows it has; empty before the first one."""
     staged: str
     """The tick whose differences are beside it; empty where there are none."""
+    before: str
+    """Whose it was before it was installed anew; empty where it was nobody's."""
 
 
 class CopyTable(Installed):
     """The copy of one capture's relation; `same` and `differs` compare as exactly as the server can."""
 
-    owner: str | None = None
-    """Whose the copy is when it is installed; None: somebody's who is new."""
+    before: str = ""
+    """Whose the copy was before, when it is installed."""
     ending: ClassVar[str] = ""
     """What ends CREATE TABLE."""
     locks: ClassVar[str] = " FOR UPDATE"
@@ -89,12 +92,12 @@ class CopyTable(Installed):
         declared = ", ".join(
             f"{quoted(column.name)} {self.said_of(column, selection)}" for column in _columns(selection)
         )
-        marks = ", ".join(f"{name} VARCHAR(40) NOT NULL" for name in ("cq_owner", "cq_stands", "cq_staged"))
+        marks = ", ".join(f"{name} VARCHAR(40) NOT NULL" for name in _MARKS)
         return [
             f"CREATE TABLE {copy} ({declared}, PRIMARY KEY ({key})){self.ending}",
             f"CREATE TABLE {staged} ({_KIND} VARCHAR(1) NOT NULL, {declared}, PRIMARY KEY ({key}, {_KIND})){self.ending}",
             f"CREATE TABLE {state} ({marks}){self.ending}",
-            f"INSERT INTO {state} VALUES ('{self.owner or uuid4().hex}', '', '')",
+            f"INSERT INTO {state} VALUES ('{uuid4().hex}', '', '', '{self.before}')",
         ]
 
     def drop(self) -> list[str]:
@@ -118,7 +121,7 @@ class CopyTable(Installed):
         """What the copy says of itself; None where nobody has said it. With `locked`, until the transaction ends nobody else
         gets what is `locked`."""
         state = self.qualified(self.names[2])
-        sql = f"SELECT cq_owner, cq_stands, cq_staged FROM {state}{self.locks if locked else ''}"
+        sql = f"SELECT {', '.join(_MARKS)} FROM {state}{self.locks if locked else ''}"
         found = session.rows(self.plain(sql))
         return Marks(*found[0]) if len(found) == 1 else None
 
