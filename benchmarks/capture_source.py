@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from wire import Counter
+
 from cq_engine.catalog.model import DeclaredSource
 from cq_engine.sources.sql.database import Database
 from cq_engine.sources.sql.model import Statement
@@ -24,7 +26,12 @@ class Source:
 
     def __init__(self, kind: str, rows: int, seed: int) -> None:
         self.database = Database.open(DeclaredSource("shop", kind, (("url", os.environ["CQ_BENCH_SOURCE"]),)))
+        self.wire: Counter | None = None
         self.kind, self.rows, self.dice, self.clock = kind, rows, random.Random(seed), 0
+
+    def sent(self) -> int:
+        """Bytes that the server has sent so far, where they are counted."""
+        return 0 if self.wire is None else self.wire.value
 
     def run(self, sql: str, *rows: Sequence[Any]) -> None:
         """A statement, once or for each row."""

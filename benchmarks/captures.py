@@ -28,14 +28,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from capture_source import Source
 from frame import Figure, arguments, canvas, run, timed
 from pyspark.sql import SparkSession
+from wire import Counter, counted
 
 import cq_engine
 
@@ -68,8 +71,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         if "log" in options.figures:
             yield log(directory, options.rows, spark)
         for kind, url in urls.items():
-            os.environ["CQ_BENCH_SOURCE"] = url
-            yield from of(directory / kind, kind, options, spark)
+            with counted(url) if options.bytes else nullcontext((url, None)) as (through, count):
+                os.environ["CQ_BENCH_SOURCE"] = through
+                yield from of(directory / kind, kind, options, spark, count)
 
     return run(NAME, options, measure, draw=plot)
 
@@ -89,11 +93,16 @@ def plot(figures: Sequence[Figure], path: str) -> None:
 
 
 def of(
-    directory: Path, kind: str, options: argparse.Namespace, spark: SparkSession | None
+    directory: Path,
+    kind: str,
+    options: argparse.Namespace,
+    spark: SparkSession | None,
+    count: Counter | None,
 ) -> Iterator[Figure]:
     """All figures of one database."""
     source = Source(kind, options.rows, options.seed)
     source.fill()
+    source.wire = count
     known = {"of": f"{options.rows:,} rows in {kind}".replace(",", " "), "rows": options.rows}
     with cq_engine.connect(directory, spark=spark, conf={"maintenance": "manual"}, scheduler=False) as engine:
         engine.execute(f"CREATE SOURCE shop TYPE {kind} WITH (url = '${{CQ_BENCH_SOURCE}}')")
@@ -129,22 +138,32 @@ def _ticks(
 ) -> Iterator[Figure]:
     seconds: dict[str, list[float]] = {}
     read: dict[str, int] = {}
+    sent: dict[str, int] = {}
+
+    def note(name: str, action: Callable[[], Any]) -> Any:
+        before = source.sent()
+        took, done = timed(action)
+        seconds.setdefault(name, []).append(took)
+        sent[name] = source.sent() - before
+        return done
+
     for _ in range(options.rounds):
         source.change(how)
         for number, name in enumerate(options.methods):
-            took, done = timed(lambda number=number: engine.refresh_capture(f"c{number}"))
+            done = note(name, lambda number=number: engine.refresh_capture(f"c{number}"))
             if (done.rows == 0) is (how != "none"):
                 raise AssertionError(f"{name} has found {done.rows} change rows")
-            seconds.setdefault(name, []).append(took)
             read[name] = done.rows_read
-        seconds.setdefault("dump", []).append(timed(source.dump)[0])
+        note("dump", source.dump)
         if source.is_bisected():
-            seconds.setdefault("bisection", []).append(timed(source.bisect)[0])
+            note("bisection", source.bisect)
         engine.maintain()
     medians = {name: median(values) for name, values in seconds.items()}
     for name, took in medians.items():
         figure: Figure = {"figure": "tick", "method": name} if name in METHODS else {"figure": name}
         figure = {**known, **figure, "changed": how, "seconds": round(took, 3)}
+        if options.bytes:
+            figure["bytes"] = sent[name]
         if name in METHODS:
             figure["rows_read"] = read[name]
             for other in ("dump", "bisection"):
@@ -284,6 +303,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--seconds", type=int, default=20, help="of writing, for the lag (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--bytes", action="store_true", help="counts what the servers send, by a process in between"
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="default: all")
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES, help="default: all")
