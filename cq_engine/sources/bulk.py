@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from cq_engine.spark.sql import quote, translate_errors
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions.transaction import Transaction
 
-__all__ = ["Batches", "all_columns", "fitted", "is_empty", "merge", "spool"]
+__all__ = ["Batches", "all_columns", "fitted", "is_empty", "key_error", "merge", "spool"]
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -82,12 +82,17 @@ def _check_unique(table: Table, frame: DataFrame) -> None:
     with translate_errors():
         twice = frame.groupBy(*keys).count().where("count > 1").limit(1).drop("count").collect()
     if twice:
-        shown = ", ".join(f"{name} = {value!r}" for name, value in twice[0].asDict().items())
-        raise SourceError(
-            "several rows of the source have one key of the captured table",
-            detail=f"such as {shown}",
-            hint="the table needs a key of the source as its own",
-        )
+        raise key_error(table.name, twice[0].asDict())
+
+
+def key_error(table: str, key: Mapping[str, object] | None = None) -> SourceError:
+    """The error where several rows of a source have one key of the table, such as this one."""
+    shown = ", ".join(f"{name} = {value!r}" for name, value in (key or {}).items())
+    return SourceError(
+        f"several rows of the source have one key of table {table}",
+        detail=f"such as {shown}" if shown else "",
+        hint="the table needs a key of the source as its own",
+    )
 
 
 def is_empty(services: Services, table: Table) -> bool:

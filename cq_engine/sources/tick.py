@@ -23,11 +23,11 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, SourceError
-from cq_engine.sources.bulk import Batches, fitted, merge, spool
+from cq_engine.sources.bulk import Batches, fitted, key_error, merge, spool
 from cq_engine.sources.spread import spread
 from cq_engine.sources.sql.parts import NotBegun, Parts
 from cq_engine.sources.whole import Whole
-from cq_engine.storage.identities import Identities
+from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.rows import conform, empty, identity_columns
 from cq_engine.transactions.apply_changes import apply_all
 from cq_engine.transactions.commit import Also
@@ -230,11 +230,18 @@ class Tick:
 
     def among(self, rows: pa.Table, others: pa.Table, table: Table | None = None) -> Any:
         """Of each row whether its key is among those of `others`, as a NumPy mask."""
+        numbers, known = self.key_numbers(rows, others, table)
+        return np.isin(numbers, known)
+
+    def key_numbers(
+        self, rows: pa.Table, others: pa.Table, table: Table | None = None
+    ) -> tuple[Numbers, Numbers]:
+        """The keys of both as numbers, which are the same where the keys are."""
         identity = identity_columns((table or self.table).storage)
         names = [column.name for column in identity]
         both = pa.concat_tables([conform(each.select(names), identity) for each in (rows, others)])
         numbers = Identities(both.combine_chunks(), identity).numbers
-        return np.isin(numbers[: rows.num_rows], numbers[rows.num_rows :])
+        return numbers[: rows.num_rows], numbers[rows.num_rows :]
 
     def check_unique(self, rows: pa.Table, table: Table) -> None:
         """Raises SourceError where several rows have one key."""
@@ -243,14 +250,7 @@ class Tick:
         _, first = np.unique(Identities(keys, identity).numbers, return_index=True)
         if len(first) < keys.num_rows:
             others = np.setdiff1d(np.arange(keys.num_rows), first)
-            shown = ", ".join(
-                f"{name} = {value!r}" for name, value in keys.slice(int(others[0]), 1).to_pylist()[0].items()
-            )
-            raise SourceError(
-                f"several rows of the source have one key of table {self.capture.table}",
-                detail=f"such as {shown}",
-                hint="the table needs a key of the source as its own",
-            )
+            raise key_error(self.capture.table, keys.slice(int(others[0]), 1).to_pylist()[0])
 
     def _unfilled(self, name: str) -> list[str]:
         """The columns of a table that the capture does not fill."""

@@ -17,6 +17,7 @@ from cq_engine.sources import tick
 from cq_engine.sources.sql.parts import Parts
 from cq_engine.sources.whole import Whole
 from tests.sources import copies
+from tests.sources.decodings import drop_all
 from tests.sources.shops import Shop
 from tests.sources.trigger_logs import installed
 from tests.sources.writers import Writer, declare, here
@@ -81,6 +82,18 @@ def written(shop: Shop) -> Iterator[Writer]:
     shop.run("DROP TABLE IF EXISTS orders")
     if shop.kind == "postgresql":
         shop.run("DROP FUNCTION IF EXISTS cq_log_c() CASCADE")
+
+
+@pytest.fixture
+def orders(shop: Shop) -> Iterator[Writer]:
+    """A table of PostgreSQL with rows, and who writes to it."""
+    writer = Writer(shop, random.Random(3), "log")
+    writer.create()
+    for _ in range(15):
+        writer.transaction()
+    yield writer
+    drop_all(shop)
+    shop.run("DROP TABLE IF EXISTS orders CASCADE")
 
 
 @pytest.fixture

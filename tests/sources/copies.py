@@ -12,7 +12,6 @@ from cq_engine.core.errors import SourceError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.sql.model import Statement
 from tests.sources.shops import Shop
-from tests.sources.writers import Writer, here
 
 Opened = Callable[[Limits], Engine]
 CAPTURE = "CREATE CAPTURE c INTO t FROM shop TABLE 'orders' USING COPY WITH (at = 'source') ON DEMAND"
@@ -45,13 +44,3 @@ def failed(engine: Engine, match: str) -> str:
         engine.refresh_capture("c")
     assert state(engine) == "FAILED"
     return str(caught.value)
-
-
-def resumed(engine: Engine, writer: Writer) -> None:
-    """After RESUME replica and source are the same, and stay so."""
-    engine.execute("ALTER CAPTURE c RESUME")
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
-    writer.transaction()
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()

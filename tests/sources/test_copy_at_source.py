@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 from cq_engine import Engine
-from cq_engine.core import faults
 from cq_engine.core.errors import ConflictError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.copies import capture as copying
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.model import Statement
 from tests.sources.copies import CAPTURE, Opened, ask
+from tests.sources.kills import Killed, killed_in_refresh
 from tests.sources.shops import Shop
 from tests.sources.writers import TABLE, Writer, declare, here
-
-
-class Killed(BaseException):
-    """In the place of a process that ends."""
 
 
 @contextmanager
@@ -114,15 +110,7 @@ def test_killed_in_the_commit(
     undone(shop)
     copied.refresh_capture("c")
     moved(shop, "shipped")
-
-    def kill(name: str, *_: object) -> None:
-        if name == point:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(faults, "point", kill)
-        with pytest.raises(Killed):
-            copied.capturing.refresh("c")
+    killed_in_refresh(copied, point, monkeypatch)
     copied.close()
     copied = opened(Limits())
     assert ask(shop, "SELECT * FROM cq_copy_c_staged")

@@ -18,9 +18,9 @@ from cq_engine import Engine
 from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.copies.capture import CopyAtSource
-from tests.sources.copies import CAPTURE, NAMES, Opened, ask, failed, installed, resumed
+from tests.sources.copies import CAPTURE, NAMES, Opened, ask, failed, installed
 from tests.sources.shops import TEXT, TYPES, Shop
-from tests.sources.writers import BEGIN, TABLE, Writer, here
+from tests.sources.writers import BEGIN, TABLE, Writer, here, resumed
 
 LOST = "is not as it was"
 OTHER_CAPTURE = "table cq_copy_c at the source is the copy of another capture"

@@ -12,12 +12,12 @@ from itertools import count
 
 import pytest
 
-from cq_engine.core import faults
 from cq_engine.core.errors import SourceError
 from cq_engine.core.limits import Limits
 from cq_engine.sources.sql.database import Session
 from tests import postgres
 from tests.sources.decodings import SLOT, Opened, ask, confirmed, declare, drop_all, slot_of, there
+from tests.sources.kills import killed_in_refresh
 from tests.sources.shops import Shop
 from tests.sources.trigger_logs import put
 from tests.sources.writers import Writer, here
@@ -190,24 +190,13 @@ def _utc(moment: datetime) -> datetime:
 def test_killed(
     opened: Opened, shop: Shop, written: Writer, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     engine, writer = opened(Limits()), written
     declare(engine, shop)
     engine.refresh_capture("c")
     shop.run(put(1001, "once"))
     shop.run("UPDATE orders SET note = 'twice', id = 1002 WHERE id = 1001")
     begun, at = engine.catalog.newest_version, confirmed(shop)
-
-    def kill(name: str, *_: object) -> None:
-        if name == point:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(faults, "point", kill)
-        with pytest.raises(Killed):
-            engine.capturing.refresh("c")
+    killed_in_refresh(engine, point, monkeypatch)
     assert confirmed(shop) == at  # not before it is durable here
     engine.close()
     engine = opened(Limits())

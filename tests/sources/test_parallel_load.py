@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,6 @@ from cq_engine.sources.sql.parts import Parts
 from cq_engine.sources.whole import Whole
 from tests import postgres
 from tests.sources.decodings import declare as declare_slot
-from tests.sources.decodings import drop_all
 from tests.sources.loads import MANY, Opened, after_cut, capture, rows
 from tests.sources.shops import Shop
 from tests.sources.test_values import ALIKE, OWN
@@ -31,17 +29,6 @@ UTC = timezone.utc
 @pytest.fixture(scope="module")
 def shop(postgres_server: str) -> Shop:
     return Shop("postgresql", postgres.fresh(postgres_server))
-
-
-@pytest.fixture
-def orders(shop: Shop) -> Iterator[Writer]:
-    writer = Writer(shop, random.Random(3), "log")
-    writer.create()
-    for _ in range(15):
-        writer.transaction()
-    yield writer
-    drop_all(shop)
-    shop.run("DROP TABLE IF EXISTS orders CASCADE")
 
 
 # ---------------------------------------------------------------- the same rows

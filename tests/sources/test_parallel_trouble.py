@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import random
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from cq_engine.sources.sql.database import Database
 from cq_engine.sources.sql.parts import NotBegun, Parts, failure_in
 from cq_engine.sources.whole import Whole
 from tests import postgres
-from tests.sources.decodings import ask, drop_all
+from tests.sources.decodings import ask
 from tests.sources.loads import MANY, Opened, after_cut, capture, rows
 from tests.sources.shops import Shop
 from tests.sources.writers import Writer, declare, here
@@ -37,17 +36,6 @@ class Crash(BaseException):
 @pytest.fixture(scope="module")
 def shop(postgres_server: str) -> Shop:
     return Shop("postgresql", postgres.fresh(postgres_server))
-
-
-@pytest.fixture
-def orders(shop: Shop) -> Iterator[Writer]:
-    writer = Writer(shop, random.Random(3), "log")
-    writer.create()
-    for _ in range(15):
-        writer.transaction()
-    yield writer
-    drop_all(shop)
-    shop.run("DROP TABLE IF EXISTS orders CASCADE")
 
 
 @pytest.mark.parametrize("point", ["commit.begin", "commit.staged", "commit.before_catalog"])

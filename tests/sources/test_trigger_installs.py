@@ -10,7 +10,7 @@ from cq_engine.core.errors import AnalysisError, CQError, SourceError
 from cq_engine.core.limits import Limits
 from tests.sources.shops import Shop
 from tests.sources.trigger_logs import LOG, Opened, declare, installed, state
-from tests.sources.writers import TABLE, Writer, here
+from tests.sources.writers import TABLE, Writer, here, resumed
 
 
 def test_dropped_by_somebody(opened: Opened, shop: Shop, written: Writer) -> None:
@@ -25,12 +25,7 @@ def test_dropped_by_somebody(opened: Opened, shop: Shop, written: Writer) -> Non
     assert f"trigger {trigger} is gone" in str(caught.value)
     assert state(engine)[0] == "FAILED"
     assert here(engine) != writer.rows()
-    engine.execute("ALTER CAPTURE c RESUME")
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
-    writer.transaction()
-    engine.refresh_capture("c")
-    assert here(engine) == writer.rows()
+    resumed(engine, writer)
 
 
 def test_made_again_by_somebody(opened: Opened, shop: Shop, written: Writer) -> None:

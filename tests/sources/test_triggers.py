@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine as Pool
 
-from cq_engine.core import faults
 from cq_engine.core.limits import Limits
 from cq_engine.sources.sql.database import Session
+from tests.sources.kills import killed_in_refresh
 from tests.sources.shops import TYPES, Shop
 from tests.sources.trigger_logs import LOG, Opened, declare, installed, logged, put
 from tests.sources.writers import BEGIN, Writer, here
@@ -122,24 +122,13 @@ def test_transactions_are_the_sources(opened: Opened, shop: Shop, written: Write
 def test_killed_between_commit_and_clean_up(
     opened: Opened, shop: Shop, written: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     engine, writer = opened(Limits()), written
     declare(engine, shop)
     engine.refresh_capture("c")
     shop.run(put(1001, "once"))
     shop.run("UPDATE orders SET note = 'twice', id = 1002 WHERE id = 1001")
     begun = engine.catalog.newest_version
-
-    def kill(name: str, *_: object) -> None:
-        if name == "commit.after_catalog":
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(faults, "point", kill)
-        with pytest.raises(Killed):
-            engine.capturing.refresh("c")
+    killed_in_refresh(engine, "commit.after_catalog", monkeypatch)
     engine.close()
     engine = opened(Limits())
     assert here(engine) == writer.rows()

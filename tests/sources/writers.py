@@ -173,3 +173,13 @@ def declare(engine: Engine, shop: Shop, method: str) -> None:
     url = shop.url
     engine.execute(f"CREATE SOURCE shop TYPE {shop.kind} WITH (url = '{url}')")
     engine.execute(f"CREATE CAPTURE c INTO t FROM shop {METHODS[method]} ON DEMAND")
+
+
+def resumed(engine: Engine, writer: Writer) -> None:
+    """After RESUME replica and source are the same, and stay so."""
+    engine.execute("ALTER CAPTURE c RESUME")
+    engine.refresh_capture("c")
+    assert here(engine) == writer.rows()
+    writer.transaction()
+    engine.refresh_capture("c")
+    assert here(engine) == writer.rows()

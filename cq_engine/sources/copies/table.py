@@ -90,7 +90,7 @@ class CopyTable(Installed):
         quoted, key = self.server.quoted, ", ".join(map(self.server.quoted, selection.key))
         copy, staged, state = map(self.qualified, self.names)
         declared = ", ".join(
-            f"{quoted(column.name)} {self.said_of(column, selection)}" for column in _columns(selection)
+            f"{quoted(column.name)} {self.said_of(column, selection)}" for column in selection.captured
         )
         marks = ", ".join(f"{name} VARCHAR(40) NOT NULL" for name in _MARKS)
         return [
@@ -190,7 +190,7 @@ class CopyTable(Installed):
         """Figure 1: what is in both and not the same, what the copy does not have, and what only the copy has."""
         base = Text(selection).rows().subquery(exp.to_identifier(_BASE, quoted=True))
         copy = exp.alias_(self._named(self.name), _COPY, table=True, quoted=True)
-        columns = _columns(selection)
+        columns = selection.captured
         same = self._same(selection, _BASE, _COPY)
         other = " OR ".join(f"({self.differs(c, *self._pair(c, _BASE, _COPY))})" for c in columns)
         theirs, ours = (self._of(selection, name) for name in (_BASE, _COPY))
@@ -218,13 +218,13 @@ class CopyTable(Installed):
         return (f"{self.server.quoted(table)}.{self.server.quoted(column.name)}" for table in (base, copy))
 
     def _of(self, selection: Selection, table: str) -> list[Expr]:
-        return [exp.column(column.name, table=table, quoted=True) for column in _columns(selection)]
+        return [exp.column(column.name, table=table, quoted=True) for column in selection.captured]
 
     def _named(self, name: str) -> exp.Table:
         return exp.table_(name, db=self.schema, quoted=True)
 
     def _insertion(self, into: str, selection: Selection, rows: exp.Query, *first: str) -> Expr:
-        names = [*first, *(column.name for column in _columns(selection))]
+        names = [*first, *(column.name for column in selection.captured)]
         columns: Sequence[Any] = [exp.to_identifier(name, quoted=True) for name in names]
         return exp.insert(rows, self._named(into), columns=columns)
 
@@ -234,12 +234,6 @@ class CopyTable(Installed):
 
     def _run(self, session: Session, statement: Expr) -> int:
         return session.change(self.plain(statement.sql(dialect=self.server.dialect)))
-
-
-def _columns(selection: Selection) -> tuple[SourceColumn, ...]:
-    """The pertinent columns, each of them once."""
-    names = dict.fromkeys(column.name for column in selection.columns)
-    return tuple(selection.relation.column(name) for name in names)
 
 
 def _literal(kind: str) -> Expr:

@@ -17,20 +17,20 @@ from cq_engine.catalog.model import Capture, Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
 from cq_engine.grammar.statements import ColumnSpec, CreateTable, PrimaryKeySpec
-from cq_engine.sources.bulk import spool
+from cq_engine.sources.bulk import key_error, spool
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational
 from cq_engine.sources.sql.database import Session
 from cq_engine.sources.sql.keys import from_text, to_text
-from cq_engine.sources.sql.model import CHECKSUM
+from cq_engine.sources.sql.model import CHECKSUM, Statement
 from cq_engine.sources.sql.partitions import members
 from cq_engine.sources.sql.select import keys_and_checksums
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, wide, with_operation
 from cq_engine.sources.whole import Whole
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
-from cq_engine.storage.identities import Identities, find_places
-from cq_engine.storage.rows import conform, identity_columns
+from cq_engine.storage.identities import find_places
+from cq_engine.storage.rows import conform
 from cq_engine.transactions.transaction import Transaction
 
 __all__ = ["Checksum"]
@@ -93,10 +93,12 @@ class Checksum(Relational):
 
         tick.replace(asked.whole(session, tick.columns), {})
         column = tick.capture.method.column
+        every = keys_and_checksums(asked.selection, column)
+        batches = session.batches
         sums = Whole(
             session, asked.selection,
             lambda bounds: keys_and_checksums(asked.selection, column, *bounds),
-            lambda: (batch.drop_columns([_NATIVE]) for batch in _sums(tick, asked, session)),
+            lambda: (b.rename_columns(_names(every)) for b in batches(every, tick.table.columns)),
         )  # fmt: skip
         tick.replace(sums, reached, tick.beside(_side(tick.capture)))
 
@@ -110,13 +112,17 @@ def _as_taken(tick: Tick) -> tuple[Column, ...]:
     return (*side.columns, Column(_NATIVE, "string"))
 
 
+def _names(statement: Statement) -> list[str]:
+    """What the table of checksums calls what a statement gives."""
+    return [_KEPT if name == CHECKSUM else name for name in statement.names]
+
+
 def _sums(tick: Tick, asked: Asked, session: Session) -> Iterator[pa.RecordBatch]:
     """Keys, checksums and keys as text."""
     statement = keys_and_checksums(asked.selection, tick.capture.method.column)
-    names = [_KEPT if name == CHECKSUM else name for name in statement.names]
     places = [n for n, name in enumerate(statement.names) if name != CHECKSUM]
     for block in session.blocks(statement):
-        batch = session.to_batch(statement, tick.table.columns, block).rename_columns(names)
+        batch = session.to_batch(statement, tick.table.columns, block).rename_columns(_names(statement))
         native = [to_text([row[place] for place in places]) for row in block]
         yield batch.append_column(_NATIVE, pa.array(native, pa.string()))
 
@@ -124,18 +130,14 @@ def _sums(tick: Tick, asked: Asked, session: Session) -> Iterator[pa.RecordBatch
 def _differing(tick: Tick, sums: pa.Table, kept: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The keys whose checksum is new or another, and those that are gone: both in memory."""
     side = tick.beside(_side(tick.capture))
-    identity = identity_columns(side.storage)
-    names = [column.name for column in identity]
-    both = pa.concat_tables([conform(each.select(names), identity) for each in (sums, kept)]).combine_chunks()
-    numbers = Identities(both, identity).numbers
-    theirs, ours = numbers[: sums.num_rows], numbers[sums.num_rows :]
+    theirs, ours = tick.key_numbers(sums, kept, side)
     places = find_places(theirs, ours)
     was = kept.column(_KEPT).take(pa.array(places, mask=places < 0))
     same = (places >= 0) & (
         np.asarray(was.to_pylist(), object) == np.asarray(sums.column(_KEPT).to_pylist(), object)
     )
     gone = ~np.isin(ours, theirs)
-    return sums.filter(pa.array(~same)), kept.select(names).filter(pa.array(gone))
+    return sums.filter(pa.array(~same)), kept.select(list(side.storage.identity)).filter(pa.array(gone))
 
 
 def _compared(tick: Tick, batches: Any) -> tuple[pa.Table, pa.Table]:
@@ -161,10 +163,7 @@ def _fetched(tick: Tick, asked: Asked, session: Session, changed: pa.Table) -> p
     keys: list[Key] = [from_text(text) for text in changed.column(_NATIVE).to_pylist()]
     rows, _ = tick.take(asked.rows_of(session, keys, tick.columns), max(1, len(keys)))
     if rows is None:
-        raise SourceError(
-            f"several rows of the source have one key of table {tick.capture.table}",
-            hint="the table needs a key of the source as its own",
-        )
+        raise key_error(tick.capture.table)
     return rows
 
 

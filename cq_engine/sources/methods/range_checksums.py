@@ -107,14 +107,14 @@ class RangeChecksums:
             if found == was:
                 continue
             if found.rows > self._whole:
-                anew: _Range | None = replace(was, rows=0, checksum=None)
+                anew = replace(was, rows=0, checksum=None)
                 if found.rows > self._most * self._size:  # for steps of its own
-                    self._queue.extendleft(reversed(some[place + 1 :]))
-                    self._queue.appendleft(replace(was, rows=0, checksum=None))
+                    self._queue.extendleft([*reversed(some[place + 1 :]), anew])
                     some = some[:place]
                     break
-                while anew is not None:
-                    anew = self._cut(session, anew)
+                rest: _Range | None = anew
+                while rest is not None:
+                    rest = self._cut(session, rest)
                 continue
             if together and together[-1].high != was.low:
                 self._read(session, together)

@@ -26,8 +26,8 @@ from cq_engine.sources.sql.select import Bounds, Key, image_between
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, with_operation
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
-from cq_engine.storage.identities import Identities, find_places
-from cq_engine.storage.rows import conform, empty, identity_columns
+from cq_engine.storage.identities import find_places
+from cq_engine.storage.rows import conform, empty
 
 __all__ = ["RangeRows"]
 
@@ -81,8 +81,11 @@ class RangeRows:
         rows = pa.concat_tables(self._read) if self._read else empty(self._tick.columns)
         self._tick.check_unique(rows, self._tick.table)
         ours = self._ours().select(rows.column_names)
-        new = rows.filter(pa.array(_differ(self._tick, rows, ours)))
-        gone = ours.filter(pa.array(~self._tick.among(ours, rows)))
+        theirs, known = self._tick.key_numbers(rows, ours)
+        places = find_places(theirs, known)
+        there = ours.take(pa.array(places, mask=places < 0))
+        new = rows.filter(pa.array((places < 0) | _differ(self._tick, rows, there)))
+        gone = ours.filter(pa.array(~np.isin(known, theirs)))
         self._changes += [with_operation(new, UPSERT), with_operation(gone, DELETE)]
         self.count += new.num_rows + gone.num_rows
         self._read, self._ends, self._rows = [], [], 0
@@ -112,15 +115,9 @@ class RangeRows:
         return [batch.column(place)[0] for place in range(len(names))]
 
 
-def _differ(tick: Tick, rows: pa.Table, ours: pa.Table) -> npt.NDArray[np.bool_]:
-    """Of each row whether there is no row here that is the same, value for value; also where nobody can tell."""
-    identity = identity_columns(tick.table.storage)
-    names = [column.name for column in identity]
-    both = pa.concat_tables([conform(each.select(names), identity) for each in (rows, ours)])
-    numbers = Identities(both.combine_chunks(), identity).numbers
-    places = find_places(numbers[: rows.num_rows], numbers[rows.num_rows :])
-    differ = places < 0
-    there = ours.take(pa.array(places, mask=differ))
+def _differ(tick: Tick, rows: pa.Table, there: pa.Table) -> npt.NDArray[np.bool_]:
+    """Of each row whether the row in its place is another, value for value; also where nobody can tell."""
+    differ = np.zeros(rows.num_rows, np.bool_)
     for column in tick.columns:
         theirs, known = (conform(each.select([column.name]), [column]).column(0) for each in (rows, there))
         same = _same(column, theirs, known)

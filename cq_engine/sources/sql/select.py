@@ -172,7 +172,7 @@ def rows_of(selection: Selection, keys: Sequence[Key]) -> Statement:
     return text.select(text.captured(), [text.among(text.key_columns(), keys), *text.restriction()])
 
 
-def range_checksums(selection: Selection, ranges: Sequence[tuple[Key | None, Key | None]]) -> Statement:
+def range_checksums(selection: Selection, ranges: Sequence[Bounds]) -> Statement:
     """A row for each of the ranges (low, high]: its place among them, how many rows of the selection have keys in it, and a
     checksum of these in any order (ID/RCS, §3.6).
 

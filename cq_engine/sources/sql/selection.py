@@ -43,6 +43,12 @@ class Selection:
         return tuple(self.relation.column(name) for name in self.key)
 
     @cached_property
+    def captured(self) -> tuple[SourceColumn, ...]:
+        """The columns of the relation that are captured, each of them once."""
+        names = dict.fromkeys(column.name for column in self.columns)
+        return tuple(self.relation.column(name) for name in names)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the table's columns."""
         return tuple(column.target for column in self.columns)

@@ -96,8 +96,7 @@ class Text:
 
     def rows(self) -> exp.Select:
         """The rows of the selection as a query: the captured columns as they are, under the names of the relation."""
-        names = dict.fromkeys(column.name for column in self.selection.columns)
-        wanted = [self.named(self.column(self.relation.column(name)), name) for name in names]
+        wanted = [self.named(self.column(column), column.name) for column in self.selection.captured]
         query = exp.select(*wanted).from_(self._from())
         return query.where(*(as_it_is(condition) for condition in self.restriction()))
 
