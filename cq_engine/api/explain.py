@@ -156,6 +156,7 @@ def analyze_query(
         "plan": done.plan,
         "reasons": list(report.decision.reasons),
         "run by": f"the {report.run}" if report.run else "",
+        "evaluated in Arrow": report.in_arrow,
         "look-ups": [str(look_up) for look_up in report.look_ups],
         "read": [str(read) for read in report.reads],
         "steps": {step: f"{seconds:.3f} s" for step, seconds in report.steps},

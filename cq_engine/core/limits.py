@@ -87,6 +87,9 @@ class Limits:
     """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
+    arrow_rows: int = 2_000_000
+    """Up to so many source rows the driver evaluates a statement of a refresh itself, in Arrow, where that gives what Spark
+    gives; so many rows an operator may give. A tenth of a second to one, where Spark needs one to ten."""
     error_rows: int = 1_000
     """Rows of a delta that are read to say which of them have one key."""
     known_gone_rows: int = 20_000

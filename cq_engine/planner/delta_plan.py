@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+
+import pyarrow as pa
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import (
@@ -19,13 +21,41 @@ from cq_engine.algebra.nodes import (
     StateRows,
     inner_first,
 )
+from cq_engine.core.columns import Column
 from cq_engine.delta.context import Context, delta, has_changes
 from cq_engine.delta.rules import RULES
 from cq_engine.delta.stored import HIT, accumulator_versions, repaired_versions
+from cq_engine.evaluation.statements import log_rows, plain_rows
+from cq_engine.evaluation.vectors import Rows
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.planner.consolidate import consolidate
 
-__all__ = ["DeltaPlan", "Stage", "log_statement", "plan_delta"]
+__all__ = ["DeltaPlan", "Stage", "Statement", "Text", "log_statement", "plan_delta"]
+
+Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
+"""Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One of a plan's statements, for Spark and for the driver: `evaluate` gives the rows that Spark gives for `text`.
+
+    It takes what gives the rows of a leaf, and how many rows an operator may give at most, and raises UnsupportedError
+    and TooLargeError (`evaluation.vectors`).
+    """
+
+    name: str
+    root: Node
+    text: Text
+    evaluate: Callable[[Callable[[Node], Rows], int], pa.Table]
+
+    @cached_property
+    def leaves(self) -> tuple[Node, ...]:
+        """The leaves that have rows."""
+        return tuple(node for node in inner_first(self.root) if isinstance(node, _LEAVES))
+
+
+_LEAVES = (Changes, History, StateRows, Given)
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,24 @@ class Stage:
     @property
     def watched(self) -> bool:
         return self.hit is not None
+
+    @property
+    def statement(self) -> Statement:
+        """What gives the versions."""
+        hit = (Column(HIT, "int"),) if self.watched else ()
+        evaluate = partial(plain_rows, self.root, (*self._typed, *hit))
+        return Statement(f"stage {self.stored.state.label}", self.root, self.sql, evaluate)
+
+    @property
+    def repair_statement(self) -> Statement:
+        """What gives those of the groups in `hit`."""
+        assert self.repair is not None
+        evaluate = partial(plain_rows, self.repair, self._typed)
+        return Statement(f"repair {self.stored.state.label}", self.repair, self.repair_sql, evaluate)
+
+    @property
+    def _typed(self) -> tuple[Column, ...]:
+        return (*self.stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
 
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement; rows that only say how a group was before the interval are kept, they are old values."""
@@ -83,7 +131,14 @@ class DeltaPlan:
     def leaves(self) -> int:
         """How many relations the statements read, each as often as it is a leaf of its own."""
         nodes = inner_first(*(stage.root for stage in self.stages), self.root)
-        return sum(isinstance(node, (Changes, History, StateRows, Given)) for node in nodes)
+        return sum(isinstance(node, _LEAVES) for node in nodes)
+
+    @property
+    def statement(self) -> Statement:
+        """What gives the delta log's rows."""
+        compiled = self.compiled
+        evaluate = partial(log_rows, self.root, compiled.outputs, compiled.columns, compiled.key_outputs)
+        return Statement("log", self.root, self.sql, evaluate)
 
     def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
         """The statement that gives the delta log's rows."""

@@ -31,9 +31,9 @@ from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
+from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.delta_rows import UPDATED, Summary
 from cq_engine.refresh.executors import Changes, Executor
-from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_files, completed_files
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.persisting import release
@@ -61,9 +61,9 @@ class Cluster(Executor[DataFrame]):
         for frame in self._kept:
             release(frame)
 
-    def run(self, name: str, text: Text) -> DataFrame:  # noqa: ARG002 - prepared statements have names
-        statement = text(self.binder, self.binder.attach)
-        return self.load(run_sql(self.services.spark(), statement, self.binder.relations), keep=True)
+    def run(self, statement: Statement) -> DataFrame:
+        text = statement.text(self.binder, self.binder.attach)
+        return self.load(run_sql(self.services.spark(), text, self.binder.relations), keep=True)
 
     def load(self, frame: DataFrame, *, keep: bool) -> DataFrame:
         if keep:

@@ -1,4 +1,8 @@
-"""The driver as executor: the rows of a refresh come through Arrow, from prepared statements where there are any."""
+"""The driver as executor: the rows of a refresh are in Arrow.
+
+A statement whose every part means to Arrow what it means to Spark is evaluated here (`cq_engine.evaluation`), if its
+rows are few; Spark runs the others, prepared where they can be, and their rows come through Arrow.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,14 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
 from cq_engine.planner.compiled import StoredAggregate
+from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary, log_rows_in_order, state_rows, summarize
 from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.plan_cache import CachedPlan
-from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.relations import change_rows, completed
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import few_rows_settings, small_settings
@@ -52,22 +57,50 @@ class Driver(Executor[pa.Table]):
         self._many = many
         self._most = services.limits.refresh_rows
 
-    def run(self, name: str, text: Text) -> pa.Table:
+    def run(self, statement: Statement) -> pa.Table:
+        rows = self._evaluate(statement)
+        return self._check_size(self._run_by_spark(statement) if rows is None else rows)
+
+    def _evaluate(self, statement: Statement) -> pa.Table | None:
+        """The rows without Spark; None where only Spark gives them."""
+        assert self._cached is not None
+        most, binder = self.services.limits.arrow_rows, self.binder
+        if self.query.functions or statement.name in self._cached.only_spark:
+            return None
+        rows: dict[int, Rows] = {}
+        try:
+            for leaf in statement.leaves:
+                found = binder.source_rows(leaf)
+                most_left = most - sum(each.count for each in rows.values())
+                if found is None or found.rows.num_rows > most_left:
+                    return None
+                rows[id(leaf)] = Rows.of(found.rows, found.columns, leaf.columns)
+            table = statement.evaluate(lambda leaf: rows[id(leaf)], most)
+        except UnsupportedError:
+            self._cached.only_spark.add(statement.name)
+            return None
+        except TooLargeError:
+            return None
+        binder.report.in_arrow.append(statement.name)
+        return table
+
+    def _run_by_spark(self, statement: Statement) -> pa.Table:
         assert self._cached is not None
         spark, binder, cached = self.services.spark(), self.binder, self._cached
         with _size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
-            rows = cached.run(spark, name, text, binder, self._most + 1, self._many) if lasting else None
+            what = (statement.name, statement.text, binder, self._most + 1, self._many)
+            rows = cached.run(spark, *what) if lasting else None
             if rows is not None:
                 cached.misses = 0
-                return self._check_size(rows)
+                return rows
             if not cached.serves(self.interval.changed, self.interval.insert_only):
                 cached.misses += 1
                 raise FallbackError(Fallback.UNPREPARED)
-            statement = text(binder, binder.attach)
+            text = statement.text(binder, binder.attach)
             with self._settings(spark):
-                return self._collect(run_sql(spark, statement, binder.relations))
+                return to_arrow(run_sql(spark, text, binder.relations).limit(self._most + 1))
 
     def _settings(self, spark: SparkSession) -> AbstractContextManager[None]:
         """How Spark plans a statement over the rows that are bound now."""

@@ -23,13 +23,12 @@ from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import KEY_STATE, StoredAggregate
-from cq_engine.planner.delta_plan import DeltaPlan, Stage, is_key_count
+from cq_engine.planner.delta_plan import DeltaPlan, Stage, Statement, is_key_count
 from cq_engine.planner.partial import PartialPlan
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.partial import PartialBinder
-from cq_engine.refresh.prepared import Text
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
 from cq_engine.spark.sql import run_sql
@@ -94,7 +93,7 @@ class Executor(ABC, Generic[Rows]):
             self.attempt.abandon()
 
     @abstractmethod
-    def run(self, name: str, text: Text) -> Rows:
+    def run(self, statement: Statement) -> Rows:
         """The rows of a delta plan's statement, computed once. Raises FallbackError."""
 
     @abstractmethod
@@ -170,13 +169,13 @@ def _run_stages(plan: DeltaPlan, executor: Executor[Rows]) -> Outcome:
                 repeated += executor.repeated_keys(versions, stored.keys)
             states.append((tables[label], executor.state_changes(tables[label], stored, versions)))
     with report.step("delta"):
-        return _outcome(executor, executor.run("log", plan.sql), states, repeated)
+        return _outcome(executor, executor.run(plan.statement), states, repeated)
 
 
 def _versions(stage: Stage, executor: Executor[Rows]) -> Rows:
     """The stage's versions; groups whose accumulators could not be carried on are read again."""
-    stored, label = stage.stored, stage.stored.state.label
-    rows = executor.run(f"stage {label}", stage.sql)
+    stored = stage.stored
+    rows = executor.run(stage.statement)
     if stage.hit is None:
         return rows
     rows, hits = executor.split_hits(rows, stored.keys)
@@ -184,7 +183,7 @@ def _versions(stage: Stage, executor: Executor[Rows]) -> Rows:
         return rows
     if stored.keys:
         executor.bind(stage.hit, hits, stored.columns[: len(stored.keys)])
-    return executor.union([rows, executor.run(f"repair {label}", stage.repair_sql)])
+    return executor.union([rows, executor.run(stage.repair_statement)])
 
 
 def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:

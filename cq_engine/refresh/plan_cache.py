@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.limits import Limits
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.delta_plan import DeltaPlan, plan_delta
+from cq_engine.planner.delta_plan import DeltaPlan, Text, plan_delta
 from cq_engine.refresh.binding import IntervalBinder
-from cq_engine.refresh.prepared import PreparedStatements, Text
+from cq_engine.refresh.prepared import PreparedStatements
 
 __all__ = ["CachedPlan", "PlanCache"]
 
@@ -175,6 +175,8 @@ class CachedPlan:
     """Is it for rows that the driver has, and no others?"""
     prepare: bool = False
     """Are its statements prepared when they run?"""
+    only_spark: set[str] = field(default_factory=set)
+    """Its statements that have something in them that only Spark evaluates."""
     misses: int = 0
     """How many intervals of fewer changes it could not serve."""
     few: PreparedStatements = field(default_factory=partial(PreparedStatements, many=False))

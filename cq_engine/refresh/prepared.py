@@ -7,7 +7,7 @@ runs over some hundred rows save, and the first refresh of a query would wait fo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.planner.delta_plan import Text
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
@@ -25,10 +26,7 @@ from cq_engine.spark.arrow_io import is_plain
 from cq_engine.spark.settings import few_rows_session, plan_input_settings, small_settings
 from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
 
-__all__ = ["PreparedStatement", "PreparedStatements", "Text"]
-
-Text = Callable[[Callable[[Node], str], Callable[[Emitter], None]], str]
-"""Gives a statement's text from the relations of its leaves, as `DeltaPlan.sql` does."""
+__all__ = ["PreparedStatement", "PreparedStatements"]
 
 
 @dataclass

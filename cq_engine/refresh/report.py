@@ -38,6 +38,8 @@ class Report:
     """Who ran the plan, and why."""
     look_ups: list[LookUp] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    in_arrow: list[str] = field(default_factory=list)
+    """The statements that the driver evaluated without Spark."""
     steps: list[tuple[str, float]] = field(default_factory=list)
 
     @property

@@ -17,6 +17,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "no combinations of keys": {"key_combinations": 0},
     "no known values": {"known_values": 0},
     "no look-up by key": {"key_values": 0},
+    "statements by Spark": {"arrow_rows": -1},
     "one plan": {"plans": 1},
     "own plans at once": {"own_plan_uses": 0},
     "no general plans": {"plan_misses": 0},

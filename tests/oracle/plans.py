@@ -6,11 +6,13 @@ The plan of a refresh is Spark SQL; sqlglot turns it into DuckDB's. Thousands of
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -32,10 +34,12 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.catalog.model import ROW_ID, Table, VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
+from cq_engine.core.types import arrow_schema, arrow_type
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.delta.stored import initial_state
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
 from cq_engine.planner.compiled import Compiled, StoredAggregate, compile_query
-from cq_engine.planner.delta_plan import Stage, plan_delta
+from cq_engine.planner.delta_plan import Stage, Statement, plan_delta
 from tests.oracle.law import Broken, Change, Row, row_of
 from tests.oracle.recorded import Recorded
 
@@ -69,6 +73,8 @@ def _duckdb_sql(sql: str) -> str:
 
 UNDO = True
 """Do row versions have what changed rows were before from their before-images? Plans at once need that."""
+ROWS = 1_000_000
+"""Rows that a statement may have for Arrow."""
 VALIDITY = (Column(FROM, "bigint"), Column(TO, "bigint"))
 
 
@@ -88,6 +94,8 @@ class Plans:
         self.tables: dict[str, Table] = {}
         self.repairs = 0
         self.refreshes = 0
+        self.evaluated: Counter[str] = Counter()
+        """How many statements Arrow evaluated, too, and why it did not evaluate the others."""
         for number, spec in enumerate(recorded.history.tables):
             columns = tuple(Column(name, kind.lower()) for name, kind in spec.columns)
             storage = VersionedTable(number, spec.kind, spec.name, columns, spec.key or (ROW_ID,))
@@ -116,6 +124,12 @@ class Plans:
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of a Spark SQL query."""
         return self._execute("", sql).fetchall()
+
+    def table(self, sql: str, columns: Sequence[Column]) -> pa.Table:
+        """The same in Arrow, with these types."""
+        values = list(zip(*self.run(sql))) or [()] * len(columns)
+        arrays = [pa.array(each, arrow_type(c.type)) for each, c in zip(values, columns)]
+        return pa.Table.from_arrays(arrays, schema=arrow_schema(columns))
 
     def _execute(self, prefix: str, sql: str) -> duckdb.DuckDBPyConnection:
         try:
@@ -229,12 +243,37 @@ class PlannedQuery:
         if plan is None:
             return []
         for stage in plan.stages:
-            rows = self.plans.run(stage.sql(leaves, leaves.attach))
+            rows = self._run(stage.statement, leaves)
             if stage.hit is not None:
                 rows = self._repaired(stage, rows, leaves)
             leaves.give(stage.node, (*stage.stored.columns, *VALIDITY), rows)
             self._advance(stage.stored, rows)
-        return self._changes(self.plans.run(plan.sql(leaves, leaves.attach)))
+        return self._changes(self._run(plan.statement, leaves))
+
+    def _run(self, statement: Statement, leaves: _Leaves) -> list[tuple[Any, ...]]:
+        """What DuckDB gives for the statement, and what Arrow gives, where it gives something, is the same."""
+        rows = self.plans.run(statement.text(leaves, leaves.attach))
+        try:
+            table = statement.evaluate(leaves.rows, ROWS)
+        except (UnsupportedError, TooLargeError) as reason:
+            self.plans.evaluated[f"{type(reason).__name__} {reason}"] += 1
+            return rows
+        self.plans.evaluated["evaluated"] += 1
+        arrays = [column.to_pylist() for column in table.columns]
+        mine = list(zip(*arrays)) if arrays else []
+        keyless = statement.name == "log" and self.compiled.key is None
+        place = table.column_names.index("_sequence") if keyless else -1
+        expected, found = (
+            Counter(row_of(value for n, value in enumerate(row) if n != place) for row in each)
+            for each in (rows, mine)
+        )
+        if expected != found:
+            raise AssertionError(
+                f"Arrow gives other rows than SQL for {statement.name}:\n"
+                f"missing {expected - found}\ntoo many {found - expected}\n"
+                f"{statement.text(leaves, leaves.attach)}"
+            )
+        return rows
 
     def _repaired(self, stage: Stage, rows: list[tuple[Any, ...]], leaves: _Leaves) -> list[tuple[Any, ...]]:
         assert stage.hit is not None
@@ -248,7 +287,7 @@ class PlannedQuery:
             hit.values() if width else [(1,)],
         )
         self.plans.repairs += len(hit)
-        fixed = self.plans.run(stage.repair_sql(leaves, leaves.attach))
+        fixed = self._run(stage.repair_statement, leaves)
         return [row[:-1] for row in rows if not row[-1]] + fixed
 
     def _advance(self, stored: StoredAggregate, versions: list[tuple[Any, ...]]) -> None:
@@ -295,6 +334,16 @@ class _Leaves:
 
     def attach(self, emitter: Emitter) -> None:
         self.emitter = emitter
+
+    def rows(self, leaf: Node) -> Rows:
+        """The rows of a leaf in memory."""
+        emitter = Emitter(self)
+        outer, self.emitter = self.emitter, emitter
+        shown = ", ".join(map(quote, leaf.columns))
+        body = emitter.statement(f"SELECT {shown} FROM {{0}}", leaf)
+        self.emitter = outer
+        columns = [Column(name, kind) for name, kind in self.query.plans.described(body)]
+        return Rows.of(self.query.plans.table(body, columns), columns, leaf.columns)
 
     def give(self, node: Given, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> None:
         """Says what rows the leaf `node` stands for."""

@@ -26,7 +26,7 @@ def test_ties_are_broken_by_the_identity_in_every_mode(
     history = TiedHistory(seed)
     results: list[list[list[Row]]] = [[] for _ in queries]
     versions: list[int] = []
-    limits = Limits(**forced(bulk=seed % 2 == 0, large=False))
+    limits = Limits(**forced(bulk=seed % 2 == 0, large=False, arrow=seed % 4 == 1))
     with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=limits) as engine:
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, p INT, o INT, x INT, s STRING)")
         engine.execute("CREATE TABLE e (p INT, o INT, x INT, s STRING)")

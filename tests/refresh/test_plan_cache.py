@@ -6,6 +6,7 @@ import datetime as dt
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 
+BY_SPARK = Limits(arrow_rows=-1)
+"""Nothing is evaluated by the driver itself."""
 COLUMNS = (
     Column("a", "bigint"),
     Column("b", "string"),
@@ -107,7 +110,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
 @pytest.fixture
 def limits() -> Limits:
     """Those of the engine; a test may have others by its parameters."""
-    return DEFAULT_LIMITS
+    return BY_SPARK
 
 
 @pytest.fixture
@@ -158,7 +161,7 @@ def _apply(rows: dict[Any, Any], engine: cq_engine.Engine, name: str, after: int
 
 @pytest.mark.parametrize(
     ("early", "limits"),
-    [(False, Limits(compiled_rows=25)), (True, DEFAULT_LIMITS)],
+    [(False, replace(BY_SPARK, compiled_rows=25)), (True, BY_SPARK)],
     ids=["with the second refresh, now compiled and now not", "before the first"],
 )
 def test_prepared_statements_give_the_deltas(engine: cq_engine.Engine, runs: _Runs, early: bool) -> None:
@@ -253,7 +256,7 @@ def test_statements_with_an_operator_that_is_not_known_run_once(
 
 
 @pytest.mark.prepared
-@pytest.mark.parametrize("limits", [Limits(prepare_seconds=0.0, prepare_many_seconds=0.0)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, prepare_seconds=0.0, prepare_many_seconds=0.0)])
 def test_plans_are_prepared_after_create(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {QUERIES['rich']}")
     end = time.monotonic() + 120
@@ -271,7 +274,7 @@ def test_plans_are_prepared_after_create(engine: cq_engine.Engine, runs: _Runs) 
     assert runs.prepared == runs.asked
 
 
-@pytest.mark.parametrize("limits", [Limits(compiled_rows=2)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, compiled_rows=2)])
 def test_statements_are_compiled_for_many_rows(
     engine: cq_engine.Engine, runs: _Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,7 +313,7 @@ def test_a_general_plan_serves_every_interval(engine: cq_engine.Engine, runs: _R
     assert runs.prepared == 6
 
 
-@pytest.mark.parametrize("limits", [Limits(own_plan_uses=2)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, own_plan_uses=2)])
 def test_a_kind_of_interval_that_comes_often_gets_a_plan(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (o) ON DEMAND AS {QUERIES['without']}")
     plans = engine.queries.refresher.plans
@@ -339,7 +342,7 @@ def test_a_general_plan_that_cannot_be_prepared_does_not_run(engine: cq_engine.E
         assert sum(read.rows for read in reads if read.how in ("scan", "look-up")) == 0
 
 
-@pytest.mark.parametrize("limits", [Limits(input_least_bytes=65_536)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, input_least_bytes=65_536)])
 def test_more_rows_than_the_plan_input_holds(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
     total = 0
@@ -350,7 +353,7 @@ def test_more_rows_than_the_plan_input_holds(engine: cq_engine.Engine, runs: _Ru
     assert runs.prepared == 5, "the third makes the plan input larger"
 
 
-@pytest.mark.parametrize("limits", [Limits(input_least_bytes=65_536, input_most_bytes=200_000)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, input_least_bytes=65_536, input_most_bytes=200_000)])
 def test_an_interval_that_no_plan_input_holds_comes_between(engine: cq_engine.Engine, runs: _Runs) -> None:
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT o, c, amount FROM o WHERE amount > 0")
     total = 0
@@ -375,7 +378,7 @@ def test_results_that_spark_does_not_send(engine: cq_engine.Engine, monkeypatch:
     assert sorted(d.new for d in engine.deltas("q")) == [(n, 1, Decimal("1.00")) for n in range(5)]
 
 
-@pytest.mark.parametrize("limits", [Limits(refresh_rows=3)])
+@pytest.mark.parametrize("limits", [replace(BY_SPARK, refresh_rows=3)])
 def test_a_full_delta_that_is_too_large_is_written_by_executors(engine: cq_engine.Engine) -> None:
     """Each commit gives few rows; the interval gives more than the driver takes."""
     engine.execute(
