@@ -86,6 +86,9 @@ def order(column: Vector, *, descending: bool = False, nulls_first: bool | None 
     UnsupportedError."""
     if not can(column.type, Use.ORDERED):
         raise UnsupportedError(f"the order of {column.type.simpleString()}")
+    if is_number(column.type) and not column.values.null_count:
+        values = integers(column.values)
+        return ~values if descending else values  # ~ turns the order round, and no value overflows
     encoded = column.values.dictionary_encode()
     places = (
         np.argsort(pc.sort_indices(encoded.dictionary)) if len(encoded.dictionary) else np.empty(0, np.int64)

@@ -6,6 +6,7 @@ What they give is what their SQL gives (`planner.delta_plan`, `planner.consolida
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -37,20 +38,20 @@ def log_rows(
 ) -> pa.Table:
     """A delta log's rows from signed ones: `columns`, which are the `outputs` of `root`, `_change_type`, `_commit_version`,
     `_sequence` and `_duplicate`, as `planner.consolidate` describes them. Raises UnsupportedError, TooLargeError."""
-    rows = _net(Evaluation(leaf, most).rows(root), outputs)
-    versions, weights = integers(rows[VERSION].values), integers(rows[WEIGHT].values)
+    rows = Evaluation(leaf, most).rows(root)
+    rows = rows.add({name: normalized(rows[name]) for name in outputs})
+    signed = _Signed(rows, integers(rows[VERSION].values), integers(rows[WEIGHT].values))
     if key is None:
-        places, added = _without_key(versions, weights, most)
-        rows = rows.take(places)
+        signed = _net(signed, outputs)
+        places, added = _without_key(signed.versions, signed.weights, most)
     else:
-        added = _with_key(rows, [rows[name] for name in key], versions, weights)
-    return (
-        _table([rows[name] for name in outputs], columns)
-        .append_column(*added[0])
-        .append_column(*added[1])
-        .append_column(*added[2])
-        .append_column(*added[3])
-    )
+        signed, added = _with_key(signed, outputs, [rows[name] for name in key])
+        places = np.arange(signed.rows.count)
+    shown = signed.rows.select(outputs)
+    table = _table(list((shown if key is not None else shown.take(places)).columns.values()), columns)
+    for name, values in added:
+        table = table.append_column(name, values)
+    return table
 
 
 def _table(vectors: Sequence[Vector], columns: Sequence[Column]) -> pa.Table:
@@ -58,39 +59,90 @@ def _table(vectors: Sequence[Vector], columns: Sequence[Column]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(columns))
 
 
-def _net(rows: Rows, outputs: Sequence[str]) -> Rows:
-    """The signed rows without those that cancel: of equal ones the first, with their weights' sum."""
-    rows = rows.add({name: normalized(rows[name]) for name in outputs})
-    shown = [rows[name] for name in outputs]
-    for vector in shown:
-        require_equal(vector.type)
-    group = numbers([*shown, rows[VERSION]], rows.count)
-    _, first, place = np.unique(group, return_index=True, return_inverse=True)
-    sums = np.zeros(len(first), dtype=np.int64)
-    np.add.at(sums, place, integers(rows[WEIGHT].values))
-    kept = sums != 0
-    found = rows.select((*outputs, VERSION)).take(first[kept])
-    return found.add({WEIGHT: Vector(rows[WEIGHT].type, pa.array(sums[kept]))})
-
-
 _Added = tuple[tuple[str, pa.Array], ...]
 
 
-def _with_key(rows: Rows, key: Sequence[Vector], versions: Numbers, weights: Numbers) -> _Added:
-    group = numbers([*key, rows[VERSION]], rows.count)
-    _, place = np.unique(group, return_inverse=True)
-    many = len(group) and int(place.max()) + 1
-    new, old = (np.bincount(place[sign], minlength=many)[place] for sign in (weights > 0, weights < 0))
-    most = np.zeros(many, dtype=np.int64)
-    np.maximum.at(most, place, np.abs(weights))
-    kinds = np.where(weights > 0, np.where(old > 0, 1, 0), np.where(new > 0, 2, 3))
-    in_order = np.lexsort((*reversed([order(vector) for vector in key]), versions))
-    in_version = starts_of(versions[in_order])
-    ranks = np.cumsum(starts_of(versions[in_order], group[in_order]))
-    first = np.flatnonzero(in_version)[np.cumsum(in_version) - 1] if len(group) else np.empty(0, np.int64)
-    sequence = np.empty(len(group), dtype=np.int64)
-    sequence[in_order] = ranks - ranks[first] + 1
-    return _columns(kinds, versions, sequence, (new > 1) | (old > 1) | (most[place] > 1))
+@dataclass(frozen=True)
+class _Signed:
+    """Rows with the version and the weight of each."""
+
+    rows: Rows
+    versions: Numbers
+    weights: Numbers
+
+    def take(self, places: Numbers) -> _Signed:
+        return _Signed(self.rows.take(places), self.versions[places], self.weights[places])
+
+
+def _net(signed: _Signed, outputs: Sequence[str]) -> _Signed:
+    """The signed rows without those that cancel: of equal ones the first, with their weights' sum."""
+    places, sums = _sums(signed, outputs)
+    kept = signed.take(places[sums != 0])
+    return _Signed(kept.rows, kept.versions, sums[sums != 0])
+
+
+def _sums(signed: _Signed, outputs: Sequence[str]) -> tuple[Numbers, Numbers]:
+    """Of equal rows of one version the place of the first, and the sum of the weights."""
+    shown = [signed.rows[name] for name in outputs]
+    for vector in shown:
+        require_equal(vector.type)
+    group = numbers([*shown, signed.rows[VERSION]], signed.rows.count)
+    _, first, which = np.unique(group, return_index=True, return_inverse=True)
+    sums = np.zeros(len(first), dtype=np.int64)
+    np.add.at(sums, which, signed.weights)
+    return first, sums
+
+
+def _with_key(signed: _Signed, outputs: Sequence[str], key: Sequence[Vector]) -> tuple[_Signed, _Added]:
+    """The rows of the log in its order: by version and key, the row that leaves before the one that comes."""
+    for name in outputs:
+        require_equal(signed.rows[name].type)
+    group, orders = numbers(key, signed.rows.count), [order(vector) for vector in key]
+    weights = signed.weights.copy()
+
+    def in_order(places: Numbers) -> Numbers:
+        columns = (weights, *reversed(orders), signed.versions)
+        return places[np.lexsort(tuple(column[places] for column in columns))]
+
+    def sizes(places: Numbers) -> tuple[Numbers, Numbers]:
+        """Where the rows of one version and key begin, and how many there are."""
+        begins = np.flatnonzero(starts_of(signed.versions[places], group[places]))
+        return begins, np.diff(np.append(begins, len(places)))
+
+    places = in_order(np.arange(signed.rows.count))
+    begins, size = sizes(places)
+    several = places[np.repeat(size > 1, size)]
+    if len(several):  # a row that is alone cancels none
+        first, sums = _sums(
+            _Signed(signed.rows.select((*outputs, VERSION)), signed.versions, weights).take(several), outputs
+        )
+        gone = np.ones(signed.rows.count, dtype=bool)
+        gone[places[np.repeat(size == 1, size)]] = False
+        gone[several[first]] = sums == 0
+        weights[several[first]] = sums
+        places = in_order(places[~gone[places]])
+        begins, size = sizes(places)
+    found = _Signed(signed.rows, signed.versions, weights).take(places)
+    if not len(places):
+        return found, _columns(places, places, places, np.zeros(0, dtype=bool))
+    new, old = (
+        np.add.reduceat(sign.astype(np.int64), begins) for sign in (found.weights > 0, found.weights < 0)
+    )
+    most = np.maximum.reduceat(np.abs(found.weights), begins)
+    several_rows = np.repeat((new > 1) | (old > 1) | (most > 1), size)
+    new, old = np.repeat(new, size), np.repeat(old, size)
+    kinds = np.where(found.weights > 0, np.where(old > 0, 1, 0), np.where(new > 0, 2, 3))
+    return found, _columns(
+        kinds, found.versions, _ranks(found.versions, np.repeat(begins, size)), several_rows
+    )
+
+
+def _ranks(versions: Numbers, begins: Numbers) -> Numbers:
+    """The number, from 1 in each version, of the group of rows that begins at `begins`."""
+    ranks = np.cumsum(begins == np.arange(len(begins)), dtype=np.int64)
+    in_version = starts_of(versions)
+    found: Numbers = ranks - ranks[np.flatnonzero(in_version)[np.cumsum(in_version) - 1]] + 1
+    return found
 
 
 def _without_key(versions: Numbers, weights: Numbers, most: int) -> tuple[Numbers, _Added]:

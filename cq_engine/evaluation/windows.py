@@ -104,12 +104,7 @@ def _order(node: exp.Expr, rows: Rows) -> Numbers:
     if not isinstance(node, exp.Ordered):
         return order(evaluate(node, rows))
     descending = bool(node.args.get("desc"))
-    nulls_first = node.args.get("nulls_first")
-    found = evaluate(node.this, rows)
-    if nulls_first is None and not found.values.null_count and is_number(found.type):
-        values = integers(found.values)
-        return -values if descending else values
-    return order(found, descending=descending, nulls_first=nulls_first)
+    return order(evaluate(node.this, rows), descending=descending, nulls_first=node.args.get("nulls_first"))
 
 
 def _window(node: exp.Window, rows: Rows, known: dict[str, _Partitions]) -> Vector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +13,7 @@ from cq_engine.catalog.model import (
     DELETES,
     PARTIAL_UPDATE,
     UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
     UPSERT,
     VersionedTable,
 )
@@ -76,10 +78,17 @@ def summarize(log: pa.Table) -> Summary:
 def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) -> pa.Table:
     """Rows of a delta log in commit order, before-image first, with the time of the refresh."""
     order = [("_commit_version", "ascending"), ("_sequence", "ascending"), ("_change_type", "descending")]
-    if log.num_rows:
+    if not _is_in_order(log):
         log = log.take(pc.sort_indices(log.select([n for n, _ in order]), sort_keys=order))
     now = pa.array([services.clock.now()] * log.num_rows, pa.timestamp("us", tz="UTC"))
     return conform(log.append_column("_refresh_time", now), change_columns(table))
+
+
+def _is_in_order(log: pa.Table) -> bool:
+    versions, numbers = (np.asarray(log.column(n)) for n in ("_commit_version", "_sequence"))
+    later, same = np.diff(versions) > 0, np.diff(versions) == 0
+    before = np.asarray(pc.equal(log.column("_change_type"), UPDATE_PREIMAGE))[:-1]
+    return bool(np.all(later | (same & ((np.diff(numbers) > 0) | ((np.diff(numbers) == 0) & before)))))
 
 
 def state_rows(rows: pa.Table, stored: StoredAggregate, version: int) -> pa.Table:
