@@ -203,6 +203,8 @@ class ContinuousQuery:
     """The query group that refreshes it with others (`QueryGroup`), under whose number in the shared log its `id` stands."""
     constants: tuple[str, ...] = ()
     """Of a query group's member: its constants, as the text has them, in the order of the query group's places."""
+    analysed: tuple[tuple[str, str], ...] = ()
+    """What Spark said of the definition when it was created, by question (`definition.answers`)."""
 
 
 @dataclass(frozen=True)

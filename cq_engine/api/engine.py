@@ -41,6 +41,7 @@ from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.query.result import Result, place_errors
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.spark.failures import plain_errors
+from cq_engine.spark.settings import note_use
 from cq_engine.storage.reader import Reader
 from cq_engine.transactions.retries import retried
 from cq_engine.transactions.transaction import Transaction
@@ -78,6 +79,7 @@ class Engine(Registering, Following, Consuming):
         self.reader = Reader(catalog, lambda: self.spark, self._constants.rows)
         self.services = Services(
             catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf),
+            spark_runs=lambda: self._spark_session.started is not None,
             results=lambda *what: self.queries.results.read(*what),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
         self.callbacks = Callbacks()
@@ -121,6 +123,7 @@ class Engine(Registering, Following, Consuming):
         session = self._spark_session.get()
         self.services.rights.prepare(session)
         self.services.functions.install(session, self.catalog.state)
+        note_use(session)
         return session
 
     @property

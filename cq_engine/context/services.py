@@ -52,6 +52,8 @@ class Services:
     """The functions of the user that queries may call."""
     read_holds: ReadHolds = field(default_factory=ReadHolds)
     """Versions that retention leaves alone besides those that the catalog knows of."""
+    spark_runs: Callable[[], bool] = lambda: True
+    """Is there a session already?"""
     results: Results = _no_results
     """What the names of continuous queries stand for in plain queries."""
 

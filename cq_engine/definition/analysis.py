@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 from cq_engine.algebra.coercion import Types
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
-from cq_engine.algebra.nodes import Node
+from cq_engine.algebra.nodes import Node, Scan, StateRows
 from cq_engine.catalog.apply import allocate_id
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
@@ -32,6 +32,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location
 from cq_engine.core.types import canonical_type, columns_of
+from cq_engine.definition.answers import Answers, described
 from cq_engine.definition.outputs import output_columns
 from cq_engine.definition.volatile import check_constant, is_plain, mask_brackets
 from cq_engine.grammar import CreateContinuousQuery, format_statement
@@ -40,7 +41,7 @@ from cq_engine.planner.partial import as_dimension_view
 from cq_engine.planner.select_list import safe_name, select_list
 from cq_engine.query.query import Resolver, unknown_table
 from cq_engine.query.references import find_references
-from cq_engine.refresh.images import ImageBinder
+from cq_engine.refresh.images import ImageBinder, select_fields
 from cq_engine.spark.sql import analysed_plan, run_sql, translate_errors
 from cq_engine.storage.rows import empty
 
@@ -95,12 +96,18 @@ class _Empty(Resolver):
 
 
 def shape_of(
-    services: Services, state: CatalogState, text: str, known: Mapping[str, tuple[str, ...]] | None = None
+    services: Services,
+    state: CatalogState,
+    text: str,
+    known: Mapping[str, tuple[str, ...]] | None = None,
+    answers: Answers | None = None,
 ) -> Shape:
-    """Analyses a defining query. `known` are the columns of its tables at CREATE, so that a `*` keeps its meaning.
+    """Analyses a defining query. `known` are the columns of its tables at CREATE, so that a `*` keeps its meaning;
+    `answers` what Spark has said before.
 
     Raises CQSyntaxError, AnalysisError.
     """
+    answers = Answers() if answers is None else answers
     listed = select_list(text)
     sources = {
         name: _with_columns(table, (known or {}).get(name))
@@ -108,10 +115,16 @@ def shape_of(
     }
     nothing = _Empty(services, replace(state, tables={**state.tables, **sources}))
     nothing.trusted = known is not None
-    schema = nothing.frame(listed.stripped)
+
+    def analyse(query: str) -> tuple[Column, ...]:
+        return answers.columns(
+            f"{described(sources)}\n{query}", lambda: columns_of(nothing.frame(query).schema)
+        )
+
+    analysed = analyse(listed.stripped)
     if known is None:
         _check_constant(services, nothing, sources, listed.stripped)
-    columns = _result_columns(schema)
+    columns = _result_columns(analysed)
     width = len(columns)
     outputs, hidden = output_columns(listed, columns)
     planned = listed.stripped
@@ -119,8 +132,7 @@ def shape_of(
         names = ", ".join(quote(c.name) for c in columns)
         more = ", ".join(f"({e}) AS `_old_{i}`" for i, e in enumerate(hidden))
         planned = f"SELECT r.*, {more} FROM ({listed.stripped}) AS r({names})"
-        analysed = columns_of(nothing.frame(planned).schema)
-        kinds = [canonical_type(c.type) for c in analysed[width:]]
+        kinds = [canonical_type(c.type) for c in analyse(planned)[width:]]
         columns = (*columns, *(Column(f"_old_{i}", kind) for i, kind in enumerate(kinds)))
     typed = tuple(
         OutputColumn(o.name, columns[o.index].type if o.index >= 0 else o.type, o.kind, o.index)
@@ -195,8 +207,8 @@ def _sources(state: CatalogState, text: str) -> dict[str, Table]:
     return found
 
 
-def _result_columns(frame: DataFrame) -> tuple[Column, ...]:
-    columns = tuple(Column(safe_name(c.name), c.type) for c in columns_of(frame.schema))
+def _result_columns(analysed: Sequence[Column]) -> tuple[Column, ...]:
+    columns = tuple(Column(safe_name(c.name), c.type) for c in analysed)
     seen: set[str] = set()
     for column in columns:
         if column.name.lower() in seen:
@@ -216,12 +228,16 @@ def _result_columns(frame: DataFrame) -> tuple[Column, ...]:
 
 
 def compile_definition(
-    services: Services, shape: Shape, declared: tuple[str, ...] | None, *, full: bool = False
+    services: Services,
+    shape: Shape,
+    declared: tuple[str, ...] | None,
+    *,
+    full: bool = False,
+    answers: Answers | None = None,
 ) -> Compiled:
     """The compiled query for an analysed one; with `full` it is to be recomputed whatever it is."""
-    compiled = compile_query(
-        shape.text, shape.columns, shape.sources, declared, types_over(services, shape.sources)
-    )
+    types = types_over(services, shape.sources, answers)
+    compiled = compile_query(shape.text, shape.columns, shape.sources, declared, types)
     without = [table for table in shape.sources.values() if not table.has_snapshot]
     if without and full:
         raise AnalysisError(
@@ -233,33 +249,53 @@ def compile_definition(
     return recompute_in_full(compiled, "WITH (refresh = 'full') asks for it") if full else compiled
 
 
-def types_over(services: Services, sources: Mapping[str, Table]) -> Types:
+def types_over(services: Services, sources: Mapping[str, Table], answers: Answers | None = None) -> Types:
     """Spark's types of expressions over plans that read these tables, or a query group's constants."""
     storages = {name: table.storage for name, table in sources.items()}
-    return _SparkTypes(services, ImageBinder(services.reader, storages, None))
+    binder = ImageBinder(services.reader, storages, None)
+    return _SparkTypes(services, binder, described(sources), Answers() if answers is None else answers)
 
 
 @dataclass(frozen=True)
 class _SparkTypes:
     services: Services
     binder: ImageBinder
+    sources: str
+    answers: Answers
 
     def __call__(self, node: Node, expressions: Sequence[exp.Expr]) -> Sequence[str]:
         items = ", ".join(f"{sql_of(e)} AS c{i}" for i, e in enumerate(expressions))
-        text = Emitter(self.binder).statement("SELECT @items FROM {0}", node).replace("@items", items)
-        relations = {name: frame for name, frame in self.binder.relations.items() if name in text}
-        with translate_errors():
-            schema = run_sql(self.services.spark(), text, relations).schema
-        return [c.type for c in columns_of(schema)]
+
+        def text(relations: Callable[[Node], str]) -> str:
+            return Emitter(relations).statement("SELECT @items FROM {0}", node).replace("@items", items)
+
+        def ask() -> Sequence[Column]:
+            bound = text(self.binder)
+            relations = {name: frame for name, frame in self.binder.relations.items() if name in bound}
+            with translate_errors():
+                return columns_of(run_sql(self.services.spark(), bound, relations).schema)
+
+        return [c.type for c in self.answers.columns(f"{self.sources}\n{text(_by_name)}", ask)]
 
     def comparison_type(self, left: str, right: str) -> str | None:
-        text = f"SELECT l = r AS c FROM (SELECT CAST(NULL AS {left}) AS l, CAST(NULL AS {right}) AS r)"
-        sides = _COMPARED.search(analysed_plan(self.services.spark(), text, {}))
-        if sides is None:
-            return None
-        found = [_CAST.search(side) for side in sides.groups()]
-        kinds = {canonical_type(cast[1]) if cast else own for cast, own in zip(found, (left, right))}
-        return kinds.pop() if len(kinds) == 1 else None
+        def ask() -> str | None:
+            text = f"SELECT l = r AS c FROM (SELECT CAST(NULL AS {left}) AS l, CAST(NULL AS {right}) AS r)"
+            sides = _COMPARED.search(analysed_plan(self.services.spark(), text, {}))
+            if sides is None:
+                return None
+            found = [_CAST.search(side) for side in sides.groups()]
+            kinds = {canonical_type(cast[1]) if cast else own for cast, own in zip(found, (left, right))}
+            return kinds.pop() if len(kinds) == 1 else None
+
+        return self.answers.type(f"{left} = {right}", ask)
+
+
+def _by_name(leaf: Node) -> str:
+    """A leaf's relation as a question names it."""
+    if isinstance(leaf, Scan):
+        return select_fields(leaf.fields, f"TABLE {leaf.table}")
+    assert isinstance(leaf, StateRows)
+    return f"(STATE {leaf.label} {leaf.names})"
 
 
 _COMPARED = re.compile(r"Project \[\((.*?) = (.*?)\) AS c#")
@@ -291,9 +327,10 @@ def define(
 ) -> tuple[CatalogState, ContinuousQuery, Compiled]:
     """The definition that the statement asks for; the state is as before but for the numbers it used."""
     functions = services.functions.calls_in(statement.query, state)
-    shape = shape_of(services, state, statement.query)
+    answers = Answers()
+    shape = shape_of(services, state, statement.query, answers=answers)
     full = dict(statement.options).get("refresh", "").lower() == "full"
-    compiled = compile_definition(services, shape, statement.primary_key, full=full)
+    compiled = compile_definition(services, shape, statement.primary_key, full=full, answers=answers)
     state, query_id = allocate_id(state)
     state, log_id = allocate_id(state)
     state, states = allocate_states(state, compiled, statement.name)
@@ -322,5 +359,6 @@ def define(
         width=shape.width,
         declared=statement.primary_key is not None,
         functions=functions,
+        analysed=() if functions else answers.given,
     )
     return state, query, compiled

@@ -12,6 +12,7 @@ from cq_engine.catalog.groups import owner
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
 from cq_engine.context.services import Services
 from cq_engine.definition.analysis import compile_definition, shape_of
+from cq_engine.definition.answers import Answers
 from cq_engine.planner.compiled import Compiled
 
 __all__ = ["Registry"]
@@ -68,10 +69,11 @@ class Registry:
 
         def compile_again() -> Compiled:
             state = self.services.catalog.state
-            shape = shape_of(self.services, state, query.query, dict(query.source_columns))
+            answers = Answers(query.analysed)
+            shape = shape_of(self.services, state, query.query, dict(query.source_columns), answers)
             declared = query.key if query.declared else None
             full = dict(query.options).get("refresh") == "full"
-            return compile_definition(self.services, shape, declared, full=full)
+            return compile_definition(self.services, shape, declared, full=full, answers=answers)
 
         return self.recall(query, compile_again)
 

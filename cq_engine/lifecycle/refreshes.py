@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from cq_engine.catalog.graph import ancestors
@@ -16,7 +16,7 @@ from cq_engine.groups.groups import Groups
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.refresh import Refresh, Refresher
 from cq_engine.refresh.transient import is_transient
-from cq_engine.spark.settings import meaning
+from cq_engine.spark.settings import meaning, meaning_at_use
 
 __all__ = ["Refreshes"]
 
@@ -121,13 +121,21 @@ class Refreshes:
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
         end = frontier(self.services.catalog, query.sources, upto)
         try:
-            with meaning(self.services.spark(), dict(query.session)):
+            with self._meaning(query):
                 return self.refresher.refresh(query, self.registry.compiled(query), end)
         except Exception as error:
             if not is_transient(error):
                 failed = QueryStatus(status.position, "FAILED", said(error), status.last_refresh)
                 self.registry.set_status(query, failed)
             raise
+
+    def _meaning(self, query: ContinuousQuery) -> AbstractContextManager[object]:
+        """The settings under which the query means what it meant at CREATE. Spark is not started for them: a refresh that
+        the driver evaluates itself does without."""
+        wanted = dict(query.session)
+        return (
+            meaning(self.services.spark(), wanted) if self.services.spark_runs() else meaning_at_use(wanted)
+        )
 
 
 def _sum(first: Refresh, second: Refresh) -> Refresh:

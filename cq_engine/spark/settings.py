@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -19,6 +20,8 @@ __all__ = [
     "few_rows_session",
     "few_rows_settings",
     "meaning",
+    "meaning_at_use",
+    "note_use",
     "plan_input_settings",
     "small_settings",
     "whole_plans",
@@ -177,6 +180,33 @@ def meaning(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[bool]:
                     session.exclusive = False
                     session.shared -= not before
                     session.changed.notify_all()
+
+
+_waiting: ContextVar[Callable[[SparkSession], None] | None] = ContextVar("waiting", default=None)
+"""What the block of this thread that has not used Spark yet does with the session when it does."""
+
+
+@contextmanager
+def meaning_at_use(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Runs the block, and from its first use of Spark on (`note_use`) as `meaning` does: for one that may do without."""
+    with ExitStack() as inside:
+
+        def enter(session: SparkSession) -> None:
+            _waiting.set(None)
+            inside.enter_context(meaning(session, wanted))
+
+        token = _waiting.set(enter)
+        try:
+            yield
+        finally:
+            _waiting.reset(token)
+
+
+def note_use(session: SparkSession) -> None:
+    """The session is going to be used in this thread."""
+    enter = _waiting.get()
+    if enter is not None:
+        enter(session)
 
 
 def writer(frame: DataFrame) -> DataFrameWriter:
