@@ -30,29 +30,38 @@ class UncompactedLog:
 
     table: VersionedTable
     rows: pa.Table
-    identities: Identities
     net: pa.Table
     """`rows` netted: physical columns, `ROW_VERSION`, `ROW_WEIGHT`; with `net_numbers` the identity of each."""
-    net_numbers: Numbers
     a: int
+    _netted: tuple[Identities, Numbers] | None = None
+    """Where they were needed for `net`: the identities of `rows`, and which of them stand in `net`."""
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> UncompactedLog:
-        identities = Identities(rows, identity_columns(table))
         weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
         signed = rows.select([c.name for c in table.physical_columns])
         signed = signed.append_column(ROW_VERSION, rows.column(COMMIT_VERSION)).append_column(
             ROW_WEIGHT, weights
         )
-        numbers = identities.numbers
         if not compressed:
-            return cls(table, rows, identities, signed, numbers, a)
-        kept, versions = _net_places(numbers, signed, a, b)
+            return cls(table, rows, signed, a)
+        identities = Identities(rows, identity_columns(table))
+        kept, versions = _net_places(identities.numbers, signed, a, b)
         net = signed.take(pa.array(kept))
         position = net.column_names.index(ROW_VERSION)
         net = net.set_column(position, ROW_VERSION, pa.array(versions))
-        return cls(table, rows, identities, net, numbers[kept], a)
+        return cls(table, rows, net, a, (identities, identities.numbers[kept]))
+
+    @cached_property
+    def identities(self) -> Identities:
+        """The identities of `rows`; numbered when they are asked for, since not every refresh does."""
+        return Identities(self.rows, identity_columns(self.table)) if self._netted is None else self._netted[0]
+
+    @property
+    def net_numbers(self) -> Numbers:
+        """The identities of the rows in `net`."""
+        return self.identities.numbers if self._netted is None else self._netted[1]
 
     @cached_property
     def changes(self) -> pa.Table:
