@@ -69,7 +69,7 @@ class IndexedColumns:
         places = _search(
             [(by_name[name], values) for name, values in restrict.items() if name in known],
             limit,
-            self._limits.column_copy_search,
+            self._limits,
         )
         if places is not None and len(places) > limit:
             return None
@@ -258,7 +258,10 @@ class _Copy:
         kind = np.iinfo(self.ordered.dtype)
         wanted = np.unique(_numbers(values.drop_null()))
         wanted = wanted[(wanted >= kind.min) & (wanted <= kind.max)].astype(self.ordered.dtype)
-        return np.searchsorted(self.ordered, wanted, "left"), np.searchsorted(self.ordered, wanted, "right")
+        low = np.searchsorted(self.ordered, wanted, "left")
+        there = low < len(self.ordered)
+        there[there] = self.ordered[low[there]] == wanted[there]
+        return low[there], np.searchsorted(self.ordered, wanted[there], "right")
 
     def at(self, low: Places, high: Places) -> Places:
         """The places, in order, of the rows in these ranges."""
@@ -268,12 +271,12 @@ class _Copy:
         return found if self.places is None else np.sort(self.places[found].astype(np.int64))
 
 
-def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, search: int) -> Places | None:
+def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, limits: Limits) -> Places | None:
     """The places of the rows with a wanted value in every column; None where nothing is restricted. May be longer than
     `limit`, and is then not all that it should be."""
     ranges, others = [], []
     for copy, values in wanted:
-        found = copy.ranges(values, search)
+        found = copy.ranges(values, limits.column_copy_search)
         if found is not None:
             ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
         else:
@@ -281,7 +284,7 @@ def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, search: int) -
     ranges.sort(key=lambda each: each[0])
     places: Places | None = None
     if ranges:
-        if ranges[0][0] > limit * search:
+        if ranges[0][0] > max(limit, limits.column_copy_places):
             return np.arange(limit + 1)
         places = ranges[0][1].at(*ranges[0][2])
         others = [*((copy, values) for _, copy, _, values in ranges[1:]), *others]

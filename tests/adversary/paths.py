@@ -31,7 +31,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "few files looked up": {"look_up_files": 0},
     "few rows looked up": {"look_up_rows": 0, "small_rows": 0},
     "few changes applied": {"change_rows": 0, "change_files": 0},
-    "column copies": {"column_copy_common": 1, "column_copy_search": 1},
+    "column copies": {"column_copy_common": 1, "column_copy_search": 1000},
     "few row ids": {"row_ids": 1},
     "settle at once": {"settle_rows": 0, "settle_cursors": 1},
     "flush row by row": {"flush_rows": 1},
@@ -60,7 +60,7 @@ STORED: dict[str, dict[str, Any]] = {
     "no inline cache": {"inline_cache_bytes": 0},
     "few row ids": {"row_ids": 1},
     "flush row by row": {"flush_rows": 1},
-    "column copies": {"column_copy_common": 1, "column_copy_search": 1},
+    "column copies": {"column_copy_common": 1, "column_copy_search": 1000},
     "plan merges slice by slice": {"merge_rows": 2},
 }
 """For tables alone, where Spark has no part."""

@@ -199,7 +199,7 @@ def test_a_file_that_is_gone(indexed: IndexedColumns, tmp_path: Path) -> None:
     assert indexed.rows(str(path), COLUMNS, {}, ROWS) is None
 
 
-@pytest.mark.parametrize("searched_for", [1, DEFAULT_LIMITS.column_copy_search])
+@pytest.mark.parametrize("searched_for", [DEFAULT_LIMITS.column_copy_search, 20])
 def test_refreshes_and_commits_over_copies(spark: SparkSession, warehouse: Path, searched_for: int) -> None:
     """A join by a foreign key, a primary key that commits check, merges that replace the files; both ways to find."""
     limits = Limits(small_rows=-1, column_copy_search=searched_for)
