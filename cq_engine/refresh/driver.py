@@ -76,10 +76,10 @@ class Driver(Executor[pa.Table]):
                     return None
                 rows[id(leaf)] = Rows.of(found.rows, found.columns, leaf.columns)
             table = statement.evaluate(lambda leaf: rows[id(leaf)], most)
-        except UnsupportedError:
+        except (UnsupportedError, pa.ArrowNotImplementedError):
             self._cached.only_spark.add(statement.name)
             return None
-        except TooLargeError:
+        except (TooLargeError, pa.ArrowInvalid):
             return None
         binder.report.in_arrow.append(statement.name)
         return table
