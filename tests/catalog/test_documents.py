@@ -84,6 +84,7 @@ QUERY = ContinuousQuery(
     relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
     group="query group 5",
     constants=("7", "it's"),
+    analysed=(("question", "answer"),),
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
 FUNCTION = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
@@ -199,12 +200,12 @@ def test_documents_are_as_they_have_always_been() -> None:
 
 def test_what_old_documents_lack() -> None:
     found = json.loads(to_text(QUERY))
-    for name in ("template", "constants", "outputs", "width", "defined_version"):
+    for name in ("template", "constants", "outputs", "width", "defined_version", "analysed"):
         del found[name]
     for key in (keys := json.loads(to_text(TABLE))["foreign_keys"]):
         del key["since"]
     assert from_text(ContinuousQuery, json.dumps(found)) == replace(
-        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0
+        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0, analysed=()
     )
     assert from_text(ForeignKey, json.dumps(keys[0])).since == 2**63 - 1
 
