@@ -122,7 +122,8 @@ class Limits:
     own_plan_uses: int = 20
     """As often an interval is served by a more general plan that is prepared, before it gets a plan of its own."""
     plan_misses: int = 3
-    """After so many intervals that a plan could not serve, it serves only those that it was made for."""
+    """After so many intervals that a plan could not serve, it serves only those that it was made for; after so many in a row that
+    Arrow could not evaluate for the size of a value, Spark runs the statement."""
     input_least_bytes: int = 1 * _MIB
     """Room of a plan input at least. The room is a hole in a file, but 32 MiB of it cost a small refresh a tenth more."""
     input_most_bytes: int = 128 * _MIB

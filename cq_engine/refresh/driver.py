@@ -80,7 +80,9 @@ class Driver(Executor[pa.Table]):
             self._cached.only_spark.add(statement.name)
             return None
         except (TooLargeError, pa.ArrowInvalid):
+            self._cached.note_overflow(statement.name, self.services.limits.plan_misses)
             return None
+        self._cached.overflows.pop(statement.name, None)
         binder.report.in_arrow.append(statement.name)
         return table
 

@@ -177,6 +177,8 @@ class CachedPlan:
     """Are its statements prepared when they run?"""
     only_spark: set[str] = field(default_factory=set)
     """Its statements that have something in them that only Spark evaluates."""
+    overflows: Counter[str] = field(default_factory=Counter)
+    """How many intervals in a row had values or joins that were too large for Arrow, by statement."""
     misses: int = 0
     """How many intervals of fewer changes it could not serve."""
     few: PreparedStatements = field(default_factory=partial(PreparedStatements, many=False))
@@ -186,6 +188,12 @@ class CachedPlan:
         """Are its statements prepared, or will they be? `most_misses`: for an interval of fewer changes."""
         missed = most_misses is not None and self.misses >= most_misses
         return self.prepare and self.few.all_run_again and self.many.all_run_again and not missed
+
+    def note_overflow(self, name: str, most: int) -> None:
+        """The rows of a statement had something that was too large for Arrow; after `most` times in a row nobody tries."""
+        self.overflows[name] += 1
+        if self.overflows[name] >= most:
+            self.only_spark.add(name)
 
     def serves(self, changed: frozenset[str], insert_only: bool) -> bool:
         """May its statements be planned anew for such an interval? A plan for more changes, or for rows at the driver,

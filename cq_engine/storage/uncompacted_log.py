@@ -56,7 +56,9 @@ class UncompactedLog:
     @cached_property
     def identities(self) -> Identities:
         """The identities of `rows`; numbered when they are asked for, since not every refresh does."""
-        return Identities(self.rows, identity_columns(self.table)) if self._netted is None else self._netted[0]
+        return (
+            Identities(self.rows, identity_columns(self.table)) if self._netted is None else self._netted[0]
+        )
 
     @property
     def net_numbers(self) -> Numbers:
