@@ -19,6 +19,7 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     PARTIAL,
     REFRESH_TIME,
+    REMOTE,
     ROW_ID,
     SEQUENCE,
     CatalogState,
@@ -27,7 +28,7 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.catalog.names import find_query, find_table
+from cq_engine.catalog.names import check_here, find_query, find_table
 from cq_engine.catalog.sources import captures_into, drop_capture
 from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
@@ -82,7 +83,7 @@ def create_table(
     if not statement.snapshot:
         _check_without_snapshot(statement, key)
     state, number = allocate_id(state)
-    kind = "base" if statement.snapshot else CHANGES
+    kind = REMOTE if statement.remote is not None else "base" if statement.snapshot else CHANGES
     storage = VersionedTable(number, kind, statement.name, columns, key or (ROW_ID,), cluster_by)
     table = Table(
         name=statement.name,
@@ -92,6 +93,7 @@ def create_table(
         options=statement.options,
         created_version=version,
         created_by=created_by,
+        remote=statement.remote,
     )
     for foreign in statement.foreign_keys:
         table = _with_foreign_key(state, table, foreign, version)
@@ -133,6 +135,8 @@ def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
 def alter_table(state: CatalogState, statement: AlterTable, version: int = 0) -> CatalogState:
     """ALTER TABLE: ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME, after commit `version`."""
     table = find_table(state, statement.name)
+    if statement.action != "RENAME":
+        check_here(table, f"ALTER TABLE {statement.action}")
     if statement.action == "ADD COLUMNS":
         return _put(state, _with_columns(table, statement.columns))
     if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
@@ -282,6 +286,7 @@ def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
 def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, version: int) -> Table:
     columns = _resolve_names(table.name, table.columns, spec.columns, "FOREIGN KEY")
     target = table if _same(spec.references, table.name) else find_table(state, spec.references)
+    check_here(target, "a FOREIGN KEY")
     if target.primary_key is None:
         raise CatalogError(
             f"FOREIGN KEY of {table.name}: {target.name} has no primary key",

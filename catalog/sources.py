@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource, Table
-from cq_engine.catalog.names import find_table
+from cq_engine.catalog.names import check_here, find_table
 from cq_engine.core.errors import CatalogError, did_you_mean
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "find_source",
     "put_capture",
     "put_source",
+    "remote_tables",
 ]
 
 
@@ -52,6 +53,15 @@ def captures_into(state: CatalogState, table: str) -> list[Capture]:
     return [capture for capture in state.captures.values() if capture.table.lower() == table.lower()]
 
 
+def remote_tables(state: CatalogState, source: str) -> list[Table]:
+    """The tables that stay at `source`."""
+    return [
+        table
+        for table in state.tables.values()
+        if table.remote is not None and table.remote.source.lower() == source.lower()
+    ]
+
+
 def put_source(state: CatalogState, source: DeclaredSource) -> CatalogState:
     """Declares a source, or changes it."""
     return replace(state, sources={**state.sources, source.name.lower(): source})
@@ -62,6 +72,7 @@ def put_capture(state: CatalogState, capture: Capture) -> CatalogState:
     where another capture fills the table."""
     find_source(state, capture.source)
     table = find_table(state, capture.table)
+    check_here(table, "a capture")
     for other in captures_into(state, table.name):
         if other.name.lower() != capture.name.lower():
             raise CatalogError(
@@ -92,13 +103,15 @@ def _check_columns(table: Table, capture: Capture) -> None:
 
 
 def drop_source(state: CatalogState, name: str, cascade: bool = False) -> CatalogState:
-    """Forgets a source; with `cascade` the captures that read it, too. The tables that they fill stay."""
+    """Forgets a source; with `cascade` the captures that read it, too. The tables that they fill stay. Those that stay at the
+    source the caller has dropped before."""
     found = find_source(state, name)
-    users = captures_of(state, name)
-    if users and not cascade:
+    users, tables = captures_of(state, name), remote_tables(state, name)
+    if tables or (users and not cascade):
+        shown = [f"capture {capture.name}" for capture in users]
         raise CatalogError(
             f"source {found.name} is in use",
-            detail=f"by {', '.join(f'capture {capture.name}' for capture in users)}",
+            detail=f"by {', '.join([*(f'table {table.name}' for table in tables), *shown])}",
             hint="drop those first, or say CASCADE",
         )
     for capture in users:

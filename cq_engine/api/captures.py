@@ -12,7 +12,7 @@ from cq_engine.api.locating import word_place
 from cq_engine.api.show import facts, typed_rows
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog.model import Capture
-from cq_engine.catalog.sources import captures_of, find_capture, find_source
+from cq_engine.catalog.sources import captures_of, find_capture, find_source, remote_tables
 from cq_engine.core.errors import CQError, location_at
 from cq_engine.destinations.urls import HUSH
 from cq_engine.grammar import (
@@ -29,6 +29,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.grammar.format import format_when
 from cq_engine.lifecycle import captures
+from cq_engine.lifecycle.remote import create_remote, drop_remote
 from cq_engine.query.result import Result
 from cq_engine.sources.advice.advise import advise
 from cq_engine.sources.kinds import shown_method
@@ -72,13 +73,16 @@ def _(statement: AlterSource, engine: Warehouse, place: captures.Place) -> Resul
 @_run.register
 def _(statement: DropSource, engine: Warehouse, place: captures.Place) -> Result:
     del place
-    said = captures.remove_source(engine.queries.registry, statement)
+    gone = drop_remote(engine.queries.registry, statement)
+    said = captures.remove_source(engine.queries.registry, statement) + (f"; {gone}" if gone else "")
     engine.capturing.schedule_all()
     return Result(message=said)
 
 
 @_run.register
 def _(statement: CreateTable, engine: Warehouse, place: captures.Place) -> Result:
+    if statement.remote is not None:
+        return Result(message=create_remote(engine.queries.registry, statement, place))
     said = captures.create_from_delta(engine.queries.registry, statement, place)
     engine.capturing.schedule_all()
     return Result(message=said)
@@ -174,6 +178,7 @@ def describe_source(engine: Warehouse, name: str) -> Result:
         ("type", found.type),
         *(("option", f"{key} = {_hushed(key, value)}") for key, value in found.options),
         *(("capture", f"{each.name} into {each.table}") for each in captures_of(state, found.name)),
+        *(("table", f"{each.name}, which stays there") for each in remote_tables(state, found.name)),
     ]
     return facts(known)
 

@@ -79,6 +79,7 @@ class Engine(Registering, Following, Consuming):
         self.services = Services(
             catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf),
             results=lambda *what: self.queries.results.read(*what),  # noqa: PLW0108 - it is made later
+            remote=self._read_remote,
         )  # fmt: skip
         self.callbacks = Callbacks()
         self._progress = Progress(self.services)

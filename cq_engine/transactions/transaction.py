@@ -145,16 +145,16 @@ class Transaction(Workspace):
         self._check_open()
         self._end()
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str, doing: str = "a transaction") -> Table:
         """A table by its name. Raises AnalysisError."""
         found = self.state.tables.get(name.lower())
         if found is None:
             raise unknown_table(self.state, name)
-        check_snapshot(found, "a transaction")
+        check_snapshot(found, doing)
         return found
 
     def _copy(self, statement: CopyInto) -> Result:
-        table = self.table(statement.table)
+        table = self.table(statement.table, "COPY INTO")
         frame, estimate = copy_frame(self.services, table, statement)
         if estimate is not None and estimate <= self._driver_rows:
             return _result(self._insert_frame(table, frame, overwrite=False), "copied")

@@ -34,6 +34,7 @@ from cq_engine.grammar.statements import (
     OnCommit,
     OnDemand,
     OnDml,
+    RemoteRelation,
     Script,
     StartWithPeriod,
     When,
@@ -56,6 +57,8 @@ TABLE = Table(
     (("retention", "7 days"),),
     42,
     "some_query",
+    RemoteRelation("Shop", "public.orders", True, (("install", "true"),)),
+    "q",
 )
 QUERY = ContinuousQuery(
     name="Q",
@@ -84,6 +87,8 @@ QUERY = ContinuousQuery(
     relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
     group="query group 5",
     constants=("7", "it's"),
+    consistency="STRONG",
+    remote=("r", "s"),
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
 FUNCTION = SqlFunction("F", "(a INT) RETURN g(a) + rand()", deterministic=False, uses=("g",))
@@ -106,6 +111,7 @@ CAPTURE = Capture(
     columns=(CapturedColumn("id", "a b"), CapturedColumn("m", "m")),
     where="region = 'EU'",
     options=(("initial", "none"),),
+    tables=("r", "s"),
 )
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
@@ -199,12 +205,12 @@ def test_documents_are_as_they_have_always_been() -> None:
 
 def test_what_old_documents_lack() -> None:
     found = json.loads(to_text(QUERY))
-    for name in ("template", "constants", "outputs", "width", "defined_version"):
+    for name in ("template", "constants", "outputs", "width", "defined_version", "consistency", "remote"):
         del found[name]
     for key in (keys := json.loads(to_text(TABLE))["foreign_keys"]):
         del key["since"]
     assert from_text(ContinuousQuery, json.dumps(found)) == replace(
-        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0
+        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0, consistency=None, remote=()
     )
     assert from_text(ForeignKey, json.dumps(keys[0])).since == 2**63 - 1
 
