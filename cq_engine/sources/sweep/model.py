@@ -28,6 +28,7 @@ __all__ = [
     "Counts",
     "Delta",
     "Edge",
+    "Index",
     "Link",
     "Piece",
     "Position",
@@ -42,6 +43,10 @@ __all__ = [
 Row = tuple[Any, ...]
 Position = Any
 """Where in a source's channel; ordered within a source."""
+
+
+Index = tuple[tuple[str, ...], tuple[Callable[[Any], Hashable] | None, ...]]
+"""Columns of a relation, and how their values are made comparable."""
 
 
 class Consistency(Enum):
@@ -109,6 +114,16 @@ class Link:
     far_columns: tuple[str, ...]
     normal: tuple[Callable[[Any], Hashable] | None, ...]
     """As `Edge.normal`, by column."""
+
+    @property
+    def near_index(self) -> Index:
+        """By what rows of the near relation are looked up."""
+        return self.near_columns, self.normal
+
+    @property
+    def far_index(self) -> Index:
+        """By what rows of the far relation are looked up."""
+        return self.far_columns, self.normal
 
 
 @dataclass(frozen=True)
