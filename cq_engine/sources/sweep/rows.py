@@ -48,7 +48,9 @@ def values_of(relation: Relation, index: Index) -> Values:
         values = pick(row)
         if None in values:
             return None
-        return tuple([value if change is None else change(value) for value, change in zip(values, normal)])
+        return settled(
+            tuple([value if change is None else change(value) for value, change in zip(values, normal)])
+        )
 
     return normalized if any(normal) else plain
 
