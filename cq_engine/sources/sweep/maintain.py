@@ -1,0 +1,118 @@
+"""One run over what the channels have brought: the delta of the view, at the level of consistency that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from cq_engine.sources.sweep.asking import Asker, Term
+from cq_engine.sources.sweep.model import (
+    Bounds,
+    Channels,
+    Consistency,
+    Counts,
+    Delta,
+    Piece,
+    Position,
+    Step,
+    Update,
+    View,
+)
+from cq_engine.sources.sweep.nested import nested_sweep
+from cq_engine.sources.sweep.queue import Queue, Version
+from cq_engine.sources.sweep.sweeping import sweep, terms_of
+
+__all__ = ["Maintainer"]
+
+
+class Maintainer:
+    """Maintains one view, run by run. `positions` is, by source, where the channels were read to when the view was committed.
+
+    Each run starts from the last step that was committed (`committed`). Where something fails in between, a new Maintainer
+    from the durable positions takes up the work: the channels are the log from which the queue is rebuilt.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        positions: Mapping[str, Position],
+        channels: Channels,
+        consistency: Consistency,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.view = view
+        self.consistency = consistency
+        self.bounds = bounds or Bounds()
+        self.queue = Queue(view, positions)
+        self._channels = channels
+        self._versions: list[Version] = []
+
+    def load(self) -> Delta:
+        """All rows of the view at the positions that it was made with, as the delta of one step without updates.
+
+        The first relation is read whole, so this is for views of which a relation fits into memory: put the one first that has
+        the fewest rows. Raises TooStaleError as `run` does.
+        """
+        asker, version = self._asker(), self.queue.done
+        first = self.view.relations[0].name
+        rows = asker.whole(first, version[self.view.by_name[first].source])
+        terms = [Term(0, first, version, version, {first: rows}, [1] * len(rows))]
+        return self._delta(asker, [()], [version], sweep(asker, terms))
+
+    def run(self) -> Delta | None:
+        """The delta of updates that are there, or come on the way; None where there are none.
+
+        Raises TooStaleError where a source goes on answering from before all that is known of it, ValueError where a channel
+        brings positions out of order or two rows with one key, and whatever the channels raise.
+        """
+        self.queue.forget(self.bounds.history)
+        self.queue.pull(self._channels)
+        if next(self.queue.waiting(), None) is None:
+            return None
+        asker = self._asker()
+        if self.consistency is Consistency.STRONG:
+            nested, terms = nested_sweep(asker)
+            return self._delta(asker, [nested.updates], [nested.version], terms)
+        taken = list(islice(self.queue.waiting(), self.bounds.together))
+        updates = [self.queue.update(source, number) for source, number in taken]
+        versions = [self.queue.done]
+        for source, number in taken:
+            versions.append({**versions[-1], source: number})
+        asker.counts.absorbed = len(taken) - 1
+        if self.consistency is Consistency.CONVERGENT:
+            terms = sweep(asker, terms_of(self.queue, 0, versions[0], versions[-1]))
+            return self._delta(asker, [updates], [versions[-1]], terms)
+        terms = [
+            term
+            for step in range(len(taken))
+            for term in terms_of(self.queue, step, versions[step], versions[step + 1])
+        ]
+        return self._delta(asker, [[update] for update in updates], versions[1:], sweep(asker, terms))
+
+    def committed(self, step: Step) -> None:
+        """Says that the view has, durably, all steps of the last delta up to this one."""
+        self.queue.commit(self._versions[step.number])
+
+    def _asker(self) -> Asker:
+        return Asker(self.queue, self._channels, self.bounds, Counts())
+
+    def _delta(
+        self,
+        asker: Asker,
+        updates: Sequence[Sequence[Update]],
+        versions: Sequence[Version],
+        terms: Sequence[Term],
+    ) -> Delta:
+        self._versions = list(versions)
+        steps = tuple(
+            Step(
+                number, tuple(of), {source: self.queue.position(source, at) for source, at in version.items()}
+            )
+            for number, (of, version) in enumerate(zip(updates, versions))
+        )
+        pieces = tuple(
+            Piece(number, name, rows, term.signs if name == term.origin else None)
+            for number, term in enumerate(terms)
+            for name, rows in term.rows.items()
+        )
+        return Delta(steps, tuple(term.step for term in terms), pieces, asker.counts)
