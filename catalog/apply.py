@@ -29,7 +29,7 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.catalog.names import check_here, find_query, find_table
-from cq_engine.catalog.sources import captures_into, drop_capture
+from cq_engine.catalog.sources import captures_into, drop_capture, without_parts
 from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
 from cq_engine.core.errors import CatalogError, did_you_mean
@@ -120,10 +120,10 @@ def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
     filling = [capture.name for capture in captures_into(state, table.name)]
     if (users or referring or filling) and not statement.cascade:
         raise _in_use(f"table {table.name}", users, referring, filling)
-    for capture in filling:
-        state = drop_capture(state, capture)
     for query in users:
         state = drop_query(state, query, cascade=True) if query.lower() in state.queries else state
+    for capture in captures_into(state, table.name):
+        state = drop_capture(state, capture.name)
     tables = {
         name: replace(t, foreign_keys=tuple(k for k in t.foreign_keys if not _same(k.references, table.name)))
         for name, t in state.tables.items()
@@ -174,6 +174,7 @@ def drop_query(state: CatalogState, name: str, cascade: bool = False) -> Catalog
     for user in users:
         state = drop_query(state, user, cascade=True) if user.lower() in state.queries else state
     queries = {key: q for key, q in state.queries.items() if key != query.name.lower()}
+    state = state if shadowed else without_parts(state, query.name)
     tables = {
         key: replace(t, created_by=None)
         if t.created_by is not None and _same(t.created_by, query.name)
@@ -213,7 +214,7 @@ def dependents(state: CatalogState, name: str) -> list[str]:
     return [
         query.name
         for query in state.queries.values()
-        if not names.isdisjoint(source.lower() for source in query.sources)
+        if not names.isdisjoint((*(source.lower() for source in query.sources), *query.remote))
         or any(_same(d.name, name) and d.kind in (None, "TABLE") for d in query.destinations)
     ]
 

@@ -15,9 +15,11 @@ __all__ = [
     "drop_source",
     "find_capture",
     "find_source",
+    "parts_of",
     "put_capture",
     "put_source",
     "remote_tables",
+    "without_parts",
 ]
 
 
@@ -45,7 +47,12 @@ def find_capture(state: CatalogState, name: str) -> Capture:
 
 def captures_of(state: CatalogState, source: str) -> list[Capture]:
     """The captures that read `source`."""
-    return [capture for capture in state.captures.values() if capture.source.lower() == source.lower()]
+    remote = {table.name.lower() for table in remote_tables(state, source)}
+    return [
+        capture
+        for capture in state.captures.values()
+        if capture.source.lower() == source.lower() or not remote.isdisjoint(capture.tables)
+    ]
 
 
 def captures_into(state: CatalogState, table: str) -> list[Capture]:
@@ -60,6 +67,20 @@ def remote_tables(state: CatalogState, source: str) -> list[Table]:
         for table in state.tables.values()
         if table.remote is not None and table.remote.source.lower() == source.lower()
     ]
+
+
+def parts_of(state: CatalogState, query: str) -> list[Table]:
+    """The tables that have a query's part over tables that stay at their sources: one, or none."""
+    return [t for t in state.tables.values() if t.part_of is not None and t.part_of.lower() == query.lower()]
+
+
+def without_parts(state: CatalogState, query: str) -> CatalogState:
+    """Forgets these tables, and what fills them."""
+    parts = parts_of(state, query)
+    for capture in [each for part in parts for each in captures_into(state, part.name)]:
+        state = drop_capture(state, capture.name)
+    gone = {part.name.lower() for part in parts}
+    return replace(state, tables={key: t for key, t in state.tables.items() if key not in gone})
 
 
 def put_source(state: CatalogState, source: DeclaredSource) -> CatalogState:

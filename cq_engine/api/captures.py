@@ -159,8 +159,15 @@ def _row(engine: Warehouse, capture: Capture) -> tuple[object, ...]:
     state = f"READING ({reading})" if reading and status.state == "ACTIVE" else status.state
     waiting = engine.capturing.scheduler.waiting(capture.name.lower())
     error = str(waiting) if waiting is not None and status.state == "ACTIVE" else status.error
+    source, position = capture.source, status.position or None
+    if capture.tables:
+        from cq_engine.sources.remote.report import position_shown
+
+        found = (engine.catalog.state.tables[name].remote for name in capture.tables)
+        source = ", ".join(dict.fromkeys(remote.source for remote in found if remote is not None))
+        position = None if position is None else position_shown(position)
     return (
-        capture.name, capture.source, capture.table, capture.method.kind, state, status.position or None,
+        capture.name, source, capture.table, capture.method.kind, state, position,
         _age(status.last, engine.now), status.last, status.rows, error,
     )  # fmt: skip
 

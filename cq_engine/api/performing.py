@@ -77,6 +77,7 @@ class Performing(Duties):
                 done = retried(lambda: self._execute(parse(sql), sql), tries)
             return {"message": done.message, "rowcount": done.rowcount, "commit_version": done.commit_version}
         if kind == "refresh":
+            self._ask_sources(self.queries.find(argument["query"]))
             return asdict(self.queries.refreshes.bring_up_to_date(argument["query"]))
         if kind == "drain":
             drain(self.queries, self.scheduler, argument["timeout"])

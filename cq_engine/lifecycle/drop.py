@@ -22,8 +22,8 @@ def drop_query(registry: Registry, statement: DropContinuousQuery) -> str:
     if statement.if_exists and statement.name.lower() not in registry.services.catalog.state.queries:
         return f"there is no continuous query {statement.name}"
     name = registry.find(statement.name).name
-    gone, _ = _remove(registry, lambda state: apply.drop_query(state, name, statement.cascade))
-    return f"continuous query {name} dropped{_with_it(g for g in gone if g != name)}"
+    gone, left = _remove(registry, lambda state: apply.drop_query(state, name, statement.cascade))
+    return f"continuous query {name} dropped{_with_it(g for g in gone if g != name)}{left}"
 
 
 def drop_table(registry: Registry, statement: DropTable) -> str:
@@ -32,7 +32,7 @@ def drop_table(registry: Registry, statement: DropTable) -> str:
     if statement.if_exists and statement.name.lower() not in state.tables:
         return f"there is no table {statement.name}"
     name = apply.find_table(state, statement.name).name
-    gone, left = _remove(registry, lambda state: _without_table(state, statement), captures_into(state, name))
+    gone, left = _remove(registry, lambda state: _without_table(state, statement))
     return f"table {name} dropped{_with_it(gone)}{left}"
 
 
@@ -55,15 +55,14 @@ def tidy(registry: Registry) -> None:
                 unit.set_state(state)
 
 
-def _remove(
-    registry: Registry, change: Callable[[CatalogState], CatalogState], captures: Sequence[Capture] = ()
-) -> tuple[list[str], str]:
+def _remove(registry: Registry, change: Callable[[CatalogState], CatalogState]) -> tuple[list[str], str]:
     """Puts a smaller state into effect; the names of the queries that are gone, and what captures that go with them leave at
     their sources, for a person."""
     catalog = registry.services.catalog
     with registry.ddl:
-        rest = change(catalog.state).queries
-        gone = [query for name, query in catalog.state.queries.items() if name not in rest]
+        rest = change(catalog.state)
+        gone = [query for name, query in catalog.state.queries.items() if name not in rest.queries]
+        captures = [each for name, each in catalog.state.captures.items() if name not in rest.captures]
         left = _release(registry, captures) if captures else ""
         with registry.hold(query.name for query in gone), catalog.lock, catalog.write() as unit:
             unit.set_state(without_empty(change(catalog.state)))

@@ -1,0 +1,60 @@
+"""Continuous queries over tables that stay at SQLite, PostgreSQL and MariaDB: what they have is what the sources had."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cq_engine import Engine
+from cq_engine.core.limits import Limits
+from tests.sources.remote_worlds import QUERY, World, possible, states
+from tests.sources.shops import Shop
+
+pytestmark = [pytest.mark.postgres, pytest.mark.mariadb]
+
+
+@pytest.fixture(scope="module")
+def shops(request: pytest.FixtureRequest, places: Callable[[], Path]) -> tuple[Shop, Shop, Shop]:
+    from tests import mariadb, postgres
+
+    return (
+        Shop("sqlite", f"sqlite:///{places()}"),
+        Shop("postgresql", postgres.fresh(request.getfixturevalue("postgres_server"))),
+        Shop("mariadb", mariadb.fresh(request.getfixturevalue("mariadb_server"))),
+    )
+
+
+@pytest.fixture
+def world(shops: tuple[Shop, Shop, Shop], request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(shops, random.Random(request.node.name))
+    made.create()
+    yield made
+    for name, shop in zip("rst", shops):
+        shop.run(f"DROP TABLE {name}")
+        shop.run(f"DROP TABLE IF EXISTS cq_log_v_remote{' CASCADE' if shop.kind == 'postgresql' else ''}")
+        if shop.kind == "postgresql":
+            shop.run("DROP FUNCTION IF EXISTS cq_log_v_remote() CASCADE")
+
+
+@pytest.mark.parametrize("level", ["COMPLETE", "STRONG", "CONVERGENT"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_it_has_what_the_sources_had(
+    opened: Callable[..., Engine], world: World, level: str, seed: int
+) -> None:
+    del seed
+    engine = opened(Limits())
+    world.declare(engine)
+    begin = world.ends
+    engine.execute(f"CREATE CONTINUOUS QUERY v CONSISTENCY {level} ON DEMAND START FROM SNAPSHOT AS {QUERY}")
+    with world.at_work() as go:
+        for _ in range(6):
+            go(4)
+            engine.refresh("v")
+    engine.refresh("v")
+    seen = states(engine)
+    assert possible(world, seen, complete=level == "COMPLETE", begin=begin) == ""
+    assert len(seen) > 2  # while they wrote, too
+    engine.execute("DROP CONTINUOUS QUERY v")
