@@ -101,7 +101,7 @@ def test_what_goes_along_changes_no_result(engine: Engine) -> None:
         "day": ["DATE '2026-01-01'", "DATE '1999-12-31'"],
         "x": ["0.1", "0", "1e10"],
     }
-    for _ in range(12):
+    for _ in range(8):
         parts = []
         for _ in range(dice.randint(1, 2)):
             column = dice.choice(list(literals))

@@ -184,6 +184,8 @@ def _maintain(tick: Tick, view: RemoteView, channels: list[Channel], position: M
         tick.read += delta.counts.rows_received
         changes = changes_of(tick.services, view, delta, tick.columns, tick.key)
         faults.point("sweep.evaluated")
+        if changes.num_rows > tick.services.limits.apply_rows:
+            raise GapError
         after = _reached(position, channels, reached, counted)
         tick.apply({tick.table.name: changes}, after, transactional=True)
         maintainer.committed(delta.steps[-1])
