@@ -40,11 +40,7 @@ class Memory:
         """Rows by the index."""
         return [
             Answer(
-                [
-                    row
-                    for key in ask.keys or ()
-                    for row in self._by[ask.relation, ask.columns[0]].get(key[0], ())
-                ],
+                [row for key in ask.keys for row in self._by[ask.relation, ask.columns[0]].get(key[0], ())],
                 len(self._logs[f"s{ask.relation[1:]}"]),
             )
             for ask in asks

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from sweep_world import MOST, SAMPLE, Arrival, Partial, TooMuchError, World, join
 
-from cq_engine.sources.sweep.model import Ask, Row
+from cq_engine.sources.sweep.model import Row
 
 __all__ = ["ECA", "CStrobe", "Strobe", "Warehouse"]
 
@@ -232,7 +232,7 @@ class CStrobe(Warehouse):
         rests = [_unbound(query[0]) for query in queries]
         while asking := [number for number, rest in enumerate(rests) if rest and partials[number]]:
             places = [rests[number].pop(0) for number in asking]
-            answers = self.world.ask([Ask(f"r{place}", (), None) for place in places])
+            answers = self.world.wholes(places)
             for number, place, answer in zip(asking, places, answers):
-                partials[number] = join(partials[number], place, answer.rows)
+                partials[number] = join(partials[number], place, answer)
         return partials

@@ -126,15 +126,6 @@ class Asker:
         for request, by_values in zip(wanted, replies):
             self._fill(request, by_values)
 
-    def whole(self, relation: str, version: int) -> Sequence[Row]:
-        """All rows of a relation at a version."""
-        [(answer, _)] = self._answers([Ask(relation, (), None)])
-        images = self.queue.images(relation)
-        rows = {self.queue.key(relation, row): row for row in map(settled, answer.rows)}
-        images.move(version)
-        fixed = [row for key, row in rows.items() if not images.touched(key)]
-        return [*fixed, *images.rows().values()]
-
     def _fill(self, request: _Request, replies: dict[Row, _Reply]) -> None:
         far, view = request.link.far, self.queue.view
         images, source = self.queue.images(far), view.by_name[far].source
@@ -166,7 +157,7 @@ class Asker:
                 break
             self.counts.messages += len(todo)
             self.counts.asked_again += len(todo) if attempt else 0
-            self.counts.keys_sent += sum(len(asks[place].keys or ()) for place in todo)
+            self.counts.keys_sent += sum(len(asks[place].keys) for place in todo)
             started = time.perf_counter()
             answers = self.channels.ask([asks[place] for place in todo])
             self.counts.seconds_asking += time.perf_counter() - started

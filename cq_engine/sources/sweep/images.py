@@ -64,7 +64,7 @@ class Images:
             self._start = 0
 
     def move(self, version: int) -> None:
-        """Makes `rows` and `matching` tell of this version."""
+        """Makes `matching` tell of this version."""
         while self._at < len(self._log) and self._log[self._at][0] <= version:
             _, key, _, after = self._log[self._at]
             self._put(key, after)
@@ -83,10 +83,6 @@ class Images:
         """Whether a known update between two versions has changed the row of the key."""
         versions = self._touched.get(key)
         return versions is not None and bisect_right(versions, one) != bisect_right(versions, other)
-
-    def rows(self) -> Mapping[Row, Row]:
-        """By key, the rows of touched keys that there are."""
-        return self._rows
 
     def matching(self, index: Index, values: Row) -> Iterable[tuple[Row, Row]]:
         """(key, row) of touched keys whose row has these values."""

@@ -47,18 +47,6 @@ class Maintainer:
         self._channels = channels
         self._versions: list[Version] = []
 
-    def load(self) -> Delta:
-        """All rows of the view at the positions that it was made with, as the delta of one step without updates.
-
-        The first relation is read whole, so this is for views of which a relation fits into memory: put the one first that has
-        the fewest rows. Raises TooStaleError as `run` does.
-        """
-        asker, version = self._asker(), self.queue.done
-        first = self.view.relations[0].name
-        rows = asker.whole(first, version[self.view.by_name[first].source])
-        terms = [Term(0, first, version, version, {first: rows}, [1] * len(rows))]
-        return self._delta(asker, [()], [version], sweep(asker, terms))
-
     def run(self) -> Delta | None:
         """The delta of updates that are there, or come on the way; None where there are none.
 

@@ -57,7 +57,14 @@ class Consistency(Enum):
     STRONG = "STRONG"
     """Nested SWEEP: every state of the view is a state of the sources, in their order; some may be left out."""
     CONVERGENT = "CONVERGENT"
-    """One pass per batch, of the net change of each relation."""
+    """One pass per batch of updates, of the net change of each relation, without the states in between.
+
+    It promises the last state only: that of the sources once nobody writes any more. What it gives up is every state within a batch:
+    a row that comes and goes in it is never seen, its transactions and their commit times cannot be told apart, and what comes
+    while the pass is under way waits for the next one, where Nested SWEEP absorbs it. In return the work is that of the net
+    change, over each link of the join once each way. The state after a batch is one of the sources, since answers are
+    compensated as for the other levels; nothing that uses the view should rely on that.
+    """
 
 
 class TooStaleError(Exception):
@@ -234,14 +241,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Ask:
-    """One message: the rows of a relation whose `columns` have one of the `keys`. With keys None, all rows (the first load).
+    """One message: the rows of a relation whose `columns` have one of the `keys`.
 
     A source may answer with more rows than were asked for. Keys are distinct and have no NULL.
     """
 
     relation: str
     columns: tuple[str, ...]
-    keys: tuple[Row, ...] | None
+    keys: tuple[Row, ...]
     steps: tuple[int, ...] = ()
     """For which steps of the delta it is sent."""
 

@@ -6,11 +6,10 @@ from random import Random
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cq_engine.sources.sweep.model import Bounds, Consistency
 from tests.sources.sweep.checkers import History
-from tests.sources.sweep.evaluated import step_deltas
 from tests.sources.sweep.network import Habits, Lost
 from tests.sources.sweep.warehouse import CHECKERS, Warehouse
 from tests.sources.sweep.worlds import world
@@ -51,17 +50,6 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def the_process_ends(self) -> None:
         self.warehouse.start()
-
-    @precondition(lambda self: len(self.warehouse.states) == 1)
-    @rule()
-    def the_view_is_loaded_anew(self) -> None:
-        try:
-            delta = self.warehouse.maintainer.load()
-        except Lost:
-            return
-        history = History(self.network)
-        [rows] = step_deltas(self.network.view, delta)
-        assert rows == history.at(history.vector(delta.steps[0].positions))
 
     @invariant()
     def the_view_is_one_of_its_states(self) -> None:

@@ -58,10 +58,8 @@ class Still:
         return self.logs[source][after:]
 
     def _answer(self, ask: Ask) -> Answer:
-        rows = list(self.rows[ask.relation].values())
-        if ask.keys is not None:
-            [place] = CHAIN.by_name[ask.relation].places(ask.columns)
-            rows = [row for row in rows if (row[place],) in ask.keys]
+        [place] = CHAIN.by_name[ask.relation].places(ask.columns)
+        rows = [row for row in self.rows[ask.relation].values() if (row[place],) in ask.keys]
         return Answer(rows, len(self.logs[CHAIN.by_name[ask.relation].source]) - self.behind)
 
 
@@ -128,7 +126,7 @@ def test_keys_are_sent_in_batches() -> None:
     for other in range(1, N):
         sources.rows[f"r{other}"] |= {(key,): (key, key, key) for key in range(10, 20)}
     delta = run(maintainer(sources, Consistency.COMPLETE, keys=4))
-    assert [[len(ask.keys or ()) for ask in asks] for asks in sources.rounds] == [[4, 4, 2]] * (N - 1)
+    assert [[len(ask.keys) for ask in asks] for asks in sources.rounds] == [[4, 4, 2]] * (N - 1)
     assert delta.counts.keys_sent == delta.counts.rows_received == 10 * (N - 1)
     assert sorted(row for _, _, row in delta.rows("r4")) == [(key, key, key) for key in range(10, 20)]
 
