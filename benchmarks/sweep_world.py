@@ -169,7 +169,8 @@ class World:
         """What a source answers at a moment."""
         place = int(ask.relation[1:])
         [column] = self.view.relations[place].places(ask.columns)
-        rows = [row for row in self.rows(place, moment) if (row[column],) in ask.keys]
+        wanted = {key for (key,) in ask.keys}
+        rows = [row for row in self.rows(place, moment) if row[column] in wanted]
         return Answer(rows, self._done[place])
 
     def wholes(self, places: Sequence[int]) -> Sequence[Sequence[Row]]:

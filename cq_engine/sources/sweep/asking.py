@@ -106,13 +106,32 @@ class _Request:
 
 
 class Asker:
-    """Sends questions, waits until the queue has what their answers have seen, and compensates."""
+    """Sends questions, waits until the queue has what their answers have seen, and compensates.
 
-    def __init__(self, queue: Queue, channels: Channels, bounds: Bounds, counts: Counts) -> None:
+    With `cuts`, terms of the last steps are given up as soon as all together have more rows than the bound; the steps from
+    `end` on are not maintained then (`kept`).
+    """
+
+    def __init__(
+        self, queue: Queue, channels: Channels, bounds: Bounds, counts: Counts, *, cuts: bool = False
+    ) -> None:
         self.queue = queue
         self.channels = channels
         self.bounds = bounds
         self.counts = counts
+        self.end: int | None = None
+        self._cuts = cuts
+        self._gathered: dict[int, int] = {}
+        self._total = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the terms have more rows than the bound."""
+        return self._total > self.bounds.rows
+
+    def kept(self, terms: Sequence[Term]) -> list[Term]:
+        """The terms of steps that are not given up."""
+        return [term for term in terms if self.end is None or term.step < self.end]
 
     def extend(self, requests: Sequence[tuple[Link, Sequence[Term]]]) -> None:
         """Gives terms the rows of the far end of a link that join what they have at its near end. All questions are open at
@@ -136,9 +155,28 @@ class Asker:
 
         # In the order of versions, the images move over every change once.
         for term, wanted in sorted(request.terms, key=lambda item: version(item[0])):
+            if self.end is not None and term.step >= self.end:
+                term.rows[far] = ()
+                continue
             images.move(version(term))
             term.rows[far] = [row for values in wanted for row in replies[values].rows(values)]
             self._count(wanted, replies, version(term))
+            self._gather(term.step, len(term.rows[far]))
+            if self._cuts and self.full:
+                self._cut()
+                if self.end is not None and term.step >= self.end:
+                    term.rows[far] = ()
+
+    def _gather(self, step: int, rows: int) -> None:
+        self._gathered[step] = self._gathered.get(step, 0) + rows
+        self._total += rows
+
+    def _cut(self) -> None:
+        """Gives up the last steps, but not the first one."""
+        while self.full and (last := max(self._gathered)) > 0:
+            self.counts.forced += self.end is None
+            self.end = last
+            self._total -= self._gathered.pop(last)
 
     def _count(self, wanted: dict[Row, None], replies: dict[Row, _Reply], version: int) -> None:
         answers = set()

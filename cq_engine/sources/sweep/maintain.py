@@ -57,7 +57,13 @@ class Maintainer:
         self.queue.pull(self._channels)
         if next(self.queue.waiting(), None) is None:
             return None
-        asker = self._asker()
+        asker = Asker(
+            self.queue,
+            self._channels,
+            self.bounds,
+            Counts(),
+            cuts=self.consistency is Consistency.COMPLETE,
+        )
         if self.consistency is Consistency.STRONG:
             nested, terms = nested_sweep(asker)
             return self._delta(asker, [nested.updates], [nested.version], terms)
@@ -66,8 +72,8 @@ class Maintainer:
         versions = [self.queue.done]
         for source, number in taken:
             versions.append({**versions[-1], source: number})
-        asker.counts.absorbed = len(taken) - 1
         if self.consistency is Consistency.CONVERGENT:
+            asker.counts.absorbed = len(taken) - 1
             terms = sweep(asker, terms_of(self.queue, 0, versions[0], versions[-1]))
             return self._delta(asker, [updates], [versions[-1]], terms)
         terms = [
@@ -75,14 +81,14 @@ class Maintainer:
             for step in range(len(taken))
             for term in terms_of(self.queue, step, versions[step], versions[step + 1])
         ]
-        return self._delta(asker, [[update] for update in updates], versions[1:], sweep(asker, terms))
+        terms = sweep(asker, terms)
+        done = len(taken) if asker.end is None else asker.end
+        asker.counts.absorbed = done - 1
+        return self._delta(asker, [[update] for update in updates[:done]], versions[1 : done + 1], terms)
 
     def committed(self, step: Step) -> None:
         """Says that the view has, durably, all steps of the last delta up to this one."""
         self.queue.commit(self._versions[step.number])
-
-    def _asker(self) -> Asker:
-        return Asker(self.queue, self._channels, self.bounds, Counts())
 
     def _delta(
         self,
@@ -103,4 +109,5 @@ class Maintainer:
             for number, term in enumerate(terms)
             for name, rows in term.rows.items()
         )
-        return Delta(steps, tuple(term.step for term in terms), pieces, asker.counts)
+        more = next(self.queue.waiting(versions[-1]), None) is not None
+        return Delta(steps, tuple(term.step for term in terms), pieces, asker.counts, more)

@@ -288,6 +288,9 @@ class Bounds:
     n − 1 messages of its own, as in the paper."""
     absorbed: int = 1_000
     """Updates that a nested sweep absorbs before it is forced to end (the paper's section 6.2)."""
+    rows: int = 1_000_000
+    """Rows of all terms in memory. With more, a run ends behind fewer updates (COMPLETE), or absorbs no more of them (STRONG); one
+    step is never cut, so a batch (CONVERGENT) is as large as it is."""
     keys: int = 10_000
     """Keys in one question; more are several messages."""
     history: int = 10_000
@@ -311,7 +314,7 @@ class Counts:
     absorbed: int = 0
     """Updates that joined the sweep of another one."""
     forced: int = 0
-    """Nested sweeps that were forced to end."""
+    """Nested sweeps that were forced to end, and runs that were cut off, by a bound."""
     waits: int = 0
     """Answers that were ahead of the channel, so that it had to be read first."""
     asked_again: int = 0
@@ -365,6 +368,8 @@ class Delta:
     """By term, the number of its step."""
     pieces: tuple[Piece, ...]
     counts: Counts = field(default_factory=Counts, compare=False)
+    more: bool = False
+    """Whether updates are in the queue already that the last step does not have: another run has something to do."""
 
     def rows(self, relation: str) -> Iterator[tuple[int, int, Row]]:
         """(term, sign, row) of all pieces of a relation."""

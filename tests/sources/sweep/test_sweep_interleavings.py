@@ -25,7 +25,7 @@ class Interleavings(RuleBasedStateMachine):
         rng=st.randoms(use_true_random=False),
         consistency=st.sampled_from(Consistency),
         bounds=st.builds(
-            Bounds, together=SMALL, absorbed=SMALL, keys=SMALL, history=SMALL, tries=st.just(100)
+            Bounds, together=SMALL, absorbed=SMALL, rows=SMALL, keys=SMALL, history=SMALL, tries=st.just(100)
         ),
         habits=st.builds(
             Habits, writes=st.sampled_from((0.2, 0.5)), stale=st.sampled_from((0, 0.3)), lost=st.just(0.01)

@@ -156,6 +156,35 @@ def test_nested_sweeps_are_forced_to_end() -> None:
     assert taken == 12
 
 
+@pytest.mark.parametrize("rows", [0, 7, 40])
+def test_a_run_ends_where_its_rows_are_too_many(rows: int) -> None:
+    """Each update is joined by five rows of each of the four other relations."""
+    sources = Still(keys=0)
+    for other in range(1, N):
+        sources.rows[f"r{other}"] = {(k,): (k, 1, 1) for k in range(5)}
+    for _ in range(6):
+        sources.write(0, *range(1))
+        sources.rows["r0"].clear()
+        change = (
+            Change("r0", None, (0, 1, 1)) if len(sources.logs["s0"]) % 2 else Change("r0", (0, 1, 1), None)
+        )
+        sources.logs["s0"][-1] = Update("s0", len(sources.logs["s0"]), (change,))
+    given = maintainer(sources, Consistency.COMPLETE, rows=rows)
+    positions, more = [], []
+    while (delta := given.run()) is not None:
+        positions += [step.positions["s0"] for step in delta.steps]
+        more.append(delta.more)
+        gathered = sum(len(piece.rows) for piece in delta.pieces if piece.signs is None)
+        assert gathered <= max(rows, 5 * (N - 1))
+        assert len(delta.terms) == len(delta.steps)
+        assert delta.counts.forced == delta.more
+        for step in delta.steps:
+            given.committed(step)
+    assert positions == [1, 2, 3, 4, 5, 6]
+    assert more == [True] * (len(more) - 1) + [False]
+    assert len(more) == (3 if rows == 40 else 6)
+
+
 def test_a_source_that_stays_behind_is_told() -> None:
     sources = Still(behind=3)
     given = maintainer(sources, Consistency.COMPLETE, history=0, tries=3)
