@@ -51,7 +51,8 @@ class Maintainer:
         """The delta of updates that are there, or come on the way; None where there are none.
 
         Raises TooStaleError where a source goes on answering from before all that is known of it, ValueError where a channel
-        brings positions out of order or two rows with one key, and whatever the channels raise.
+        brings positions out of order, two rows with one key, or changes that contradict each other (something between them is
+        missing), and whatever the channels raise.
         """
         self.queue.forget(self.bounds.history)
         self.queue.pull(self._channels)
