@@ -106,13 +106,32 @@ class _Request:
 
 
 class Asker:
-    """Sends questions, waits until the queue has what their answers have seen, and compensates."""
+    """Sends questions, waits until the queue has what their answers have seen, and compensates.
 
-    def __init__(self, queue: Queue, channels: Channels, bounds: Bounds, counts: Counts) -> None:
+    With `cuts`, terms of the last steps are given up as soon as all together have more rows than the bound; the steps from
+    `end` on are not maintained then (`kept`).
+    """
+
+    def __init__(
+        self, queue: Queue, channels: Channels, bounds: Bounds, counts: Counts, *, cuts: bool = False
+    ) -> None:
         self.queue = queue
         self.channels = channels
         self.bounds = bounds
         self.counts = counts
+        self.end: int | None = None
+        self._cuts = cuts
+        self._gathered: dict[int, int] = {}
+        self._total = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the terms have more rows than the bound."""
+        return self._total > self.bounds.rows
+
+    def kept(self, terms: Sequence[Term]) -> list[Term]:
+        """The terms of steps that are not given up."""
+        return [term for term in terms if self.end is None or term.step < self.end]
 
     def extend(self, requests: Sequence[tuple[Link, Sequence[Term]]]) -> None:
         """Gives terms the rows of the far end of a link that join what they have at its near end. All questions are open at
@@ -126,15 +145,6 @@ class Asker:
         for request, by_values in zip(wanted, replies):
             self._fill(request, by_values)
 
-    def whole(self, relation: str, version: int) -> Sequence[Row]:
-        """All rows of a relation at a version."""
-        [(answer, _)] = self._answers([Ask(relation, (), None)])
-        images = self.queue.images(relation)
-        rows = {self.queue.key(relation, row): row for row in map(settled, answer.rows)}
-        images.move(version)
-        fixed = [row for key, row in rows.items() if not images.touched(key)]
-        return [*fixed, *images.rows().values()]
-
     def _fill(self, request: _Request, replies: dict[Row, _Reply]) -> None:
         far, view = request.link.far, self.queue.view
         images, source = self.queue.images(far), view.by_name[far].source
@@ -145,9 +155,28 @@ class Asker:
 
         # In the order of versions, the images move over every change once.
         for term, wanted in sorted(request.terms, key=lambda item: version(item[0])):
+            if self.end is not None and term.step >= self.end:
+                term.rows[far] = ()
+                continue
             images.move(version(term))
             term.rows[far] = [row for values in wanted for row in replies[values].rows(values)]
             self._count(wanted, replies, version(term))
+            self._gather(term.step, len(term.rows[far]))
+            if self._cuts and self.full:
+                self._cut()
+                if self.end is not None and term.step >= self.end:
+                    term.rows[far] = ()
+
+    def _gather(self, step: int, rows: int) -> None:
+        self._gathered[step] = self._gathered.get(step, 0) + rows
+        self._total += rows
+
+    def _cut(self) -> None:
+        """Gives up the last steps, but not the first one."""
+        while self.full and (last := max(self._gathered)) > 0:
+            self.counts.forced += self.end is None
+            self.end = last
+            self._total -= self._gathered.pop(last)
 
     def _count(self, wanted: dict[Row, None], replies: dict[Row, _Reply], version: int) -> None:
         answers = set()
@@ -166,7 +195,7 @@ class Asker:
                 break
             self.counts.messages += len(todo)
             self.counts.asked_again += len(todo) if attempt else 0
-            self.counts.keys_sent += sum(len(asks[place].keys or ()) for place in todo)
+            self.counts.keys_sent += sum(len(asks[place].keys) for place in todo)
             started = time.perf_counter()
             answers = self.channels.ask([asks[place] for place in todo])
             self.counts.seconds_asking += time.perf_counter() - started

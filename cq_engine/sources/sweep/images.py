@@ -29,12 +29,20 @@ class Images:
         self._at = 0
         self._version = 0
         self._touched: dict[Row, list[int]] = {}
+        self._newest: dict[Row, Row | None] = {}
         self._rows: dict[Row, Row] = {}
         self._by: dict[Index, dict[Row, dict[Row, Row]]] = {index: {} for index in values}
 
     def __len__(self) -> int:
         """Changes that are known."""
         return len(self._log) - self._start
+
+    def contradiction(self, changes: Net) -> Row | None:
+        """The key of a row that was another one before an update than after those that are known; None where there is none."""
+        for key, (before, _) in changes.items():
+            if key in self._newest and self._newest[key] != before:
+                return key
+        return None
 
     def add(self, version: int, changes: Net) -> None:
         """Makes an update known that comes after all others and leads to this version."""
@@ -45,6 +53,7 @@ class Images:
                 self._put(key, before)
             else:
                 versions.append(version)
+            self._newest[key] = after
             self._log.append((version, key, before, after))
 
     def forget(self, version: int) -> None:
@@ -55,7 +64,7 @@ class Images:
             versions = self._touched[key]
             del versions[0]
             if not versions:
-                del self._touched[key]
+                del self._touched[key], self._newest[key]
                 self._put(key, None)
             self._start += 1
         if self._start * 2 > len(self._log):
@@ -64,7 +73,7 @@ class Images:
             self._start = 0
 
     def move(self, version: int) -> None:
-        """Makes `rows` and `matching` tell of this version."""
+        """Makes `matching` tell of this version."""
         while self._at < len(self._log) and self._log[self._at][0] <= version:
             _, key, _, after = self._log[self._at]
             self._put(key, after)
@@ -83,10 +92,6 @@ class Images:
         """Whether a known update between two versions has changed the row of the key."""
         versions = self._touched.get(key)
         return versions is not None and bisect_right(versions, one) != bisect_right(versions, other)
-
-    def rows(self) -> Mapping[Row, Row]:
-        """By key, the rows of touched keys that there are."""
-        return self._rows
 
     def matching(self, index: Index, values: Row) -> Iterable[tuple[Row, Row]]:
         """(key, row) of touched keys whose row has these values."""

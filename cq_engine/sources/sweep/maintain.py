@@ -47,29 +47,24 @@ class Maintainer:
         self._channels = channels
         self._versions: list[Version] = []
 
-    def load(self) -> Delta:
-        """All rows of the view at the positions that it was made with, as the delta of one step without updates.
-
-        The first relation is read whole, so this is for views of which a relation fits into memory: put the one first that has
-        the fewest rows. Raises TooStaleError as `run` does.
-        """
-        asker, version = self._asker(), self.queue.done
-        first = self.view.relations[0].name
-        rows = asker.whole(first, version[self.view.by_name[first].source])
-        terms = [Term(0, first, version, version, {first: rows}, [1] * len(rows))]
-        return self._delta(asker, [()], [version], sweep(asker, terms))
-
     def run(self) -> Delta | None:
         """The delta of updates that are there, or come on the way; None where there are none.
 
         Raises TooStaleError where a source goes on answering from before all that is known of it, ValueError where a channel
-        brings positions out of order or two rows with one key, and whatever the channels raise.
+        brings positions out of order, two rows with one key, or changes that contradict each other (something between them is
+        missing), and whatever the channels raise.
         """
         self.queue.forget(self.bounds.history)
         self.queue.pull(self._channels)
         if next(self.queue.waiting(), None) is None:
             return None
-        asker = self._asker()
+        asker = Asker(
+            self.queue,
+            self._channels,
+            self.bounds,
+            Counts(),
+            cuts=self.consistency is Consistency.COMPLETE,
+        )
         if self.consistency is Consistency.STRONG:
             nested, terms = nested_sweep(asker)
             return self._delta(asker, [nested.updates], [nested.version], terms)
@@ -78,8 +73,8 @@ class Maintainer:
         versions = [self.queue.done]
         for source, number in taken:
             versions.append({**versions[-1], source: number})
-        asker.counts.absorbed = len(taken) - 1
         if self.consistency is Consistency.CONVERGENT:
+            asker.counts.absorbed = len(taken) - 1
             terms = sweep(asker, terms_of(self.queue, 0, versions[0], versions[-1]))
             return self._delta(asker, [updates], [versions[-1]], terms)
         terms = [
@@ -87,14 +82,14 @@ class Maintainer:
             for step in range(len(taken))
             for term in terms_of(self.queue, step, versions[step], versions[step + 1])
         ]
-        return self._delta(asker, [[update] for update in updates], versions[1:], sweep(asker, terms))
+        terms = sweep(asker, terms)
+        done = len(taken) if asker.end is None else asker.end
+        asker.counts.absorbed = done - 1
+        return self._delta(asker, [[update] for update in updates[:done]], versions[1 : done + 1], terms)
 
     def committed(self, step: Step) -> None:
         """Says that the view has, durably, all steps of the last delta up to this one."""
         self.queue.commit(self._versions[step.number])
-
-    def _asker(self) -> Asker:
-        return Asker(self.queue, self._channels, self.bounds, Counts())
 
     def _delta(
         self,
@@ -115,4 +110,5 @@ class Maintainer:
             for number, term in enumerate(terms)
             for name, rows in term.rows.items()
         )
-        return Delta(steps, tuple(term.step for term in terms), pieces, asker.counts)
+        more = next(self.queue.waiting(versions[-1]), None) is not None
+        return Delta(steps, tuple(term.step for term in terms), pieces, asker.counts, more)

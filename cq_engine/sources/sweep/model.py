@@ -57,7 +57,14 @@ class Consistency(Enum):
     STRONG = "STRONG"
     """Nested SWEEP: every state of the view is a state of the sources, in their order; some may be left out."""
     CONVERGENT = "CONVERGENT"
-    """One pass per batch, of the net change of each relation."""
+    """One pass per batch of updates, of the net change of each relation, without the states in between.
+
+    It promises the last state only: that of the sources once nobody writes any more. What it gives up is every state within a batch:
+    a row that comes and goes in it is never seen, its transactions and their commit times cannot be told apart, and what comes
+    while the pass is under way waits for the next one, where Nested SWEEP absorbs it. In return the work is that of the net
+    change, over each link of the join once each way. The state after a batch is one of the sources, since answers are
+    compensated as for the other levels; nothing that uses the view should rely on that.
+    """
 
 
 class TooStaleError(Exception):
@@ -234,14 +241,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Ask:
-    """One message: the rows of a relation whose `columns` have one of the `keys`. With keys None, all rows (the first load).
+    """One message: the rows of a relation whose `columns` have one of the `keys`.
 
     A source may answer with more rows than were asked for. Keys are distinct and have no NULL.
     """
 
     relation: str
     columns: tuple[str, ...]
-    keys: tuple[Row, ...] | None
+    keys: tuple[Row, ...]
     steps: tuple[int, ...] = ()
     """For which steps of the delta it is sent."""
 
@@ -281,6 +288,9 @@ class Bounds:
     n − 1 messages of its own, as in the paper."""
     absorbed: int = 1_000
     """Updates that a nested sweep absorbs before it is forced to end (the paper's section 6.2)."""
+    rows: int = 1_000_000
+    """Rows of all terms in memory. With more, a run ends behind fewer updates (COMPLETE), or absorbs no more of them (STRONG); one
+    step is never cut, so a batch (CONVERGENT) is as large as it is."""
     keys: int = 10_000
     """Keys in one question; more are several messages."""
     history: int = 10_000
@@ -304,7 +314,7 @@ class Counts:
     absorbed: int = 0
     """Updates that joined the sweep of another one."""
     forced: int = 0
-    """Nested sweeps that were forced to end."""
+    """Nested sweeps that were forced to end, and runs that were cut off, by a bound."""
     waits: int = 0
     """Answers that were ahead of the channel, so that it had to be read first."""
     asked_again: int = 0
@@ -358,6 +368,8 @@ class Delta:
     """By term, the number of its step."""
     pieces: tuple[Piece, ...]
     counts: Counts = field(default_factory=Counts, compare=False)
+    more: bool = False
+    """Whether updates are in the queue already that the last step does not have: another run has something to do."""
 
     def rows(self, relation: str) -> Iterator[tuple[int, int, Row]]:
         """(term, sign, row) of all pieces of a relation."""

@@ -24,7 +24,7 @@ class Nested:
     """In the order in which they were absorbed, which is that of each source."""
     later: dict[str, list[Term]] = field(default_factory=dict)
     ended: bool = False
-    """Whether the bound was reached. From then on updates are compensated, and wait for the next run: SWEEP."""
+    """Whether a bound was reached. From then on updates are compensated, and wait for the next run: SWEEP."""
 
     def absorb(self, source: str) -> None:
         """Takes all updates of a source out of the queue, as one change of each relation that they touch.
@@ -33,7 +33,7 @@ class Nested:
         group. So the changes of all groups add up to that of the view, in this order.
         """
         queue, number = self.asker.queue, self.version[source]
-        room = self.asker.bounds.absorbed - len(self.updates)
+        room = 0 if self.asker.full else self.asker.bounds.absorbed - len(self.updates)
         high = min(queue.end(source), number + room)
         if high < queue.end(source) and not self.ended:
             self.ended = True
@@ -50,7 +50,7 @@ def nested_sweep(asker: Asker) -> tuple[Nested, list[Term]]:
     """Maintains the first update in the queue, and all that the sweep meets: at every relation that answers, the updates of its
     source that are in the queue by then.
 
-    The bound (`Bounds.absorbed`) ends the recursion under updates that never cease, which then oscillates between two sources.
+    The bounds (`Bounds.absorbed`, `Bounds.rows`) end the recursion under updates that never cease, which then oscillates between two sources.
     """
     queue = asker.queue
     state = Nested(asker, queue.done)

@@ -170,6 +170,13 @@ class Queue:
         for change in update.changes:
             changes.setdefault(change.relation, []).append(change)
         nets = {name: net(of, self._keys[name]) for name, of in changes.items()}
+        for name, of in nets.items():
+            key = self._images[name].contradiction(of)
+            if key is not None:
+                raise ValueError(
+                    f"source {update.source} has brought a change of {name} {key} at position {update.position}"
+                    " whose row before is not the one after the change before it"
+                )
         stream.updates.append(update)
         stream.nets.append(nets)
         stream.positions.append(update.position)

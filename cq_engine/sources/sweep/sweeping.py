@@ -50,10 +50,10 @@ def sweep(asker: Asker, terms: Sequence[Term]) -> list[Term]:
             for link in todo
             if not any(other.far == link.near and other.near != link.far for other in todo)
         ]
-        terms = alive(terms)
+        terms = asker.kept(alive(terms))
         asker.extend([(link, [term for term in terms if term.origin in behind[link]]) for link in ready])
         todo = [link for link in todo if link not in ready]
-    return alive(terms)
+    return asker.kept(alive(terms))
 
 
 def _behind(view: View) -> Mapping[Link, frozenset[str]]:

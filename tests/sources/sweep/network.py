@@ -125,23 +125,22 @@ class Network:
             version = max(0, version - self._rng.randint(1, self.habits.stale_by))
         relation = self.view.by_name[ask.relation]
         rows = list(source.states[version][self.tables[ask.relation]].values())
-        if ask.keys is not None:
-            edges = [
-                (near, edge.normal)
-                for column in ask.columns
-                for edge in self.view.edges
-                for near in [edge.left, edge.right]
-                if near == (ask.relation, column)
-            ]
-            normal = {near[1]: change for near, change in edges if change is not None}
-            wanted = {_comparable(ask.columns, key, normal) for key in ask.keys}
-            rows = [
-                row
-                for row in rows
-                if _comparable(ask.columns, [row[place] for place in relation.places(ask.columns)], normal)
-                in wanted
-                or self._chance(self.habits.more)
-            ]
+        edges = [
+            (near, edge.normal)
+            for column in ask.columns
+            for edge in self.view.edges
+            for near in [edge.left, edge.right]
+            if near == (ask.relation, column)
+        ]
+        normal = {near[1]: change for near, change in edges if change is not None}
+        wanted = {_comparable(ask.columns, key, normal) for key in ask.keys}
+        rows = [
+            row
+            for row in rows
+            if _comparable(ask.columns, [row[place] for place in relation.places(ask.columns)], normal)
+            in wanted
+            or self._chance(self.habits.more)
+        ]
         self._rng.shuffle(rows)
         low = source.log[version - 1].position if version else 0
         high = source.log[version].position - 1 if version < len(source.log) else low + 1

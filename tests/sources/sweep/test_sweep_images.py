@@ -41,7 +41,7 @@ def test_images_are_the_states_of_the_table(seed: int) -> None:
         images.move(version)
         touched = {key for change in changes[known + 1 :] for key in change}
         expected = {key: row for key, row in states[version].items() if key in touched}
-        assert images.rows() == expected
+        assert images._rows == expected
         assert {key for key in [(k,) for k in range(6)] if images.touched(key)} == touched
         assert len(images) == sum(map(len, changes[known + 1 :]))
         for a in range(3):

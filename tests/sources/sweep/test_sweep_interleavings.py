@@ -6,11 +6,10 @@ from random import Random
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cq_engine.sources.sweep.model import Bounds, Consistency
 from tests.sources.sweep.checkers import History
-from tests.sources.sweep.evaluated import step_deltas
 from tests.sources.sweep.network import Habits, Lost
 from tests.sources.sweep.warehouse import CHECKERS, Warehouse
 from tests.sources.sweep.worlds import world
@@ -26,7 +25,7 @@ class Interleavings(RuleBasedStateMachine):
         rng=st.randoms(use_true_random=False),
         consistency=st.sampled_from(Consistency),
         bounds=st.builds(
-            Bounds, together=SMALL, absorbed=SMALL, keys=SMALL, history=SMALL, tries=st.just(100)
+            Bounds, together=SMALL, absorbed=SMALL, rows=SMALL, keys=SMALL, history=SMALL, tries=st.just(100)
         ),
         habits=st.builds(
             Habits, writes=st.sampled_from((0.2, 0.5)), stale=st.sampled_from((0, 0.3)), lost=st.just(0.01)
@@ -51,17 +50,6 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def the_process_ends(self) -> None:
         self.warehouse.start()
-
-    @precondition(lambda self: len(self.warehouse.states) == 1)
-    @rule()
-    def the_view_is_loaded_anew(self) -> None:
-        try:
-            delta = self.warehouse.maintainer.load()
-        except Lost:
-            return
-        history = History(self.network)
-        [rows] = step_deltas(self.network.view, delta)
-        assert rows == history.at(history.vector(delta.steps[0].positions))
 
     @invariant()
     def the_view_is_one_of_its_states(self) -> None:

@@ -30,7 +30,8 @@ CHAIN = View(
 
 
 class Still:
-    """Sources that change only between runs. Every relation has a row (k, k, k) for each of the keys."""
+    """Sources that change only between runs. Every relation has a row (k, k, k) for each of the keys; `write` puts it in, or
+    takes it out."""
 
     def __init__(self, keys: int = 20, behind: int = 0) -> None:
         self.rows: dict[str, dict[Row, Row]] = {
@@ -43,10 +44,10 @@ class Still:
     def write(self, place: int, *keys: int) -> None:
         changes = []
         for key in keys:
-            old = self.rows[f"r{place}"].get((key,))
-            new = (key, key, key) if old is None else (*old[:1], *old[1:])
-            changes.append(Change(f"r{place}", None, new))
-            self.rows[f"r{place}"][key,] = new
+            old = self.rows[f"r{place}"].pop((key,), None)
+            changes.append(Change(f"r{place}", old, (key, key, key) if old is None else None))
+            if old is None:
+                self.rows[f"r{place}"][key,] = (key, key, key)
         log = self.logs[f"s{place}"]
         log.append(Update(f"s{place}", len(log) + 1, tuple(changes)))
 
@@ -58,10 +59,8 @@ class Still:
         return self.logs[source][after:]
 
     def _answer(self, ask: Ask) -> Answer:
-        rows = list(self.rows[ask.relation].values())
-        if ask.keys is not None:
-            [place] = CHAIN.by_name[ask.relation].places(ask.columns)
-            rows = [row for row in rows if (row[place],) in ask.keys]
+        [place] = CHAIN.by_name[ask.relation].places(ask.columns)
+        rows = [row for row in self.rows[ask.relation].values() if (row[place],) in ask.keys]
         return Answer(rows, len(self.logs[CHAIN.by_name[ask.relation].source]) - self.behind)
 
 
@@ -128,7 +127,7 @@ def test_keys_are_sent_in_batches() -> None:
     for other in range(1, N):
         sources.rows[f"r{other}"] |= {(key,): (key, key, key) for key in range(10, 20)}
     delta = run(maintainer(sources, Consistency.COMPLETE, keys=4))
-    assert [[len(ask.keys or ()) for ask in asks] for asks in sources.rounds] == [[4, 4, 2]] * (N - 1)
+    assert [[len(ask.keys) for ask in asks] for asks in sources.rounds] == [[4, 4, 2]] * (N - 1)
     assert delta.counts.keys_sent == delta.counts.rows_received == 10 * (N - 1)
     assert sorted(row for _, _, row in delta.rows("r4")) == [(key, key, key) for key in range(10, 20)]
 
@@ -137,9 +136,10 @@ def test_several_updates_of_a_source_are_one_compensation() -> None:
     sources = Still()
     given = maintainer(sources, Consistency.COMPLETE, together=1)
     sources.write(0, 30)
-    for _ in range(4):
+    for _ in range(5):
         sources.write(1, 30)
-    assert run(given).counts.compensations == 1
+    counts = run(given).counts
+    assert (counts.compensations, counts.rows_compensated) == (1, 1)
 
 
 def test_nested_sweeps_are_forced_to_end() -> None:
@@ -156,6 +156,31 @@ def test_nested_sweeps_are_forced_to_end() -> None:
         taken += len(delta_.steps[0].updates)
         given.committed(delta_.steps[0])
     assert taken == 12
+
+
+@pytest.mark.parametrize("rows", [0, 7, 40])
+def test_a_run_ends_where_its_rows_are_too_many(rows: int) -> None:
+    """Each update is joined by five rows of each of the four other relations."""
+    sources = Still(keys=0)
+    for other in range(1, N):
+        sources.rows[f"r{other}"] = {(k,): (k, 1, 1) for k in range(5)}
+    for position in range(1, 7):
+        images = (None, (0, 1, 1)) if position % 2 else ((0, 1, 1), None)
+        sources.logs["s0"].append(Update("s0", position, (Change("r0", *images),)))
+    given = maintainer(sources, Consistency.COMPLETE, rows=rows)
+    positions, more = [], []
+    while (delta := given.run()) is not None:
+        positions += [step.positions["s0"] for step in delta.steps]
+        more.append(delta.more)
+        gathered = sum(len(piece.rows) for piece in delta.pieces if piece.signs is None)
+        assert gathered <= max(rows, 5 * (N - 1))
+        assert len(delta.terms) == len(delta.steps)
+        assert delta.counts.forced == delta.more
+        for step in delta.steps:
+            given.committed(step)
+    assert positions == [1, 2, 3, 4, 5, 6]
+    assert more == [True] * (len(more) - 1) + [False]
+    assert len(more) == (3 if rows == 40 else 6)
 
 
 def test_a_source_that_stays_behind_is_told() -> None:
@@ -186,6 +211,17 @@ def test_an_update_of_nothing_is_a_step_without_terms() -> None:
         assert len(delta.steps) == 1
         assert delta.terms == ()
         assert delta.counts.messages == 0
+
+
+@pytest.mark.parametrize("before", [None, (1, 1, 1)], ids=["not there", "another row"])
+def test_a_channel_that_has_left_something_out_is_refused(before: Row | None) -> None:
+    sources = Still()
+    sources.logs["s1"] = [
+        Update("s1", 1, (Change("r1", (1, 1, 1), (1, 2, 2)),)),
+        Update("s1", 2, (Change("r1", before, (1, 3, 3)),)),
+    ]
+    with pytest.raises(ValueError, match=r"r1 \(1,\) at position 2"):
+        maintainer(sources, Consistency.STRONG).run()
 
 
 def test_positions_out_of_order_are_refused() -> None:

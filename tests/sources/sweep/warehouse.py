@@ -103,6 +103,7 @@ def random_run(seed: int, consistency: Consistency) -> Warehouse:
     bounds = Bounds(
         together=rng.choice((1, 2, 1_000)),
         absorbed=rng.choice((1, 3, 1_000)),
+        rows=rng.choice((0, 10, 1_000)),
         keys=rng.choice((1, 2, 1_000)),
         history=rng.choice((0, 6, 1_000)),
         tries=100,
