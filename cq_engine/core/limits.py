@@ -231,8 +231,8 @@ class Limits:
     """Transactions of sources that one statement evaluates, or that one nested sweep absorbs before it is forced to end."""
     sweep_keys: int = 10_000
     """Keys that one question to a source has at most."""
-    sweep_seconds: float = 1.0
-    """Between two looks at the sources of a continuous query that is refreshed ON COMMIT: sources do not tell when they commit."""
+    sweep_rows: int = 1_000_000
+    """Rows that sweeps gather in the driver before they end behind fewer transactions; those of one transaction are never cut."""
     advice_seconds: float = 3.0
     """Between two looks at what a source counts: PostgreSQL's sessions tell what they did about once a second."""
     drain_refreshes: int = 4

@@ -190,3 +190,23 @@ def test_a_source_that_is_gone_is_an_error(engine: Engine, things: Shop) -> None
             engine.execute("SELECT * FROM r")
     finally:
         things.run("ALTER TABLE others RENAME TO things")
+
+
+def test_text_that_is_no_text_there(opened: Callable[..., Engine], shop: Shop) -> None:
+    """What the source would refuse, or compare otherwise, does not go along, and cannot join."""
+    kind = {"postgresql": "uuid", "mariadb": "ENUM('a', 'b')", "sqlite": "BLOB"}[shop.kind]
+    value = "00000000-0000-0000-0000-000000000001" if shop.kind == "postgresql" else "a"
+    shop.run("DROP TABLE IF EXISTS odd")
+    shop.run(f"CREATE TABLE odd (id INT NOT NULL PRIMARY KEY, u {kind})")
+    shop.run(f"INSERT INTO odd VALUES (1, '{value}')")
+    engine = opened(Limits())
+    engine.execute(f"CREATE SOURCE shop TYPE {shop.kind} WITH (url = '{shop.url}')")
+    remote = "REMOTE FROM shop TABLE 'odd' USING LOG WITH (install = true)"
+    engine.execute(f"CREATE TABLE odd (id INT, u STRING, PRIMARY KEY (id)) {remote}")
+    assert engine.execute("SELECT id FROM odd WHERE u = 'neither'").fetchall() == []
+    assert engine.execute(f"SELECT id FROM odd WHERE u = '{value}'").fetchall() == [(1,)]
+    with pytest.raises(AnalysisError, match="cannot be asked for by its values"):
+        engine.execute(
+            "CREATE CONTINUOUS QUERY q CONSISTENCY STRONG AS SELECT a.id FROM odd a JOIN odd b ON a.u = b.u"
+        )
+    shop.run("DROP TABLE odd")

@@ -65,8 +65,10 @@ class Sweep(Method):
     ) -> tuple[Capture, list[str]]:
         del declared, table, place
         notes: list[str] = []
+        view = RemoteView.read(self.state, capture.method.query or "")
         with self._opened(capture) as channels:
             for channel in channels:
+                channel.check_keys(view)
                 with channel.database.connect() as session:
                     notes += channel.log.check(session)
         return capture, notes
@@ -156,7 +158,13 @@ def _check(capture: Capture, channel: Channel, position: Mapping[str, Any]) -> b
 
 
 def _bounds(limits: Limits) -> Bounds:
-    return Bounds(limits.sweep_updates, limits.sweep_updates, limits.sweep_keys, limits.pending_rows)
+    return Bounds(
+        together=limits.sweep_updates,
+        absorbed=limits.sweep_updates,
+        rows=limits.sweep_rows,
+        keys=limits.sweep_keys,
+        history=limits.pending_rows,
+    )
 
 
 def _maintain(tick: Tick, view: RemoteView, channels: list[Channel], position: Mapping[str, Any]) -> None:

@@ -19,11 +19,12 @@ import pyarrow as pa
 from cq_engine.catalog.model import CatalogState, Table
 from cq_engine.catalog.sources import find_source
 from cq_engine.core.columns import Column
+from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_values
 from cq_engine.grammar.statements import CapturedColumn
 from cq_engine.sources.remote.log import ChannelLog, Logged, Token, Transaction
 from cq_engine.sources.remote.mariadb import MariaDBChannel
-from cq_engine.sources.remote.place import INTEGERS, family
+from cq_engine.sources.remote.place import INTEGERS, comparable, family
 from cq_engine.sources.remote.postgresql import PostgreSQLChannel
 from cq_engine.sources.remote.sqlite import SQLiteChannel
 from cq_engine.sources.remote.view import RemoteView
@@ -105,7 +106,27 @@ class Channel:
         logged = self.columns[place]
         chosen = [text.read(selection.relation.column(logged[n].name), logged[n].name) for n in wanted]
         among = [selection.relation.column(name) for name in columns]
+        if len(among) == 1:
+            return text.select(chosen, [text.among_values(among[0], [key for (key,) in keys])])
         return text.select(chosen, [text.among(among, keys)])
+
+    def check_keys(self, view: RemoteView) -> None:
+        """Raises AnalysisError where the source may take less for equal than the warehouse does, or refuse a key."""
+        for edge in view.view.edges:
+            for alias, name in (edge.left, edge.right):
+                if alias not in self.aliases:
+                    continue
+                place = self.aliases[alias][0]
+                relation = self.log.selections[place].relation
+                column = next(c for c in self.columns[place] if c.name == name)
+                source = relation.column(name)
+                if not comparable(relation, source, column):
+                    raise AnalysisError(
+                        f"{alias}.{name} cannot be asked for by its values: it is {source.declared or 'of no type'} at source {self.name}",
+                        detail=f"here it is {column.type.upper()}; both sides have to compare values alike",
+                        hint="join by whole numbers, text, decimals or dates (in SQLite whole numbers and text),"
+                        " declared here as they are there",
+                    )
 
     def fitting(self, alias: str, columns: Sequence[str], keys: Sequence[Row]) -> list[Row]:
         """The keys that the source can have."""
@@ -114,7 +135,6 @@ class Channel:
         return [key for key in keys if all(_fits(source, value) for source, value in zip(sources, key))]
 
     def _rows(self, session: Session, ask: Ask) -> list[Row]:
-        assert ask.keys is not None
         place, wanted = self.aliases[ask.relation]
         columns = [self.columns[place][n] for n in wanted]
         keys, found = self.fitting(ask.relation, ask.columns, ask.keys), list[Row]()

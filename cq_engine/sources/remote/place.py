@@ -34,11 +34,24 @@ _ALIKE_IN_SQLITE = {"integer", "string"}
 """The rest is text or floating point there, in whatever form it was written."""
 
 
+_TEXT = {
+    "postgresql": ("text", "character"),
+    "sqlite": ("char", "clob", "text"),
+    "mariadb": ("char", "text"),
+    "mysql": ("char", "text"),
+}
+"""By server, what stands in the declarations of its types of text: others become text here, and are compared otherwise there."""
+
+
 def comparable(relation: Relation, source: SourceColumn, column: Column) -> bool:
-    """Whether what the source takes for equal values of a column has all that the warehouse takes for equal: so it is where
-    both have the values in the same way. Collations of a source may take more for equal, never less."""
-    kinds = {family(source.type), family(column.type)}
-    return len(kinds) == 1 and kinds <= (_ALIKE_IN_SQLITE if relation.server == "sqlite" else _ALIKE)
+    """Whether a source can be asked for values of a column, and takes all for equal that the warehouse does: so it is where both
+    have the values in the same way. Collations of a source may take more for equal, never less."""
+    kind = family(column.type)
+    if kind != family(source.type) or kind not in (
+        _ALIKE_IN_SQLITE if relation.server == "sqlite" else _ALIKE
+    ):
+        return False
+    return kind != "string" or any(word in source.declared.lower() for word in _TEXT.get(relation.server, ()))
 
 
 @dataclass(frozen=True)
