@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import without_empty
 from cq_engine.catalog.model import Capture, CatalogState
-from cq_engine.catalog.sources import captures_into
+from cq_engine.catalog.sources import captures_into, without_parts
 from cq_engine.grammar import DropContinuousQuery, DropTable
 
 if TYPE_CHECKING:
     from cq_engine.definition.registry import Registry
 
-__all__ = ["drop_query", "drop_table", "tidy"]
+__all__ = ["drop_query", "drop_table", "tidy", "tidy_parts"]
 
 
 def drop_query(registry: Registry, statement: DropContinuousQuery) -> str:
@@ -43,6 +44,16 @@ def _without_table(state: CatalogState, statement: DropTable) -> CatalogState:
 
         state = without(state, capture)
     return apply.drop_table(state, statement)
+
+
+def tidy_parts(registry: Registry) -> None:
+    """Takes the parts of queries away that are not there: a process may have ended while it created one."""
+    catalog = registry.services.catalog
+    with registry.ddl:
+        state = catalog.state
+        parts = (table.part_of for table in state.tables.values() if table.part_of is not None)
+        for query in {part for part in parts if part.lower() not in state.queries}:
+            _remove(registry, partial(without_parts, query=query))
 
 
 def tidy(registry: Registry) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cq_engine import Engine
+from cq_engine import Engine, SourceUnavailableError
 from cq_engine.core.limits import Limits
+from tests.brokers import Server
 from tests.sources.remote_worlds import QUERY, World, possible, states
 from tests.sources.shops import Shop
 
@@ -58,4 +59,24 @@ def test_it_has_what_the_sources_had(
     seen = states(engine)
     assert possible(world, seen, complete=level == "COMPLETE", begin=begin) == ""
     assert len(seen) > 2  # while they wrote, too
+    engine.execute("DROP CONTINUOUS QUERY v")
+
+
+def test_a_server_that_is_killed_meanwhile(
+    opened: Callable[..., Engine], world: World, mariadb_server: Server
+) -> None:
+    engine = opened(Limits())
+    world.declare(engine)
+    begin = world.ends
+    engine.execute(f"CREATE CONTINUOUS QUERY v CONSISTENCY COMPLETE ON DEMAND START FROM SNAPSHOT AS {QUERY}")
+    for place in (0, 1, 2, 2, 1):
+        world.transaction(place)
+    mariadb_server.kill()
+    with pytest.raises(SourceUnavailableError):
+        engine.refresh("v")
+    world.transaction(0)
+    mariadb_server.start()
+    world.transaction(2)
+    engine.refresh("v")
+    assert possible(world, states(engine), complete=True, begin=begin) == ""
     engine.execute("DROP CONTINUOUS QUERY v")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections import Counter
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+import cq_engine
 from cq_engine import AnalysisError, CatalogError, CQError, Engine, SourceError
 from cq_engine.core import faults
 from cq_engine.core.limits import Limits
+from cq_engine.lifecycle import remote_queries
 from cq_engine.sources.remote.channel import Channel
 from tests.sources.kills import Killed
 from tests.sources.shops import TEXT, Shop
@@ -178,6 +182,34 @@ def test_explain_and_figures(one_engine: Engine, one_shop: Shop) -> None:
     assert here(one_engine) == there(one_shop)
 
 
+def test_when_sources_are_asked(one_engine: Engine, one_shop: Shop) -> None:
+    """Each second ON COMMIT; else by the query's refreshes, however they come."""
+    create(one_engine)
+    one_engine.execute("ALTER CONTINUOUS QUERY q SET ON COMMIT")
+    assert ("schedule", "EVERY INTERVAL '1' SECOND") in one_engine.execute(
+        "DESCRIBE CAPTURE q_remote"
+    ).fetchall()
+    one_engine.execute("ALTER CONTINUOUS QUERY q SET EVERY 1 HOUR")
+    assert ("schedule", "ON DEMAND") in one_engine.execute("DESCRIBE CAPTURE q_remote").fetchall()
+    one_shop.run("UPDATE b SET word = 'later' WHERE id = 1")
+    one_engine._run_query("q")
+    assert here(one_engine) == there(one_shop)
+    one_shop.run("UPDATE b SET word = 'latest' WHERE id = 1")
+    assert one_engine.execute("REFRESH CAPTURE q_remote").rowcount > 0
+    one_engine.execute("ALTER CAPTURE q_remote PAUSE")
+    one_engine.execute("ALTER CAPTURE q_remote RESUME")
+    one_engine.execute("ALTER CONTINUOUS QUERY q PAUSE")
+    one_engine.execute("ALTER CONTINUOUS QUERY q RESUME")
+    one_engine.refresh("q")
+    assert here(one_engine) == there(one_shop)
+    assert json.loads(
+        "\n".join(row[0] for row in one_engine.execute("EXPLAIN (FORMAT JSON) CONTINUOUS QUERY q"))
+    )
+    one_engine.execute("DROP TABLE q_remote CASCADE")
+    assert installed(one_shop) == 0
+    assert one_engine.catalog.state.captures == one_engine.catalog.state.queries == {}
+
+
 # ---------------------------------------------------------------- what is refused
 
 REFUSED = [
@@ -274,6 +306,28 @@ def test_create_leaves_nothing_where_it_is_killed(
     assert set(one_engine.catalog.state.tables) == {"a", "b"}
     create(one_engine)
     assert here(one_engine) == there(one_shop)
+
+
+def test_what_a_dead_process_has_begun_is_taken_back(
+    one_engine: Engine, one_shop: Shop, monkeypatch: pytest.MonkeyPatch, once: SparkSession, tmp_path: Path
+) -> None:
+    def kill(name: str, *_: object) -> None:
+        if name == "create.computed":
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(faults, "point", kill)
+        patched.setattr(remote_queries, "_take_back", lambda *_: None)
+        with pytest.raises(Killed):
+            create(one_engine)
+    assert installed(one_shop) > 0
+    one_engine.close()
+    with cq_engine.connect(tmp_path / "warehouse", spark=once, scheduler=False) as again:
+        assert set(again.catalog.state.tables) == {"a", "b"}
+        assert installed(one_shop) == 0
+        create(again)
+        assert here(again) == there(one_shop)
+        again.execute("DROP CONTINUOUS QUERY q")
 
 
 def test_a_source_that_goes_away_meanwhile(
