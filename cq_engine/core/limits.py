@@ -232,7 +232,8 @@ class Limits:
     sweep_keys: int = 10_000
     """Keys that one question to a source has at most."""
     sweep_rows: int = 1_000_000
-    """Rows that sweeps gather in the driver before they end behind fewer transactions; those of one transaction are never cut."""
+    """Changes of a log that one tick takes at most (of more, the join is computed anew), and rows that sweeps gather in the driver
+    before they end behind fewer transactions; those of one transaction are never cut."""
     advice_seconds: float = 3.0
     """Between two looks at what a source counts: PostgreSQL's sessions tell what they did about once a second."""
     drain_refreshes: int = 4

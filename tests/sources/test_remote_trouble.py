@@ -375,7 +375,7 @@ def test_what_is_installed_is_looked_after(engine: Engine, shop_with_two: Shop) 
 
 
 def test_more_changes_than_are_taken_at_once(opened: Callable[..., Engine], one_shop: Shop) -> None:
-    engine = opened(Limits(apply_rows=5, sweep_updates=2, sweep_keys=2))
+    engine = opened(Limits(apply_rows=5, sweep_rows=5, sweep_updates=2, sweep_keys=2))
     declare(engine, one_shop)
     create(engine)
     for n in range(30, 38):

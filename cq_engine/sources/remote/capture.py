@@ -117,7 +117,7 @@ class Sweep(Method):
         if position is None:
             raise ConflictError(f"the logs of {tick.capture.name} are not installed yet", hint="repeat it")
         view = RemoteView.read(self.state, tick.capture.method.query or "")
-        with self._opened(tick.capture, tick.services.limits.apply_rows) as channels:
+        with self._opened(tick.capture, tick.services.limits.sweep_rows) as channels:
             other = any(_check(tick.capture, channel, position) for channel in channels)
             whole = position["whole"] or other
             if not whole:
