@@ -34,6 +34,9 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("background", "over"): "commits 2, refreshes 2.5 (over the median)",
     ("captures", "tick"): "the method for the purpose: not slower than bisection",
     ("cold_start", "prompt"): "at most 0.5 s",
+    ("sweep_messages", "messages"): "SWEEP: at most n − 1 (paper)",
+    ("sweep_messages", "rate"): "500 a second of each of 3 sources",
+    ("sweep_messages", "growth"): "at most 2",
     ("paper_figures", "1 general over fk_pk"): "up to 10 (paper)",
     ("paper_figures", "2 general over fk_pk"): "up to 4, small deltas (paper)",
     ("paper_figures", "3 fk_pk over fk_pk_units"): "5 to 0.8 (paper)",
@@ -65,6 +68,9 @@ _WHERE = (
     "transactions",
     "processes",
     "catalog",
+    "relations",
+    "per_question",
+    "queue",
 )
 """What tells the lines of one figure apart."""
 _ASIDE = {
@@ -81,6 +87,7 @@ _ASIDE = {
     "commits",
     "course",
     "queries_with_deltas",
+    "updates",
 }
 
 

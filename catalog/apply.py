@@ -19,6 +19,7 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     PARTIAL,
     REFRESH_TIME,
+    REMOTE,
     ROW_ID,
     SEQUENCE,
     CatalogState,
@@ -27,8 +28,8 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.catalog.names import find_query, find_table
-from cq_engine.catalog.sources import captures_into, drop_capture
+from cq_engine.catalog.names import check_here, find_query, find_table
+from cq_engine.catalog.sources import captures_into, drop_capture, without_parts
 from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
 from cq_engine.core.errors import CatalogError, did_you_mean
@@ -82,7 +83,7 @@ def create_table(
     if not statement.snapshot:
         _check_without_snapshot(statement, key)
     state, number = allocate_id(state)
-    kind = "base" if statement.snapshot else CHANGES
+    kind = REMOTE if statement.remote is not None else "base" if statement.snapshot else CHANGES
     storage = VersionedTable(number, kind, statement.name, columns, key or (ROW_ID,), cluster_by)
     table = Table(
         name=statement.name,
@@ -92,6 +93,7 @@ def create_table(
         options=statement.options,
         created_version=version,
         created_by=created_by,
+        remote=statement.remote,
     )
     for foreign in statement.foreign_keys:
         table = _with_foreign_key(state, table, foreign, version)
@@ -118,10 +120,10 @@ def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
     filling = [capture.name for capture in captures_into(state, table.name)]
     if (users or referring or filling) and not statement.cascade:
         raise _in_use(f"table {table.name}", users, referring, filling)
-    for capture in filling:
-        state = drop_capture(state, capture)
     for query in users:
         state = drop_query(state, query, cascade=True) if query.lower() in state.queries else state
+    for capture in captures_into(state, table.name):
+        state = drop_capture(state, capture.name)
     tables = {
         name: replace(t, foreign_keys=tuple(k for k in t.foreign_keys if not _same(k.references, table.name)))
         for name, t in state.tables.items()
@@ -133,6 +135,8 @@ def drop_table(state: CatalogState, statement: DropTable) -> CatalogState:
 def alter_table(state: CatalogState, statement: AlterTable, version: int = 0) -> CatalogState:
     """ALTER TABLE: ADD COLUMNS, ADD FOREIGN KEY, CLUSTER BY or RENAME, after commit `version`."""
     table = find_table(state, statement.name)
+    if statement.action != "RENAME":
+        check_here(table, f"ALTER TABLE {statement.action}")
     if statement.action == "ADD COLUMNS":
         return _put(state, _with_columns(table, statement.columns))
     if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
@@ -170,6 +174,7 @@ def drop_query(state: CatalogState, name: str, cascade: bool = False) -> Catalog
     for user in users:
         state = drop_query(state, user, cascade=True) if user.lower() in state.queries else state
     queries = {key: q for key, q in state.queries.items() if key != query.name.lower()}
+    state = state if shadowed else without_parts(state, query.name)
     tables = {
         key: replace(t, created_by=None)
         if t.created_by is not None and _same(t.created_by, query.name)
@@ -209,7 +214,7 @@ def dependents(state: CatalogState, name: str) -> list[str]:
     return [
         query.name
         for query in state.queries.values()
-        if not names.isdisjoint(source.lower() for source in query.sources)
+        if not names.isdisjoint((*(source.lower() for source in query.sources), *query.remote))
         or any(_same(d.name, name) and d.kind in (None, "TABLE") for d in query.destinations)
     ]
 
@@ -282,6 +287,7 @@ def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
 def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, version: int) -> Table:
     columns = _resolve_names(table.name, table.columns, spec.columns, "FOREIGN KEY")
     target = table if _same(spec.references, table.name) else find_table(state, spec.references)
+    check_here(target, "a FOREIGN KEY")
     if target.primary_key is None:
         raise CatalogError(
             f"FOREIGN KEY of {table.name}: {target.name} has no primary key",

@@ -25,6 +25,7 @@ from cq_engine.grammar.statements import (
     CaptureMethod,
     DestinationRef,
     OnCommit,
+    RemoteRelation,
     Script,
     When,
 )
@@ -66,6 +67,8 @@ PARTIAL = "PARTIAL"
 """The verdict on queries that are maintained from partial changes."""
 CHANGES = "changes"
 """The kind of storage of a table WITHOUT SNAPSHOT."""
+REMOTE = "remote"
+"""The kind of storage of a table that stays at its source: there is none here."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class VersionedTable:
     """The physical face of a base table, of a query's delta log, or of a stored block's state.
 
     `identity` are the columns that identify a row: the primary key, or `(_row_id,)`; `()` for a table of one row.
-    `kind` is base, changes (a base table WITHOUT SNAPSHOT: nobody reads its rows, only its changes), delta, state, result
+    `kind` is base, changes (a base table WITHOUT SNAPSHOT: nobody reads its rows, only its changes), remote, delta, state, result
     (of a continuous query, for those that read it), or constants (of a group: nothing is stored, its rows are what the
     definitions of its members say).
     """
@@ -116,7 +119,7 @@ class VersionedTable:
 
 @dataclass(frozen=True)
 class Table:
-    """A base table. `storage.id` is its versioned table."""
+    """A base table. `storage.id` is its versioned table, of which a table that stays at its source has the columns only."""
 
     name: str
     storage: VersionedTable
@@ -127,6 +130,10 @@ class Table:
     created_version: int = 0
     created_by: str | None = None
     """The continuous query that created it as its destination, if one did."""
+    remote: RemoteRelation | None = None
+    """Where its rows are, of a table that stays at its source."""
+    part_of: str | None = None
+    """The continuous query whose part over tables at their sources this is, where it is one: only its captures write it."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -134,8 +141,8 @@ class Table:
 
     @property
     def has_snapshot(self) -> bool:
-        """False for a table WITHOUT SNAPSHOT, of which only the changes are kept."""
-        return self.storage.kind != CHANGES
+        """False for a table WITHOUT SNAPSHOT, of which only the changes are kept, and for one that stays at its source."""
+        return self.storage.kind not in (CHANGES, REMOTE)
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,10 @@ class ContinuousQuery:
     """The query group that refreshes it with others (`QueryGroup`), under whose number in the shared log its `id` stands."""
     constants: tuple[str, ...] = ()
     """Of a query group's member: its constants, as the text has them, in the order of the query group's places."""
+    consistency: str | None = None
+    """COMPLETE, STRONG or CONVERGENT, where it was written: of a query over tables that stay at their sources."""
+    remote: tuple[str, ...] = ()
+    """These tables, in lower case. `query` reads the part over them from a table of its own (`Table.part_of`)."""
     analysed: tuple[tuple[str, str], ...] = ()
     """What Spark said of the definition when it was created, by question (`definition.answers`)."""
 
@@ -375,6 +386,8 @@ class Capture:
     """For every column of the table that the capture fills, the source's column; never empty."""
     where: str | None = None
     options: tuple[tuple[str, str], ...] = ()
+    tables: tuple[str, ...] = ()
+    """Of a capture that joins tables that stay at their sources (SWEEP): these, in lower case."""
 
 
 @dataclass(frozen=True)

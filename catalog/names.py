@@ -6,7 +6,7 @@ from cq_engine.catalog.destinations import merged_by
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, Table
 from cq_engine.core.errors import AnalysisError, CatalogError, Location, did_you_mean
 
-__all__ = ["check_snapshot", "find_query", "find_table"]
+__all__ = ["check_here", "check_snapshot", "find_query", "find_table"]
 
 
 def find_table(state: CatalogState, name: str) -> Table:
@@ -44,8 +44,20 @@ def find_query(state: CatalogState, name: str) -> ContinuousQuery:
     )
 
 
+def check_here(table: Table, doing: str, location: Location | None = None) -> None:
+    """Raises AnalysisError where `doing` is not for a table that stays at its source."""
+    if table.remote is not None:
+        raise AnalysisError(
+            f"{doing} is not for table {table.name}",
+            detail=f"its rows stay at source {table.remote.source}: nothing of them is kept here, and nothing is written there",
+            hint=f"SELECT reads them as they are now; CREATE CAPTURE ... INTO another table FROM {table.remote.source} keeps a copy",
+            location=location,
+        )
+
+
 def check_snapshot(table: Table, doing: str, location: Location | None = None) -> None:
-    """Raises AnalysisError where `doing` needs the rows of a table WITHOUT SNAPSHOT."""
+    """Raises AnalysisError where `doing` needs the rows of a table WITHOUT SNAPSHOT, or of one that stays at its source."""
+    check_here(table, doing, location)
     if not table.has_snapshot:
         raise AnalysisError(
             f"{doing} is not for table {table.name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource, Table
-from cq_engine.catalog.names import find_table
+from cq_engine.catalog.names import check_here, find_table
 from cq_engine.core.errors import CatalogError, did_you_mean
 
 __all__ = [
@@ -15,8 +15,11 @@ __all__ = [
     "drop_source",
     "find_capture",
     "find_source",
+    "parts_of",
     "put_capture",
     "put_source",
+    "remote_tables",
+    "without_parts",
 ]
 
 
@@ -44,12 +47,40 @@ def find_capture(state: CatalogState, name: str) -> Capture:
 
 def captures_of(state: CatalogState, source: str) -> list[Capture]:
     """The captures that read `source`."""
-    return [capture for capture in state.captures.values() if capture.source.lower() == source.lower()]
+    remote = {table.name.lower() for table in remote_tables(state, source)}
+    return [
+        capture
+        for capture in state.captures.values()
+        if capture.source.lower() == source.lower() or not remote.isdisjoint(capture.tables)
+    ]
 
 
 def captures_into(state: CatalogState, table: str) -> list[Capture]:
     """The captures that fill `table`: one, or none."""
     return [capture for capture in state.captures.values() if capture.table.lower() == table.lower()]
+
+
+def remote_tables(state: CatalogState, source: str) -> list[Table]:
+    """The tables that stay at `source`."""
+    return [
+        table
+        for table in state.tables.values()
+        if table.remote is not None and table.remote.source.lower() == source.lower()
+    ]
+
+
+def parts_of(state: CatalogState, query: str) -> list[Table]:
+    """The tables that have a query's part over tables that stay at their sources: one, or none."""
+    return [t for t in state.tables.values() if t.part_of is not None and t.part_of.lower() == query.lower()]
+
+
+def without_parts(state: CatalogState, query: str) -> CatalogState:
+    """Forgets these tables, and what fills them."""
+    parts = parts_of(state, query)
+    for capture in [each for part in parts for each in captures_into(state, part.name)]:
+        state = drop_capture(state, capture.name)
+    gone = {part.name.lower() for part in parts}
+    return replace(state, tables={key: t for key, t in state.tables.items() if key not in gone})
 
 
 def put_source(state: CatalogState, source: DeclaredSource) -> CatalogState:
@@ -62,6 +93,7 @@ def put_capture(state: CatalogState, capture: Capture) -> CatalogState:
     where another capture fills the table."""
     find_source(state, capture.source)
     table = find_table(state, capture.table)
+    check_here(table, "a capture")
     for other in captures_into(state, table.name):
         if other.name.lower() != capture.name.lower():
             raise CatalogError(
@@ -92,13 +124,15 @@ def _check_columns(table: Table, capture: Capture) -> None:
 
 
 def drop_source(state: CatalogState, name: str, cascade: bool = False) -> CatalogState:
-    """Forgets a source; with `cascade` the captures that read it, too. The tables that they fill stay."""
+    """Forgets a source; with `cascade` the captures that read it, too. The tables that they fill stay. Those that stay at the
+    source the caller has dropped before."""
     found = find_source(state, name)
-    users = captures_of(state, name)
-    if users and not cascade:
+    users, tables = captures_of(state, name), remote_tables(state, name)
+    if tables or (users and not cascade):
+        shown = [f"capture {capture.name}" for capture in users]
         raise CatalogError(
             f"source {found.name} is in use",
-            detail=f"by {', '.join(f'capture {capture.name}' for capture in users)}",
+            detail=f"by {', '.join([*(f'table {table.name}' for table in tables), *shown])}",
             hint="drop those first, or say CASCADE",
         )
     for capture in users:

@@ -14,7 +14,7 @@ from cq_engine.grammar.rules import Clause, Rules
 _EVENTS = ("INSERT", "DELETE", "UPDATE")
 _MARKERS = {"INSERT": "I", "DELETE": "D", "UPDATE": "U"}
 _ALL_MARKERS = tuple(_MARKERS.values())
-_CLAUSE_WORDS = ("COMPUTE", "DESTINATION", "PRIMARY")
+_CLAUSE_WORDS = ("COMPUTE", "CONSISTENCY", "DESTINATION", "PRIMARY")
 
 
 @v_args(inline=True)
@@ -29,6 +29,10 @@ class QueryRules(Rules):
     @v_args(meta=True, inline=True)
     def result_key(self, meta: Any, columns: tuple[str, ...]) -> Clause:
         return "PRIMARY KEY", columns, meta.start_pos
+
+    @v_args(meta=True, inline=True)
+    def consistency(self, meta: Any, level: str) -> Clause:
+        return "CONSISTENCY", level, meta.start_pos
 
     @v_args(meta=True, inline=True)
     def delta(self, meta: Any, *events: Token) -> Clause:
@@ -159,6 +163,7 @@ class QueryRules(Rules):
             or_replace=bool(or_replace),
             if_not_exists=bool(if_not_exists),
             query_offset=offset,
+            consistency=clauses.get("CONSISTENCY"),
         )
 
     def pause(self) -> dict[str, Any]:

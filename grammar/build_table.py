@@ -202,7 +202,7 @@ class TableRules(Rules):
         name: Token,
         elements: tuple[Element, ...] | None,
         clauses: dict[str, Any],
-        origin: tuple[str, int] | _FromDelta | None,
+        origin: tuple[str, int] | _FromDelta | statements.RemoteRelation | None,
     ) -> statements.CreateTable:
         primary: statements.PrimaryKeySpec | None = None
         for _, key, _, offset in elements or ():
@@ -211,12 +211,15 @@ class TableRules(Rules):
             primary = key or primary
         columns = tuple(column for column, *_ in elements or () if column is not None)
         lake = origin if isinstance(origin, _FromDelta) else None
-        query = None if isinstance(origin, _FromDelta) else origin
+        remote = origin if isinstance(origin, statements.RemoteRelation) else None
+        query = origin if isinstance(origin, tuple) else None
         if not columns and origin is None:
             self.fail("table_without_columns", name.end_pos, table=str(name))
         without = clauses.get("WITHOUT SNAPSHOT")
         if without is not None and query is not None:
             self.fail("without_snapshot_as", without, table=str(name))
+        if remote is not None:
+            self._check_remote(name, without, elements or (), clauses)
         return statements.CreateTable(
             name=str(name),
             columns=columns,
@@ -231,7 +234,35 @@ class TableRules(Rules):
             delta=None if lake is None else lake.path,
             when=None if lake is None else lake.when,
             snapshot=without is None,
+            remote=remote,
         )
+
+    def _check_remote(
+        self, name: Token, without: int | None, elements: tuple[Element, ...], clauses: dict[str, Any]
+    ) -> None:
+        """An error for what only a table has that keeps rows."""
+        if without is not None:
+            self.fail("remote_clause", without, table=str(name), clause="WITHOUT SNAPSHOT")
+        for _, _, foreign, offset in elements:
+            if foreign is not None:
+                self.fail("remote_clause", offset, table=str(name), clause="a FOREIGN KEY")
+        for clause in ("CLUSTER BY", "WITH"):
+            if clauses.get(clause):
+                self.fail("remote_clause", name.start_pos, table=str(name), clause=clause)
+
+    def remote(
+        self, source: Token, relation: Clause, log: statements.Options | None
+    ) -> statements.RemoteRelation:
+        return statements.RemoteRelation(str(source), relation[1], log is not None, log or ())
+
+    @v_args(meta=True, inline=True)
+    def remote_log(
+        self, meta: Any, method: statements.CaptureMethod, options: Clause | None = None
+    ) -> statements.Options:
+        if method.kind != "LOG":
+            self.fail("remote_using", meta.start_pos, method=method.kind)
+        found: statements.Options = () if options is None else options[1]
+        return found
 
     def from_delta(self, path: Token, frequency: Clause | None = None) -> _FromDelta:
         if not path.strip():

@@ -35,6 +35,8 @@ def _create_query(statement: statements.CreateContinuousQuery) -> str:
     lines = [f"{head} CONTINUOUS QUERY {exists}{quote_name(statement.name)}"]
     if statement.primary_key is not None:
         lines.append(f"  PRIMARY KEY {columns(statement.primary_key)}")
+    if statement.consistency is not None:
+        lines.append(f"  CONSISTENCY {statement.consistency}")
     lines.append(f"  COMPUTE {statement.mode} {_delta(statement.markers)} {format_when(statement.when)}")
     if statement.destinations:
         lines.append(f"  DESTINATION {_destinations(statement.destinations)}")
@@ -163,7 +165,16 @@ def _create_table(statement: statements.CreateTable) -> str:
     if statement.delta is not None:
         text += f"\nFROM DELTA {string_literal(statement.delta)}"
         return text if statement.when is None else f"{text} {format_when(statement.when)}"
+    if statement.remote is not None:
+        return f"{text}\n{_remote(statement.remote)}"
     return text if statement.query is None else f"{text}\nAS\n{statement.query}"
+
+
+def _remote(remote: statements.RemoteRelation) -> str:
+    text = f"REMOTE FROM {quote_name(remote.source)} TABLE {string_literal(remote.relation)}"
+    if not remote.log:
+        return text
+    return f"{text}\nUSING LOG" + (f" WITH {options(remote.options)}" if remote.options else "")
 
 
 @format_statement.register

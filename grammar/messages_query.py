@@ -245,6 +245,16 @@ CREATE_MESSAGES: tuple[Message, ...] = (
         ),
     ),
     Message(
+        "consistency",
+        "CONSISTENCY is followed by {found}, not by a level",
+        "write COMPLETE (a delta for every transaction at a source), STRONG (for several together) or CONVERGENT",
+        (
+            "CREATE CONTINUOUS QUERY q CONSISTENCY ‸FULL AS SELECT 1",
+            "CREATE CONTINUOUS QUERY q CONSISTENCY ‸AS SELECT 1",
+        ),
+        r" CONSISTENCY \^",
+    ),
+    Message(
         "duplicate_clause",
         "a second {clause} clause",
         "every clause may stand once; keep one of the two",

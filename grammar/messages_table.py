@@ -105,6 +105,34 @@ TABLE_MESSAGES: tuple[Message, ...] = (
         ("CREATE TABLE t (a INT PRIMARY KEY) ‸WITHOUT SNAPSHOT AS SELECT 1 AS a",),
     ),
     Message(
+        "remote_clause",
+        "table {table} cannot have {clause}: it stays at its source",
+        "leave it out; columns, NOT NULL and PRIMARY KEY say what the source has",
+        (
+            "CREATE TABLE t (a INT) ‸WITHOUT SNAPSHOT REMOTE FROM s TABLE 'r'",
+            "CREATE TABLE t (a INT, ‸FOREIGN KEY (a) REFERENCES u) REMOTE FROM s TABLE 'r'",
+            "CREATE TABLE ‸t (a INT) CLUSTER BY (a) REMOTE FROM s TABLE 'r'",
+        ),
+    ),
+    Message(
+        "remote_using",
+        "a table that stays at its source has no {method}",
+        "write USING LOG WITH (install = true), which lets continuous queries see its changes, or leave USING out",
+        ("CREATE TABLE t (a INT) REMOTE FROM s TABLE 'r' ‸USING COPY",),
+    ),
+    Message(
+        "remote_from",
+        "REMOTE is followed by {found}, not by what the table stands for",
+        "write REMOTE FROM source TABLE 'name' [USING LOG WITH (install = true)]",
+        (
+            "CREATE TABLE t (a INT) REMOTE ‸shop",
+            "CREATE TABLE t (a INT) REMOTE FROM‸",
+            "CREATE TABLE t (a INT) REMOTE FROM shop‸",
+            "CREATE TABLE t (a INT) REMOTE FROM shop TABLE ‸r",
+        ),
+        r"^CREATE TABLE .* REMOTE( FROM( name( TABLE)?)?)? \^",
+    ),
+    Message(
         "second_primary_key",
         "a second PRIMARY KEY for table {table}",
         "a table has one; several columns go into PRIMARY KEY (a, b)",

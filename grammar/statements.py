@@ -80,6 +80,19 @@ class StartFrom:
 
 
 @dataclass(frozen=True)
+class RemoteRelation:
+    """REMOTE FROM source TABLE 'relation' [USING LOG [WITH (...)]]: what a table stands for that stays at its source."""
+
+    source: str
+    relation: str
+    """As the source's SQL has it, such as `public.orders`."""
+    log: bool = False
+    """USING LOG: changes may be told by a log, so that continuous queries can be maintained."""
+    options: Options = ()
+    """Of the log."""
+
+
+@dataclass(frozen=True)
 class ColumnSpec:
     """A column; `type` is Spark DDL text such as `DECIMAL(10,2)`."""
 
@@ -130,6 +143,8 @@ class CreateContinuousQuery(Statement):
     if_not_exists: bool = False
     query_offset: int = field(default=0, compare=False)
     """Where `query` starts in the statement's text, so that errors inside it can be placed."""
+    consistency: str | None = None
+    """COMPLETE, STRONG or CONVERGENT, of a query over tables that stay at their sources."""
 
 
 @dataclass(frozen=True)
@@ -359,6 +374,8 @@ class CreateTable(Statement):
     """How often it is looked at, where that is said."""
     snapshot: bool = True
     """False: WITHOUT SNAPSHOT, only the changes of its rows are kept."""
+    remote: RemoteRelation | None = None
+    """REMOTE FROM ...: the rows stay at a source."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cq_engine.api.locating import word_place
 from cq_engine.api.show import facts, typed_rows
 from cq_engine.api.warehouse import Warehouse
 from cq_engine.catalog.model import Capture
-from cq_engine.catalog.sources import captures_of, find_capture, find_source
+from cq_engine.catalog.sources import captures_of, find_capture, find_source, remote_tables
 from cq_engine.core.errors import CQError, location_at
 from cq_engine.destinations.urls import HUSH
 from cq_engine.grammar import (
@@ -29,6 +29,7 @@ from cq_engine.grammar import (
 )
 from cq_engine.grammar.format import format_when
 from cq_engine.lifecycle import captures
+from cq_engine.lifecycle.remote import create_remote, drop_remote
 from cq_engine.query.result import Result
 from cq_engine.sources.advice.advise import advise
 from cq_engine.sources.kinds import shown_method
@@ -72,13 +73,16 @@ def _(statement: AlterSource, engine: Warehouse, place: captures.Place) -> Resul
 @_run.register
 def _(statement: DropSource, engine: Warehouse, place: captures.Place) -> Result:
     del place
-    said = captures.remove_source(engine.queries.registry, statement)
+    gone = drop_remote(engine.queries.registry, statement)
+    said = captures.remove_source(engine.queries.registry, statement) + (f"; {gone}" if gone else "")
     engine.capturing.schedule_all()
     return Result(message=said)
 
 
 @_run.register
 def _(statement: CreateTable, engine: Warehouse, place: captures.Place) -> Result:
+    if statement.remote is not None:
+        return Result(message=create_remote(engine.queries.registry, statement, place))
     said = captures.create_from_delta(engine.queries.registry, statement, place)
     engine.capturing.schedule_all()
     return Result(message=said)
@@ -155,8 +159,15 @@ def _row(engine: Warehouse, capture: Capture) -> tuple[object, ...]:
     state = f"READING ({reading})" if reading and status.state == "ACTIVE" else status.state
     waiting = engine.capturing.scheduler.waiting(capture.name.lower())
     error = str(waiting) if waiting is not None and status.state == "ACTIVE" else status.error
+    source, position = capture.source, status.position or None
+    if capture.tables:
+        from cq_engine.sources.remote.report import position_shown
+
+        found = (engine.catalog.state.tables[name].remote for name in capture.tables)
+        source = ", ".join(dict.fromkeys(remote.source for remote in found if remote is not None))
+        position = None if position is None else position_shown(position)
     return (
-        capture.name, capture.source, capture.table, capture.method.kind, state, status.position or None,
+        capture.name, source, capture.table, capture.method.kind, state, position,
         _age(status.last, engine.now), status.last, status.rows, error,
     )  # fmt: skip
 
@@ -174,6 +185,7 @@ def describe_source(engine: Warehouse, name: str) -> Result:
         ("type", found.type),
         *(("option", f"{key} = {_hushed(key, value)}") for key, value in found.options),
         *(("capture", f"{each.name} into {each.table}") for each in captures_of(state, found.name)),
+        *(("table", f"{each.name}, which stays there") for each in remote_tables(state, found.name)),
     ]
     return facts(known)
 

@@ -19,7 +19,7 @@ from cq_engine.catalog.view import WriteSet
 from cq_engine.catalog.watch import News
 from cq_engine.core import errors
 from cq_engine.core.errors import CatalogError, CQError, LeaseError, Location
-from cq_engine.lifecycle.drop import tidy
+from cq_engine.lifecycle.drop import tidy, tidy_parts
 from cq_engine.maintenance.maintenance import Maintenance
 from cq_engine.storage.reader import Reader
 
@@ -129,6 +129,8 @@ class Duties(Scheduling):
         self._on_duty = True
         if self.catalog.state.queries or self.catalog.state.groups:
             tidy(self.queries.registry)
+        if any(table.part_of is not None for table in self.catalog.state.tables.values()):
+            tidy_parts(self.queries.registry)
         self._schedule_all()
         if self._scheduled:
             self.scheduler.start()

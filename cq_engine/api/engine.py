@@ -81,6 +81,7 @@ class Engine(Registering, Following, Consuming):
             catalog, self.reader, lambda: self.spark, clock, rights=Rights.of(self.conf),
             spark_runs=lambda: self._spark_session.started is not None,
             results=lambda *what: self.queries.results.read(*what),  # noqa: PLW0108 - it is made later
+            remote=self._read_remote,
         )  # fmt: skip
         self.callbacks = Callbacks()
         self._progress = Progress(self.services)

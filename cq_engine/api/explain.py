@@ -89,6 +89,7 @@ def explain_query(queries: Queries, name: str, form: str = "TEXT") -> Result:
         "reading it": queries.results.source(query),
         "states": {label: ", ".join(c.name for c in table.columns) for label, table in stored},
         "query group": _sharing(queries, group),
+        **_sweeps(queries, query, ran=False),
     }
     pending, title, sql = _pending(queries, query if group is None else group.query, compiled)
     head = f"continuous query {query.name}: {query.verdict}, {query.mode}"
@@ -157,6 +158,7 @@ def analyze_query(
         "reasons": list(report.decision.reasons),
         "run by": f"the {report.run}" if report.run else "",
         "evaluated in Arrow": report.in_arrow,
+        **_sweeps(queries, query, ran=True),
         "look-ups": [str(look_up) for look_up in report.look_ups],
         "read": [str(read) for read in report.reads],
         "steps": {step: f"{seconds:.3f} s" for step, seconds in report.steps},
@@ -167,6 +169,21 @@ def analyze_query(
         sources=query.sources,
     )  # fmt: skip
     return text_result("plan", explanation.render(form))
+
+
+def _sweeps(queries: Queries, query: ContinuousQuery, *, ran: bool) -> dict[str, object]:
+    """How the part of a query over tables that stay at their sources is maintained; after a refresh what that has cost."""
+    if not query.remote:
+        return {}
+    from cq_engine.lifecycle.remote_queries import sweep_of
+    from cq_engine.sources.remote.report import counted, explained
+
+    catalog = queries.services.catalog
+    capture = sweep_of(catalog.state, query)
+    assert capture is not None
+    if ran:
+        return {"at the sources": counted(catalog.capture_status(capture.name))}
+    return {"at the sources": explained(catalog.state, capture)}
 
 
 def _sharing(queries: Queries, group: QueryGroup | None) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cq_engine.api import statements
 from cq_engine.api.duties import Duties
 from cq_engine.api.entry import entry
+from cq_engine.catalog.model import Table
 from cq_engine.context.rights import asked_for
-from cq_engine.context.services import Services
+from cq_engine.context.services import RemoteRows, Services, Wanted
 from cq_engine.core.errors import LeaseError
 from cq_engine.grammar import Statement, parse
 from cq_engine.lifecycle.draining import drain, drain_callbacks
@@ -39,6 +40,12 @@ class Performing(Duties):
     _catch_up: Callable[[], None]
     _plain: Callable[[str], AbstractContextManager[None]]
     _vacuum: Callable[[str | None, str | None], Vacuumed]
+
+    def _read_remote(self, table: Table, wanted: Wanted, once: bool) -> RemoteRows:
+        """What the name of a table stands for that stays at its source."""
+        from cq_engine.sources.remote.read import read  # who has no such table does without what it imports
+
+        return read(self.services, table, wanted, once=once)
 
     def _run(self, statement: Statement, sql: str) -> Result:
         """Here, or by the holder of the duties where that is another process."""
@@ -70,6 +77,7 @@ class Performing(Duties):
                 done = retried(lambda: self._execute(parse(sql), sql), tries)
             return {"message": done.message, "rowcount": done.rowcount, "commit_version": done.commit_version}
         if kind == "refresh":
+            self._ask_sources(self.queries.find(argument["query"]))
             return asdict(self.queries.refreshes.bring_up_to_date(argument["query"]))
         if kind == "drain":
             drain(self.queries, self.scheduler, argument["timeout"])

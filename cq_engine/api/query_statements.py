@@ -84,7 +84,7 @@ def _create_query(statement: CreateContinuousQuery, engine: Warehouse, sql: str)
     no_transaction(engine, "CREATE CONTINUOUS QUERY")
     check_when(statement.when, engine.now)
     engine.services.rights.check_stored(sql)
-    message = create_query(engine.queries, statement)
+    message = _created(statement, engine)
     engine.schedule(statement.name, new=True)
     engine.cascade(statement.name)
     engine.prepare(statement.name)
@@ -94,6 +94,16 @@ def _create_query(statement: CreateContinuousQuery, engine: Warehouse, sql: str)
     else:
         engine.queries.delivery.wake(query)  # one outside of the warehouse can be built now
     return Result(message=message)
+
+
+def _created(statement: CreateContinuousQuery, engine: Warehouse) -> str:
+    if statement.consistency is None:
+        return create_query(engine.queries, statement)
+    from cq_engine.lifecycle.remote_queries import create_remote_query  # and all that sources need
+
+    message = create_remote_query(engine.queries, statement)
+    engine.capturing.schedule_all()
+    return message
 
 
 @execute.register(CreateDestination)
@@ -134,7 +144,10 @@ def _alter_query(statement: AlterContinuousQuery, engine: Warehouse, sql: str) -
     if statement.when is not None:
         check_when(statement.when, engine.now)
     engine.services.rights.check_stored(sql)
+    captures = engine.catalog.state.captures
     message = alter_query(engine.queries, statement)
+    if engine.catalog.state.captures != captures:
+        engine.capturing.schedule_all()
     engine.schedule(statement.name)
     engine.cascade(statement.name)
     if statement.action == "RESUME":
@@ -147,8 +160,12 @@ def _alter_query(statement: AlterContinuousQuery, engine: Warehouse, sql: str) -
 @execute.register(DropContinuousQuery)
 def _drop_query(statement: DropContinuousQuery, engine: Warehouse, sql: str) -> Result:
     no_transaction(engine, "DROP CONTINUOUS QUERY")
+    captures = engine.catalog.state.captures
     with _dropping(engine):
-        return Result(message=drop_query(engine.queries.registry, statement))
+        said = drop_query(engine.queries.registry, statement)
+    if engine.catalog.state.captures != captures:
+        engine.capturing.schedule_all()
+    return Result(message=said)
 
 
 @execute.register(RefreshContinuousQuery)

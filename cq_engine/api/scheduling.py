@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cq_engine.catalog.graph import readers
+from cq_engine.catalog.graph import ancestors, readers
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
 from cq_engine.catalog.overview import Overview
+from cq_engine.catalog.sources import parts_of
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CQError, said
 from cq_engine.delivery.delivery import Changed, Delivery
+from cq_engine.grammar.statements import OnCommit
 from cq_engine.lifecycle.draining import has_news
 from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler
@@ -118,11 +120,22 @@ class Scheduling:
     def _run_query(self, name: str) -> None:
         state = self.catalog.status(name).state
         if state == "ACTIVE":
+            query = self.catalog.state.queries.get(name.lower())
+            if query is not None and not isinstance(query.when, OnCommit):
+                self._ask_sources(query)
             self.queries.refreshes.refresh(name)
         elif name in self.catalog.state.groups:
             self.queries.groups.deliver(self.catalog.state.groups[name])
         else:
             self.delivery.deliver(self.queries.find(name))
+
+    def _ask_sources(self, query: ContinuousQuery) -> None:
+        """Brings the parts up to date that the query, and those that it reads, have over tables that stay at their sources."""
+        state = self.catalog.state
+        for each in (*ancestors(state, query.sources), query):
+            if each.remote and self.catalog.status(each.name).state == "ACTIVE":
+                for part in parts_of(state, each.name):
+                    self.capturing.refresh(part.name)
 
     def _report(self, name: str, error: BaseException) -> None:
         waiting = self.scheduler.retry(name, said(error)) if is_transient(error) else None

@@ -53,10 +53,11 @@ def show(
             for name in merged_names(query)
             if query.relation is not None
         ]
-        tables = sorted([*state.tables.values(), *merged], key=lambda t: t.name)
+        shown = [table for table in state.tables.values() if table.part_of is None]
+        tables = sorted([*shown, *merged], key=lambda t: t.name)
         return _rows(
-            ("name", "columns", "primary_key", "snapshot"),
-            [(t.name, len(t.columns), _names(t.primary_key), t.has_snapshot) for t in tables],
+            ("name", "columns", "primary_key", "snapshot", "source"),
+            [(t.name, len(t.columns), _names(t.primary_key), t.has_snapshot, _source(t)) for t in tables],
         )
     if statement.what == "CONTINUOUS QUERIES":
         return _rows(
@@ -68,6 +69,10 @@ def show(
     done = [(*astuple(record), "") for record in records]
     columns = [*(field.name for field in fields(RefreshRecord)), "error"]
     return _rows(columns, [*_failed(state, catalog, name, waiting), *done])
+
+
+def _source(table: Table) -> str:
+    return "" if table.remote is None else f"{table.remote.source}: {table.remote.relation}"
 
 
 def _failed(
@@ -140,7 +145,13 @@ def _sharing(query: ContinuousQuery, overview: Overview) -> list[tuple[str, str]
 def _describe_table(table: Table) -> Result:
     key = [name.lower() for name in table.primary_key or ()]
     rows = [(c.name, c.type, c.nullable, c.name.lower() in key, c.comment or "") for c in table.columns]
-    return _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
+    result = _rows(("column", "type", "nullable", "primary_key", "comment"), rows)
+    if table.remote is not None:
+        log = "; continuous queries install a log there" if table.remote.log else ""
+        result.message = (
+            f"its rows stay at source {table.remote.source}, TABLE '{table.remote.relation}'{log}"
+        )
+    return result
 
 
 def _describe_query(query: ContinuousQuery, overview: Overview, catalog: Catalog) -> Result:

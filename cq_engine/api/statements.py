@@ -159,7 +159,7 @@ def _create_table(statement: CreateTable, engine: Warehouse, sql: str) -> Result
     option_value(RETENTION, {k.lower(): v for k, v in statement.options})
     if statement.query is not None:
         return _create_as(statement, engine)
-    if statement.delta is not None:
+    if statement.delta is not None or statement.remote is not None:
         from cq_engine.api import captures
 
         return captures.run(statement, engine, sql)

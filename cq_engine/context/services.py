@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cq_engine.catalog.model import Table
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.functions import Functions
 from cq_engine.context.rights import Rights
@@ -18,7 +19,7 @@ from cq_engine.core.limits import Limits
 from cq_engine.storage.read_holds import ReadHolds
 from cq_engine.storage.reader import Reader
 
-__all__ = ["ResultRows", "Results", "Services"]
+__all__ = ["Condition", "RemoteRows", "ResultRows", "Results", "Services", "Wanted"]
 
 
 class ResultRows(NamedTuple):
@@ -32,6 +33,40 @@ class ResultRows(NamedTuple):
 Results = Callable[[str, int | None, int], ResultRows]
 """The result of a continuous query by its name: at a version, or (None) at the newest one that it has processed up to
 another version. Raises CQError."""
+
+
+class Condition(NamedTuple):
+    """What a query asks of a column: `=`, `<`, `<=`, `>`, `>=` with one value of Python, IN with several, IS NULL or IS NOT
+    NULL with none."""
+
+    column: str
+    operator: str
+    values: tuple[object, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """What a query needs of a table that stays at its source."""
+
+    columns: frozenset[str] | None = None
+    """In lower case; None for all."""
+    conditions: tuple[Condition, ...] = ()
+    """Rows for which one of them does not hold are not needed; they may come nevertheless."""
+
+
+class RemoteRows(NamedTuple):
+    """Rows of a table that stays at its source, as they are now. All columns of the table are there, those that nobody has
+    asked for with NULL. `note` says how the source was asked."""
+
+    rows: DataFrame
+    note: str
+
+
+Remote = Callable[[Table, Wanted, bool], RemoteRows]
+"""Reads a table at its source; the flag says that all must be read now, once, and so be few rows. Raises SourceError."""
+
+
+def _no_remote(table: Table, _wanted: Wanted, _once: bool) -> RemoteRows:
+    raise CatalogError(f"table {table.name} cannot be read at its source here")
 
 
 def _no_results(name: str, _at: int | None, _newest: int) -> ResultRows:
@@ -56,6 +91,8 @@ class Services:
     """Is there a session already?"""
     results: Results = _no_results
     """What the names of continuous queries stand for in plain queries."""
+    remote: Remote = _no_remote
+    """What the names of tables that stay at their sources stand for."""
 
     @property
     def limits(self) -> Limits:

@@ -234,6 +234,13 @@ class Limits:
     below, a connection of the driver is as fast, as it is where Spark has no core to spare."""
     load_connections: int = 8
     """Connections that they have to it at most: as many ranges of keys. Below 2, the driver reads."""
+    sweep_updates: int = 1_000
+    """Transactions of sources that one statement evaluates, or that one nested sweep absorbs before it is forced to end."""
+    sweep_keys: int = 10_000
+    """Keys that one question to a source has at most."""
+    sweep_rows: int = 1_000_000
+    """Changes of a log that one tick takes at most (of more, the join is computed anew), and rows that sweeps gather in the driver
+    before they end behind fewer transactions; those of one transaction are never cut."""
     advice_seconds: float = 3.0
     """Between two looks at what a source counts: PostgreSQL's sessions tell what they did about once a second."""
     drain_refreshes: int = 4

@@ -30,7 +30,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError, CQError, Location
+from cq_engine.core.errors import AnalysisError, CQError, Location, location_at
 from cq_engine.core.types import canonical_type, columns_of
 from cq_engine.definition.answers import Answers, described
 from cq_engine.definition.outputs import output_columns
@@ -84,6 +84,7 @@ class _Empty(Resolver):
         super().__init__(services)
         self.state = state
         self.frames: dict[str, DataFrame] = {}
+        self.analyses = True
 
     def _check_rows(self, table: Table, location: Location | None) -> None:
         """A defining query may read any table: its changes are what counts."""
@@ -203,6 +204,13 @@ def _sources(state: CatalogState, text: str) -> dict[str, Table]:
             )
         if table is None:
             raise unknown_table(state, reference.name)
+        if table.remote is not None:
+            raise AnalysisError(
+                f"a continuous query over {table.name} needs CONSISTENCY",
+                detail=f"the rows of {table.name} stay at source {table.remote.source}, which does not wait for the query",
+                hint="write CREATE CONTINUOUS QUERY name CONSISTENCY COMPLETE (or STRONG, or CONVERGENT) ... AS SELECT ...",
+                location=location_at(text, reference.start),
+            )
         found[name] = table
     return found
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.groups import query_options
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.catalog.sources import put_capture
+from cq_engine.core.errors import CatalogError
 from cq_engine.definition.rules import check_options, check_targets, with_destinations
 from cq_engine.grammar import AlterContinuousQuery
 from cq_engine.lifecycle.queries import Queries
@@ -21,6 +23,12 @@ def alter_query(queries: Queries, statement: AlterContinuousQuery) -> str:
     """ALTER CONTINUOUS QUERY ... PAUSE | RESUME [FROM ...] | SET ... | AS query; the message for a person."""
     with queries.registry.ddl:
         query = queries.find(statement.name)
+        if query.remote and (statement.query is not None or statement.start is not None):
+            raise CatalogError(
+                f"{query.name} cannot get another defining query or start",
+                detail="it has a part over tables that stay at their sources",
+                hint=f"DROP CONTINUOUS QUERY {query.name}, and create it anew",
+            )
         result = queries.delivery.includes_result(statement.destinations or ())
         if query.group is not None:
             if statement.action == "RESUME" and statement.start is None:
@@ -68,6 +76,17 @@ def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQ
     check_options(changed)
     changed, state, _ = with_destinations(queries.delivery, changed, catalog.state, checked=True)
     with catalog.write() as unit:
-        unit.set_state(apply.without_unread(apply.replace_query(state, changed)))
+        state = apply.without_unread(apply.replace_query(state, changed))
+        unit.set_state(_with_schedule(state, changed) if changed.remote else state)
         queries.delivery.change(unit, query, changed, status.position)
     return f"{query.name} altered"
+
+
+def _with_schedule(state: CatalogState, query: ContinuousQuery) -> CatalogState:
+    """The sources of a query are looked at as its schedule says."""
+    from cq_engine.lifecycle.remote_queries import capture_schedule, sweep_of
+
+    capture = sweep_of(state, query)
+    return (
+        state if capture is None else put_capture(state, replace(capture, when=capture_schedule(query.when)))
+    )

@@ -43,6 +43,7 @@ __all__ = [
     "create_capture",
     "create_from_delta",
     "create_source",
+    "prepare",
     "release",
     "remove_capture",
     "remove_source",
@@ -136,7 +137,7 @@ def create_capture(registry: Registry, statement: CreateCapture, place: Place) -
         capture = _capture(statement, table)
         check_capture(source, capture, place)
         put_capture(catalog.state, capture)  # its names, before the source is asked
-        method = method_of(source, capture)
+        method = method_of(source, capture, catalog.state)
         if method.needs_key:
             _check_key(capture, table)
         if not table.has_snapshot:
@@ -148,7 +149,7 @@ def create_capture(registry: Registry, statement: CreateCapture, place: Place) -
                 state = apply.create_table(state, side, catalog.newest_version)
             unit.set_state(state)
         try:
-            _prepare(registry, source, capture)
+            prepare(registry, source, capture)
         except BaseException:
             with catalog.lock, catalog.write() as unit:
                 unit.set_state(without(catalog.state, capture))
@@ -174,7 +175,7 @@ def alter_capture(registry: Registry, statement: AlterCapture, place: Place) -> 
     with registry.ddl:
         found = find_capture(catalog.state, statement.name)
         if statement.action == "RESUME":
-            _prepare(registry, find_source(catalog.state, found.source), found)
+            prepare(registry, find_source(catalog.state, found.source), found)
         return _altered(registry, statement, found, place)
 
 
@@ -184,6 +185,7 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
         status = catalog.capture_status(found.name)
         with catalog.write() as unit:
             if statement.action == "SET":
+                _check_free(catalog.state, found)
                 options = {**dict(found.options), **dict(statement.options)}
                 when = statement.when or found.when
                 changed = replace(found, when=when, options=tuple(options.items()))
@@ -192,7 +194,7 @@ def _altered(registry: Registry, statement: AlterCapture, found: Capture, place:
                 _check_unmoved(found, changed, place)
                 state = put_capture(catalog.state, changed)
                 table = apply.find_table(state, changed.table)
-                method = method_of(source, changed)
+                method = method_of(source, changed, state)
                 own = {each.name.lower() for each in method.side_tables(found, table)}
                 for side in method.side_tables(changed, table):
                     if side.name.lower() not in own:  # raises where there is another table of this name
@@ -223,11 +225,22 @@ def remove_capture(registry: Registry, statement: DropCapture) -> str:
         if statement.if_exists and name.lower() not in catalog.state.captures:
             return f"there is no capture {name}"
         found = find_capture(catalog.state, name)
+        _check_free(catalog.state, found)
         without(catalog.state, found)  # raises where a table that only it has is used
         left = release(registry, [found])
         with catalog.lock, catalog.write() as unit:
             unit.set_state(without(catalog.state, found))
     return f"capture {found.name} dropped; table {found.table} stays{left}"
+
+
+def _check_free(state: CatalogState, capture: Capture) -> None:
+    """Raises CatalogError for what belongs to a continuous query."""
+    owner = apply.find_table(state, capture.table).part_of
+    if owner is not None:
+        raise CatalogError(
+            f"capture {capture.name} is a part of continuous query {owner}",
+            hint=f"DROP or ALTER CONTINUOUS QUERY {owner} instead; ALTER CAPTURE takes PAUSE and RESUME",
+        )
 
 
 def create_from_delta(registry: Registry, statement: CreateTable, place: Place) -> str:
@@ -260,7 +273,7 @@ def create_from_delta(registry: Registry, statement: CreateTable, place: Place) 
                     f"{taken} exists already", hint=f"drop it, or choose another name than {name}"
                 )
             capture = _capture(wanted, table)
-            capture, notes = method_of(source, capture).check(source, capture, table, place)
+            capture, notes = method_of(source, capture, state).check(source, capture, table, place)
             unit.set_state(put_capture(put_source(state, source), capture))
     return f"table {name} created, filled by capture {capture.name}" + "".join(f"; {n}" for n in notes)
 
@@ -306,14 +319,14 @@ def _stands(status: CaptureStatus, action: str) -> CaptureStatus:
     return replace(status, ticks=status.ticks + 1, state="ACTIVE", error="", failures=0)
 
 
-def _prepare(registry: Registry, declared: DeclaredSource, capture: Capture) -> None:
+def prepare(registry: Registry, declared: DeclaredSource, capture: Capture) -> None:
     """Makes the source ready for a capture that is new or has failed, and notes what it goes on from."""
     catalog = registry.services.catalog
     status = catalog.capture_status(capture.name)
     if status.position and status.state != "FAILED":
         return
     table = apply.find_table(catalog.state, capture.table)
-    method = method_of(declared, capture)
+    method = method_of(declared, capture, catalog.state)
     position = method.prepare(declared, capture, table, _position(status))
     if position is None:
         return
@@ -339,7 +352,7 @@ def release(registry: Registry, captures: Iterable[Capture]) -> str:
         declared = find_source(catalog.state, capture.source)
         position = _position(catalog.capture_status(capture.name))
         try:
-            method_of(declared, capture).release(declared, capture, position)
+            method_of(declared, capture, catalog.state).release(declared, capture, position)
         except CQError as error:
             left += f"; what it has installed at source {declared.name} is still there: {error.message}"
     return left
@@ -347,7 +360,7 @@ def release(registry: Registry, captures: Iterable[Capture]) -> str:
 
 def without(state: CatalogState, capture: Capture) -> CatalogState:
     """The state without the capture and the tables that only it has."""
-    method = method_of(find_source(state, capture.source), capture)
+    method = method_of(find_source(state, capture.source), capture, state)
     table = apply.find_table(state, capture.table)
     state = drop_capture(state, capture.name)
     for side in method.side_tables(capture, table):

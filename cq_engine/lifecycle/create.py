@@ -20,12 +20,12 @@ from cq_engine.definition.rules import (
     without,
 )
 from cq_engine.definition.start import prepare_start
-from cq_engine.grammar import CreateContinuousQuery, StartFrom
+from cq_engine.grammar import CreateContinuousQuery, StartFrom, format_statement
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.lifecycle.redefine import redefine, try_refresh
 from cq_engine.lifecycle.sources import hold_sources
 
-__all__ = ["create_query"]
+__all__ = ["create_over", "create_query"]
 
 
 def create_query(queries: Queries, statement: CreateContinuousQuery) -> str:
@@ -36,6 +36,12 @@ def create_query(queries: Queries, statement: CreateContinuousQuery) -> str:
         known = catalog.state.queries.get(statement.name.lower())
         if known is not None and statement.if_not_exists:
             return f"continuous query {known.name} exists"
+        if known is not None and known.remote:
+            raise CatalogError(
+                f"{known.name} cannot be replaced",
+                detail="it has a part over tables that stay at their sources",
+                hint=f"DROP CONTINUOUS QUERY {known.name} first",
+            )
         if known is not None and not statement.or_replace:
             raise CatalogError(
                 f"{statement.name} exists already",
@@ -48,6 +54,19 @@ def create_query(queries: Queries, statement: CreateContinuousQuery) -> str:
             return message
         with hold_sources(queries, statement, None):
             return _create(queries, statement, None, "")
+
+
+def create_over(
+    queries: Queries,
+    statement: CreateContinuousQuery,
+    written: CreateContinuousQuery,
+    remote: tuple[str, ...],
+) -> str:
+    """A new query over the table that has its part over tables that stay at their sources, `remote`; it was `written` over
+    those. The message for a person."""
+    statement = replace(statement, options=query_options(statement.options))
+    with hold_sources(queries, statement, None):
+        return _create(queries, statement, None, "", written=written, remote=remote)
 
 
 def _replace(queries: Queries, statement: CreateContinuousQuery, known: ContinuousQuery) -> str:
@@ -64,7 +83,13 @@ def _replace(queries: Queries, statement: CreateContinuousQuery, known: Continuo
 
 
 def _create(
-    queries: Queries, statement: CreateContinuousQuery, known: ContinuousQuery | None, why: str
+    queries: Queries,
+    statement: CreateContinuousQuery,
+    known: ContinuousQuery | None,
+    why: str,
+    *,
+    written: CreateContinuousQuery | None = None,
+    remote: tuple[str, ...] = (),
 ) -> str:
     """A new query; in the place of `known`, which goes in the same transaction, where there is one.
 
@@ -77,6 +102,9 @@ def _create(
             held.enter_context(catalog.lock)
         before = catalog.state if known is None else without(catalog.state, known, why)
         state, query, compiled = define(services, before, statement)
+        if written is not None:
+            text = format_statement(written)
+            query = replace(query, statement=text, consistency=written.consistency, remote=remote)
         check_options(query)
         with catalog.lock:
             delivery = queries.delivery

@@ -20,10 +20,11 @@ from cq_engine.catalog.model import (
     Table,
     VersionedTable,
 )
-from cq_engine.catalog.names import check_snapshot
+from cq_engine.catalog.names import check_here, check_snapshot
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
+from cq_engine.query.pushdown import wanted_of
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, query_tree, substitute
 from cq_engine.query.result import Result
 from cq_engine.spark.sql import (
@@ -73,7 +74,9 @@ def run_query(
     """The rows of a SELECT over tables and change logs; see `query_frame`."""
     resolver = Resolver(services, snapshot_version, transaction)
     frame = resolver.frame(text)
-    return Result(frame=frame, translate=resolver.translate)
+    tables = list(dict.fromkeys(resolver.now))
+    said = f"read at {'its source' if len(tables) == 1 else 'their sources'}, as of now: {', '.join(tables)}"
+    return Result(frame=frame, translate=resolver.translate, message=said if tables else "")
 
 
 def query_frame(
@@ -115,6 +118,10 @@ class Resolver:
         """Says an error of Spark in the words of the last query that `frame` resolved."""
         self.given: Mapping[str, Callable[[], DataFrame]] = {}
         """By lower-case name what stands for it, whatever table has that name."""
+        self.now: list[str] = []
+        """The tables that the last query has read at their sources, as they are now."""
+        self.analyses = False
+        """Only the types matter, and no table is read."""
         self.trusted = False
         """The text was accepted when it was stored: whether it may do what it does is not asked again."""
 
@@ -143,7 +150,7 @@ class Resolver:
         if restricted:
             rights.check_tree(query_tree(source.text), source.text, source.location)
         self._results = {}
-        self.notes = []
+        self.notes, self.now = [], []
         names = {r: fresh_name(r.name) for r in references}
         relations = {names[r]: self.relation(r, source) for r in references}
         replaced, positions = substitute(source.text, references, names.get)
@@ -183,6 +190,8 @@ class Resolver:
         query = source_query(self.state, reference.name)
         if isinstance(reference.clause, Changes):
             return self._changes(reference.name, reference.clause, table, query, location)
+        if table is not None and table.remote is not None and not self.analyses:
+            return self._remote(table, reference, source, location)
         if table is not None:
             self._check_rows(table, location)
             if reference.clause is not None:
@@ -192,6 +201,22 @@ class Resolver:
         if query is not None:
             return self._result(query, reference.clause, location)
         raise unknown_table(self.state, reference.name, location)
+
+    def _remote(
+        self, table: Table, reference: Reference, source: Composed, location: Location | None
+    ) -> DataFrame:
+        """The rows of a table that stays at its source, as they are now."""
+        if reference.clause is not None:
+            check_here(table, "a version", location)
+        try:
+            wanted = wanted_of(source.text, reference, table)
+            found = self.services.remote(table, wanted, self.transaction is not None)
+        except CQError as error:
+            error.location = error.location or location
+            raise
+        self.notes.append(found.note)
+        self.now.append(table.name)
+        return found.rows
 
     def _check_rows(self, table: Table, location: Location | None) -> None:
         """Raises AnalysisError where the table has no rows to be read."""
@@ -265,6 +290,8 @@ class Resolver:
             raise AnalysisError(
                 f"CHANGES FROM VERSION {clause.low} TO VERSION {clause.high} is backwards", location=location
             )
+        if table is not None:
+            check_here(table, "CHANGES FROM VERSION", location)
         newest = self.services.catalog.newest_version
         high = newest if clause.high is None else min(clause.high, newest)
         if table is not None:

@@ -21,6 +21,7 @@ def describe_warehouse(overview: Overview) -> str:
     tables = [
         (table.name, str(len(table.columns)), _names(table.primary_key), table.created_by or "")
         for _, table in sorted(state.tables.items())
+        if table.part_of is None
     ]
     queries = [_query_row(query, overview) for _, query in sorted(state.queries.items())]
     destinations = [
@@ -107,7 +108,9 @@ def _describe_query(query: ContinuousQuery, overview: Overview) -> str:
 def _describe_table(table: Table, overview: Overview) -> str:
     enforced = "" if table.primary_key_enforced else " (not enforced)"
     key = (
-        "none; rows have a hidden identity"
+        "none"
+        if table.primary_key is None and table.remote is not None
+        else "none; rows have a hidden identity"
         if table.primary_key is None
         else _names(table.primary_key) + enforced
     )
@@ -129,6 +132,10 @@ def _describe_table(table: Table, overview: Overview) -> str:
     ]
     facts: list[tuple[str, str]] = [
         ("Primary key", key),
+        (
+            "Stays at",
+            "" if table.remote is None else f"{table.remote.source}, TABLE '{table.remote.relation}'",
+        ),
         *(("Foreign keys" if i == 0 else "", text) for i, text in enumerate(keys)),
         ("Referenced by", ", ".join(referring)),
         ("Clustered by", ", ".join(table.storage.cluster_by)),

@@ -51,9 +51,10 @@ def spool(
     columns: Sequence[Column],
     read: Callable[[int], None],
     capture: str,
+    name: str = "captured",
 ) -> DataFrame:
     """Writes rows into a file that ends with the transaction; the rows as a frame. `read` is told of each batch's rows."""
-    path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/captured"
+    path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/{name}"
     Path(path).mkdir(parents=True)
     with pq.ParquetWriter(f"{path}/part-0.parquet", empty(columns).schema) as writer:
         for batch in batches:

@@ -130,8 +130,9 @@ class Capturing:
         tick = Tick(self.services, capture)
         self._under_way[capture.name.lower()] = tick
         try:
-            declared = find_source(self.services.catalog.state, capture.source)
-            method_of(declared, capture).run(tick, declared)
+            state = self.services.catalog.state
+            declared = find_source(state, capture.source)
+            method_of(declared, capture, state).run(tick, declared)
         except (ConflictError, LeaseError):
             raise  # nothing is wrong with the source
         except Exception as error:

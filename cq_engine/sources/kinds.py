@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from cq_engine.catalog.model import Capture, DeclaredSource
+from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource
 from cq_engine.core.errors import AnalysisError, did_you_mean
 from cq_engine.destinations.options import Option, check_options
 from cq_engine.destinations.urls import check_secrets
@@ -189,9 +189,13 @@ def methods_of(declared: DeclaredSource) -> tuple[str, ...]:
     return tuple(_of(declared).methods)
 
 
-def method_of(declared: DeclaredSource, capture: Capture) -> Method:
-    """What runs the capture."""
+def method_of(declared: DeclaredSource, capture: Capture, state: CatalogState) -> Method:
+    """What runs the capture, over the definitions of `state`."""
     method = capture.method.kind
+    if method == "SWEEP":
+        from cq_engine.sources.remote.capture import Sweep
+
+        return Sweep(state)
     is_slot = method == "LOG" and option(capture, "slot") != ""
     return _method(declared.type, method, is_slot=is_slot, is_there=keeps_copy(capture))
 

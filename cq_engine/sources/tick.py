@@ -175,7 +175,7 @@ class Tick:
         ours = None if rows is None else self.own_rows(table)
         if rows is None or ours is None:
             given = rest if rows is None else rows.to_batches()
-            self._in_bulk(lambda transaction: self._spool(transaction, given, table), position)
+            self.in_bulk(lambda transaction: self._spool(transaction, given, table), position)
             return
         self.check_unique(rows, table)
         gone = ours.filter(pa.array(~self.among(ours, rows, table)))
@@ -189,7 +189,7 @@ class Tick:
         if rows is not None:
             self.apply({self.table.name: with_operation(rows, INSERT), **beside()}, position)
         else:
-            self._in_bulk(lambda transaction: self._spool(transaction, rest, self.table), position, beside)
+            self.in_bulk(lambda transaction: self._spool(transaction, rest, self.table), position, beside)
 
     def move(self, position: Position) -> None:
         """Nothing has changed: only the position is written."""
@@ -312,7 +312,7 @@ class Tick:
             return False
         whole.in_parts, self.expected = True, self.read + parts.rows
         try:
-            self._in_bulk(lambda transaction: self._spread(transaction, parts, table), position)
+            self.in_bulk(lambda transaction: self._spread(transaction, parts, table), position)
         except NotBegun as error:
             whole.in_parts = False
             said = "capture %s: the driver reads all rows alone, as executors cannot: %s"
@@ -326,9 +326,8 @@ class Tick:
             self._read_elsewhere = lambda: 0
         self.count(rows)
 
-    def _in_bulk(
-        self, fill: Callable[[Transaction], None], position: Position, beside: Beside = dict
-    ) -> None:
+    def in_bulk(self, fill: Callable[[Transaction], None], position: Position, beside: Beside = dict) -> None:
+        """One commit of what `fill` does with a transaction."""
         transaction = Transaction(self.services, trusted=True)
         try:
             fill(transaction)

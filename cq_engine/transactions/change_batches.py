@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cq_engine.catalog.model import Table
+from cq_engine.catalog.names import check_here
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, TransactionError
 from cq_engine.core.types import spark_type
@@ -104,6 +105,7 @@ def prepare(
     table = services.catalog.state.tables.get(name.lower())
     if table is None:
         raise unknown_table(services.catalog.state, name)
+    check_here(table, "apply_changes")
     if isinstance(given, str):
         given = _read(services, table, given)
     extra = [c for c in (roles.op, roles.transaction, roles.order, roles.time) if c]

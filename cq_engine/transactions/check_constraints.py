@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from cq_engine.catalog import apply
 from cq_engine.catalog.model import ForeignKey, Table
+from cq_engine.catalog.names import check_here
 from cq_engine.context.services import Services
 from cq_engine.core.columns import INTERNAL
 from cq_engine.core.errors import ConstraintError
@@ -24,9 +25,10 @@ def check_constraints(services: Services, table: str | None) -> Result:
     Columns: `table` STRING, `constraint` STRING, `violations` BIGINT, `example` STRING.
     """
     state = services.catalog.state
-    tables = (
-        [apply.find_table(state, table)] if table else sorted(state.tables.values(), key=lambda t: t.name)
-    )
+    tables = sorted((t for t in state.tables.values() if t.remote is None), key=lambda t: t.name)
+    if table:
+        tables = [apply.find_table(state, table)]
+        check_here(tables[0], "CHECK CONSTRAINTS")
     found: list[tuple[str, str, int, str]] = []
     for each in tables:
         if each.primary_key is not None:

@@ -88,7 +88,9 @@ class Transaction(Workspace):
             )
         resolver = Resolver(self.services, transaction=self)
         resolver.given, resolver.trusted = self.given, self._trusted
-        count = self._absorb(effect_of(statement, resolver))
+        effect = effect_of(statement, resolver)
+        self._check_own(effect.table)
+        count = self._absorb(effect)
         self.read |= resolver.read
         return _result(count, _DONE[statement.kind.upper()])
 
@@ -145,20 +147,30 @@ class Transaction(Workspace):
         self._check_open()
         self._end()
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str, doing: str = "a transaction") -> Table:
         """A table by its name. Raises AnalysisError."""
         found = self.state.tables.get(name.lower())
         if found is None:
             raise unknown_table(self.state, name)
-        check_snapshot(found, "a transaction")
+        check_snapshot(found, doing)
         return found
 
     def _copy(self, statement: CopyInto) -> Result:
-        table = self.table(statement.table)
+        table = self.table(statement.table, "COPY INTO")
+        self._check_own(table)
         frame, estimate = copy_frame(self.services, table, statement)
         if estimate is not None and estimate <= self._driver_rows:
             return _result(self._insert_frame(table, frame, overwrite=False), "copied")
         return _result(self._stage_insert(table, frame, estimate), "copied")
+
+    def _check_own(self, table: Table) -> None:
+        """Raises AnalysisError for a table that only the sweeps of a query write."""
+        if table.part_of is not None and not self._trusted:
+            raise AnalysisError(
+                f"{table.name} is a part of continuous query {table.part_of}",
+                detail="it has what is joined at the sources, and would not have it any more",
+                hint="write at the sources",
+            )
 
     def _check_open(self) -> None:
         if not self.is_open:

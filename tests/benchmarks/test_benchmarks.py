@@ -251,3 +251,19 @@ def test_captures(run: Run) -> None:
     assert read["COPY", "none"] == 3000
     assert read["COPY AT SOURCE", "scattered"] == 30
     assert read["RANGES CHECKSUM", "clustered"] < 3000 < read["CHECKSUM", "clustered"]
+
+
+def test_sweep_messages(run: Run) -> None:
+    """It checks the views of all algorithms on the way."""
+    arguments = ["--updates", "60", "--relations", "3", "5", "--rates", "0.1", "2", "--queues", "20", "40"]
+    figures = run("sweep_messages", *arguments)
+    for figure in named(figures, "messages"):
+        assert figure["SWEEP"] <= figure["relations"] - 1
+        assert figure["Strobe inserts"] <= figure["relations"] - 1
+        assert figure["ECA"] == 1
+        assert figure["Nested SWEEP"] <= figure["SWEEP"]
+    few, many = (f for f in named(figures, "messages") if f["relations"] == 5)
+    assert many["C-Strobe inserts"] > 4 > few["SWEEP"] > few["Nested SWEEP"] > many["Nested SWEEP"]
+    for figure in named(figures, "states"):
+        assert figure["SWEEP"] == figure["SWEEP together"] == figure["C-Strobe"] == 1
+    assert all(figure["updates_per_second"] > 0 for figure in named(figures, "rate"))

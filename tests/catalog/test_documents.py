@@ -34,6 +34,7 @@ from cq_engine.grammar.statements import (
     OnCommit,
     OnDemand,
     OnDml,
+    RemoteRelation,
     Script,
     StartWithPeriod,
     When,
@@ -56,6 +57,8 @@ TABLE = Table(
     (("retention", "7 days"),),
     42,
     "some_query",
+    RemoteRelation("Shop", "public.orders", True, (("install", "true"),)),
+    "q",
 )
 QUERY = ContinuousQuery(
     name="Q",
@@ -84,6 +87,8 @@ QUERY = ContinuousQuery(
     relation=replace(TABLE, storage=replace(STORED, kind="result"), foreign_keys=()),
     group="query group 5",
     constants=("7", "it's"),
+    consistency="STRONG",
+    remote=("r", "s"),
     analysed=(("question", "answer"),),
 )
 GROUP = QueryGroup(replace(QUERY, name="query group 5"), QUERY, TABLE, (0, 2), 11)
@@ -107,6 +112,7 @@ CAPTURE = Capture(
     columns=(CapturedColumn("id", "a b"), CapturedColumn("m", "m")),
     where="region = 'EU'",
     options=(("initial", "none"),),
+    tables=("r", "s"),
 )
 FILES = (DataFile("tables/t/a.parquet", 3, 99, {"k": (1, 3), "d": ("2020-01-01", "2020-12-31")}),)
 SCHEDULES: tuple[When, ...] = (
@@ -200,12 +206,29 @@ def test_documents_are_as_they_have_always_been() -> None:
 
 def test_what_old_documents_lack() -> None:
     found = json.loads(to_text(QUERY))
-    for name in ("template", "constants", "outputs", "width", "defined_version", "analysed"):
+    for name in (
+        "template",
+        "constants",
+        "outputs",
+        "width",
+        "defined_version",
+        "consistency",
+        "remote",
+        "analysed",
+    ):
         del found[name]
     for key in (keys := json.loads(to_text(TABLE))["foreign_keys"]):
         del key["since"]
     assert from_text(ContinuousQuery, json.dumps(found)) == replace(
-        QUERY, group=None, constants=(), outputs=(), width=0, defined_version=0, analysed=()
+        QUERY,
+        group=None,
+        constants=(),
+        outputs=(),
+        width=0,
+        defined_version=0,
+        consistency=None,
+        remote=(),
+        analysed=(),
     )
     assert from_text(ForeignKey, json.dumps(keys[0])).since == 2**63 - 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,6 +32,14 @@ def write_files(directory: Path) -> None:
     lines = {"oid": [20, 20], "item": ["Hat", "Shoes"], "price": pa.array([3, 80], pa.decimal128(10, 2))}
     pq.write_table(pa.table({**lines, "oid": pa.array([20, 20], pa.int32())}), directory / "lines.parquet")
     (directory / "more.csv").write_text("30|Sock|4\n", encoding="utf-8")
+    with closing(sqlite3.connect(directory / "sales.db")) as sales:
+        sales.executescript(
+            "CREATE TABLE orders (oid INTEGER PRIMARY KEY, item INTEGER, pieces INTEGER); INSERT INTO orders VALUES (1, 7, 3)"
+        )
+    with closing(sqlite3.connect(directory / "stock.db")) as stock:
+        stock.executescript(
+            "CREATE TABLE items (item INTEGER PRIMARY KEY, name TEXT); INSERT INTO items VALUES (7, 'Hat')"
+        )
 
 
 def test_every_block_runs(

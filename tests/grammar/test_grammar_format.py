@@ -106,6 +106,13 @@ create_table = some.builds(
 create_table_without = some.builds(
     st.CreateTable, name, columns, primary_key, options=options, if_not_exists=flag, snapshot=some.just(False)
 )
+create_table_remote = some.builds(
+    st.CreateTable, name, some.just(()) | columns, primary_key, if_not_exists=flag,
+    remote=some.one_of(
+        some.builds(st.RemoteRelation, name, words.filter(str.strip)),
+        some.builds(st.RemoteRelation, name, words.filter(str.strip), some.just(True), options),
+    ),
+)  # fmt: skip
 create_table_as = some.builds(st.CreateTable, name, options=options, query=query, if_not_exists=flag)
 create_query = some.builds(
     st.CreateContinuousQuery,
@@ -118,6 +125,7 @@ create_query = some.builds(
     destinations=destinations,
     start=start,
     options=options,
+    consistency=some.sampled_from([None, "COMPLETE", "STRONG", "CONVERGENT"]),
 )
 alter_query = some.one_of(
     some.builds(st.AlterContinuousQuery, name, some.just("PAUSE")),
@@ -241,7 +249,7 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
     ),
     st.Ack: some.builds(st.Ack, name, message_id, some.none() | name),
     st.Reject: some.builds(st.Reject, name, message_id, some.none() | name, flag),
-    st.CreateTable: create_table | create_table_without | create_table_as,
+    st.CreateTable: create_table | create_table_without | create_table_remote | create_table_as,
     st.AlterTable: alter_table,
     st.DropTable: some.builds(st.DropTable, name, flag, flag),
     st.CompactTable: some.builds(st.CompactTable, name),

@@ -79,7 +79,7 @@ def test_it_is_one_table_of_one_query(engine: Engine, warehouse: Path, once: Spa
     engine.execute(f"CREATE CONTINUOUS QUERY sums DESTINATION now AS {text}")
     equal(engine, "now", text, engine.catalog.newest_version)
     assert engine.execute("SELECT n.grp FROM now n JOIN g ON g.grp = n.grp WHERE g.boss = 1").fetchall()
-    assert ("now", 4, "(grp)", True) in engine.execute("SHOW TABLES").fetchall()
+    assert ("now", 4, "(grp)", True, "") in engine.execute("SHOW TABLES").fetchall()
     assert engine.execute("DESCRIBE now").fetchall()[0][:4] == ("grp", "string", True, True)
     engine.execute("INSERT INTO t VALUES (9, 'z', 1)")
     engine.drain()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from cq_engine.catalog.model import Capture, DeclaredSource
+from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource
 from cq_engine.core.errors import CQError, SourceError
 from cq_engine.grammar.statements import CaptureMethod, OnDemand
 from cq_engine.sources.advice.columns import flag_of, is_indexed, key_of, timestamps_of
@@ -203,7 +203,7 @@ def _refusals(declared: DeclaredSource, facts: Facts, asked: Asked) -> Mapping[s
             check_capture(declared, capture)
             if method.kind == "TIMESTAMP":
                 _check_values(facts, asked)
-            made = method_of(declared, capture)
+            made = method_of(declared, capture, CatalogState())
             if isinstance(made, Relational):
                 made.examine(asked, capture, lambda _: None)
         except CQError as error:

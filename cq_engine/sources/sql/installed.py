@@ -13,7 +13,7 @@ from cq_engine.sources.sql.model import Relation, SourceColumn, Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.sql.servers.server import Found, Server
 
-__all__ = ["LAYOUT", "Installed", "differences", "digest", "name_for"]
+__all__ = ["LAYOUT", "Installed", "Named", "differences", "digest", "name_for"]
 
 LAYOUT = "layout"
 """Of what a state says: that of all columns of the table. Where it alone is another, all rows are compared."""
@@ -36,18 +36,41 @@ def digest(parts: Iterable[object]) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:8]
 
 
-class Installed(ABC):
-    """What one capture has at its source: a table `name`, and others that are called like it, with an ending."""
-
-    rights: ClassVar[str]
-    """What an account needs in order to install it."""
-    transactional: ClassVar[bool] = True
-    """Whether what is half installed goes away by itself."""
+class Named:
+    """A table `name` that is installed at a source, and others that are called like it, with an ending."""
 
     def __init__(self, server: Server, schema: str | None, name: str) -> None:
         self.server = server
         self.schema = schema
         self.name = name
+
+    def table(self) -> str:
+        """The table's name in SQL."""
+        return self.qualified(self.name)
+
+    def qualified(self, name: str) -> str:
+        """A name of the table's schema in SQL."""
+        quoted = self.server.quoted(name)
+        return f"{self.server.quoted(self.schema)}.{quoted}" if self.schema else quoted
+
+    def plain(self, sql: str, *values: Any) -> Statement:
+        """A statement whose parameters are `?`."""
+        text = sql.replace("%", self.server.percent)
+        return Statement(text.replace("?", self.server.mark) if values else text, values)
+
+    def run(self, session: Session, statements: Iterable[str]) -> None:
+        """Runs statements that have no parameters."""
+        for sql in statements:
+            session.change(self.plain(sql))
+
+
+class Installed(Named, ABC):
+    """What one capture has at its source beside the one table that it captures."""
+
+    rights: ClassVar[str]
+    """What an account needs in order to install it."""
+    transactional: ClassVar[bool] = True
+    """Whether what is half installed goes away by itself."""
 
     # ------------------------------------------------------------ at the source
 
@@ -80,27 +103,6 @@ class Installed(ABC):
         """How a captured column is declared, as far as it matters."""
         del selection
         return column.declared
-
-    # ------------------------------------------------------------ SQL
-
-    def table(self) -> str:
-        """The table's name in SQL."""
-        return self.qualified(self.name)
-
-    def qualified(self, name: str) -> str:
-        """A name of the table's schema in SQL."""
-        quoted = self.server.quoted(name)
-        return f"{self.server.quoted(self.schema)}.{quoted}" if self.schema else quoted
-
-    def plain(self, sql: str, *values: Any) -> Statement:
-        """A statement whose parameters are `?`."""
-        text = sql.replace("%", self.server.percent)
-        return Statement(text.replace("?", self.server.mark) if values else text, values)
-
-    def run(self, session: Session, statements: Iterable[str]) -> None:
-        """Runs statements that have no parameters."""
-        for sql in statements:
-            session.change(self.plain(sql))
 
     def install(self, database: Database, selection: Selection) -> dict[str, str]:
         """Removes what is there of it, and installs it; its state. Raises SourceError, and leaves nothing."""

@@ -37,7 +37,7 @@ class Parts:
     declared: DeclaredSource
     address: Address
     snapshot: str
-    """The state that is read, by its name."""
+    """The state that is read, by its name; empty where one statement reads whatever there is."""
     statements: tuple[Statement, ...]
     """One of each range."""
     columns: tuple[Column, ...]
@@ -69,7 +69,7 @@ class Parts:
                 Database.open(self.declared, address=self.address) as database,
                 database.connect() as session,
             ):
-                for sql in database.server.share(self.snapshot):
+                for sql in database.server.share(self.snapshot) if self.snapshot else ():
                     session.change(Statement(sql))
                 for block in session.blocks(statement):
                     begun = True

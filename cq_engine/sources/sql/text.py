@@ -80,6 +80,14 @@ class Text:
         marks = [[self.value(column, value) for column, value in zip(columns, row)] for row in rows]
         return self.server.keys_in(self.columns(columns), marks)
 
+    def among_values(self, column: SourceColumn, values: Sequence[Any]) -> str:
+        """A condition: the column has one of the values, which are one parameter where the server takes a list."""
+        listed = self.server.unnested(column, f"\0{len(self._values)}\0")
+        if not listed:
+            return self.among([column], [[value] for value in values])
+        self._values.append(list(values))
+        return f"{self.column(column)} IN ({listed})"
+
     def _row(self, values: Key) -> list[str]:
         return [self.value(column, value) for column, value in zip(self.key_columns(), values)]
 

@@ -12,7 +12,7 @@ from cq_engine.sources.sql.model import Relation, SourceColumn, Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.triggers.keys import KeyLog
 
-__all__ = ["MariaDBLog"]
+__all__ = ["MariaDBLog", "declared_column"]
 
 _TRIGGERS = ("insert", "update", "delete")
 _CASCADES = """
@@ -52,14 +52,14 @@ class MariaDBLog(KeyLog):
                 detail="MariaDB fires no triggers for that",
                 hint="capture it USING COPY or CHECKSUM",
             )
-        if self._number(session, relation):
+        if self.number(session, relation):
             return []
         return ["TRUNCATE at the source is not seen unless the account has the right PROCESS"]
 
     def create(self, session: Session, selection: Selection) -> list[str]:
         del session
         keys = [
-            f"{name} {_declared(column)} NULL"
+            f"{name} {declared_column(column)} NULL"
             for name, column in zip(self.key(selection), selection.key_columns)
         ]
         new, old = (self.of(image, selection) for image in ("NEW", "OLD"))
@@ -105,10 +105,10 @@ class MariaDBLog(KeyLog):
         )
         if log is not None:
             parts[f"table {self.name}"] = ""
-        parts[LAYOUT] = self._number(session, relation)
+        parts[LAYOUT] = self.number(session, relation)
         return parts
 
-    def _number(self, session: Session, relation: Relation) -> str:
+    def number(self, session: Session, relation: Relation) -> str:
         """What is another one after TRUNCATE; empty where the account cannot see it."""
         names = [relation.schema or "", relation.name]
         if not all(re.fullmatch(r"[A-Za-z0-9_]+", name) for name in names):
@@ -134,5 +134,6 @@ class MariaDBLog(KeyLog):
         )
 
 
-def _declared(column: SourceColumn) -> str:
+def declared_column(column: SourceColumn) -> str:
+    """A column of a log that takes the values of a table's."""
     return column.declared + (f" COLLATE {column.collation}" if column.collation else "")

@@ -32,7 +32,7 @@ from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import DELETE, UPSERT, Tick
 from cq_engine.sources.triggers.log import PIECE, Log, Logged, as_changes
 
-__all__ = ["PostgreSQLLog"]
+__all__ = ["SETTINGS", "PostgreSQLLog"]
 
 _BODY = """BEGIN
   INSERT INTO {log} (cq_transaction, cq_moment, cq_operation, cq_old, cq_new)
@@ -45,7 +45,7 @@ _COLUMNS = """
   cq_number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cq_transaction bigint NOT NULL,
   cq_moment timestamptz NOT NULL, cq_operation text NOT NULL, cq_old text, cq_new text
 """
-_SETTINGS = (
+SETTINGS = (
     "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'iso_8601'"
     " SET TimeZone = 'UTC' SET extra_float_digits = 3"
 )
@@ -127,7 +127,7 @@ class PostgreSQLLog(Log):
         calls = f"EXECUTE PROCEDURE {log}()"
         made = [
             f"CREATE TABLE {log} ({_COLUMNS})",
-            f"CREATE FUNCTION {log}() RETURNS trigger {_SETTINGS} AS {quote}{body}{quote}",
+            f"CREATE FUNCTION {log}() RETURNS trigger {SETTINGS} AS {quote}{body}{quote}",
             f"CREATE TRIGGER {each} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW {calls}",
             f"CREATE TRIGGER {truncate} AFTER TRUNCATE ON {table} FOR EACH STATEMENT {calls}",
         ]

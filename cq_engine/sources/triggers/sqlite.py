@@ -4,15 +4,16 @@ remove, which are looked at again."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cq_engine.core.errors import AnalysisError
 from cq_engine.sources.sql.database import Session
-from cq_engine.sources.sql.installed import digest
+from cq_engine.sources.sql.installed import Named, digest
 from cq_engine.sources.sql.model import Relation
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.triggers.keys import KeyLog
 
-__all__ = ["SQLiteLog"]
+__all__ = ["SQLiteLog", "unique_indexes"]
 
 _MOMENT = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 _TRIGGERS = ("insert", "update", "delete", "before_insert", "before_update")
@@ -94,16 +95,31 @@ class SQLiteLog(KeyLog):
 
     def _unique(self, session: Session, selection: Selection) -> Iterator[list[tuple[str, str]]]:
         """Columns that are unique together, with their collations, other than the key."""
-        relation, place = selection.relation, self.server.quoted(self.schema or "main")
         key = set(selection.key)
-        if relation.key and set(relation.key) != key:
-            yield [(name, "BINARY") for name in relation.key]
-        found = session.rows(self.plain(f"PRAGMA {place}.index_list({self.server.quoted(relation.name)})"))
-        for _, index, unique, _, _ in found:
-            if not unique:
-                continue
-            rows = session.rows(self.plain(f"PRAGMA {place}.index_xinfo({self.server.quoted(index)})"))
-            parts = [(name, collation) for _, _, name, _, collation, in_key in rows if in_key]
-            columns = [(name, collation) for name, collation in parts if name is not None]
+        for unique in unique_indexes(self, session, selection.relation):
+            columns = [(name, collation) for name, collation in unique.columns if name is not None]
             if columns and {name for name, _ in columns} != key:
                 yield columns
+
+
+@dataclass(frozen=True)
+class Unique:
+    """What is unique in a table."""
+
+    columns: tuple[tuple[str | None, str], ...]
+    """With the collations by which they are; None for an expression."""
+    partial: bool = False
+    """Only of some rows."""
+
+
+def unique_indexes(log: Named, session: Session, relation: Relation) -> Iterator[Unique]:
+    """The primary key, and what else is unique in a table, maybe the key once more."""
+    if relation.key:
+        yield Unique(tuple((name, "BINARY") for name in relation.key))
+    place = log.server.quoted(log.schema or "main")
+    found = session.rows(log.plain(f"PRAGMA {place}.index_list({log.server.quoted(relation.name)})"))
+    for _, index, unique, _, partial in found:
+        if unique:
+            rows = session.rows(log.plain(f"PRAGMA {place}.index_xinfo({log.server.quoted(index)})"))
+            columns = tuple((name, collation) for _, _, name, _, collation, in_key in rows if in_key)
+            yield Unique(columns, bool(partial))

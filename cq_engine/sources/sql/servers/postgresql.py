@@ -178,9 +178,10 @@ class PostgreSQL(Server):
         return f"CAST({sql} AS text)" if as_text else sql
 
     def typed(self, column: SourceColumn, mark: str) -> str:
-        kind = _without_digits(column.declared)
-        other = {"character": "bpchar", "bit": "varbit", "": "text"}
-        return f"CAST({mark} AS {other.get(kind, kind)})"
+        return f"CAST({mark} AS {_compared(column)})"
+
+    def unnested(self, column: SourceColumn, mark: str) -> str:
+        return f"SELECT unnest(CAST({mark} AS {_compared(column)}[]))"
 
     def instant(self) -> str:
         return "clock_timestamp()"
@@ -217,6 +218,13 @@ def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield plan
     for inner in plan.get("Plans", ()):
         yield from _nodes(inner)
+
+
+def _compared(column: SourceColumn) -> str:
+    """The type in which values are compared with a column."""
+    kind = _without_digits(column.declared)
+    other = {"character": "bpchar", "bit": "varbit", "": "text"}
+    return other.get(kind, kind)
 
 
 def _without_digits(declared: str) -> str:

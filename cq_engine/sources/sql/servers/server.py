@@ -156,6 +156,10 @@ class Server:
         each = (" AND ".join(f"{sql} = {value}" for (_, sql), value in zip(columns, row)) for row in rows)
         return "(" + " OR ".join(f"({row})" for row in each) + ")"
 
+    def unnested(self, column: SourceColumn, mark: str) -> str:
+        """A query for the values of a list that is one parameter, compared with a column; empty where a server takes no lists."""
+        return ""
+
     def after(self, columns: Sequence[tuple[SourceColumn, str]], values: Sequence[str]) -> str:
         """A condition: the columns together come after the values, written so that an index finds the first one."""
         if self.compares_rows:
