@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.view import Storage
-from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
 __all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
@@ -52,7 +50,6 @@ class Attempt:
     def __init__(
         self,
         attempt_id: str,
-        warehouse: str,
         storage_of: Callable[[VersionedTable], Storage],
         abandon: Callable[[Attempt], None],
         epoch: int = 0,
@@ -60,18 +57,17 @@ class Attempt:
         self.id = attempt_id
         self.epoch = epoch
         """Of the duties that it belongs to; 0 where any process may make it."""
-        self._warehouse = warehouse
         self._storage_of = storage_of
         self._abandon = abandon
 
     def directory(self, table: VersionedTable, role: str) -> str:
-        """The absolute path of a directory of its own, not yet made, for files of `table`.
+        """A directory of its own, relative to the warehouse and not yet made, for files of `table`.
 
         `role` is snapshot (plain rows) or log (change rows).
         """
         root = root_of(self._storage_of(table), role)
         tail = f"{self.id}/{role}" if root.startswith("data/") else self.id
-        return f"{self._warehouse}/{root}/{tail}"
+        return f"{root}/{tail}"
 
     def abandon(self) -> None:
         """Removes the files and forgets the attempt."""
@@ -98,20 +94,7 @@ def new_attempt_id(kind: str, epoch: int) -> str:
     return f"{plain}-{epoch}-{secrets.token_hex(8)}"
 
 
-def attempt_directories(warehouse: str, storages: list[Storage], attempt_id: str) -> list[Path]:
-    """The directories that an attempt has made."""
-    found = [Path(warehouse, root, attempt_id) for storage in storages for root in roots(storage)]
-    return [path for path in found if path.is_dir()]
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a directory if it is there.
-
-    Raises StorageError where that fails.
-    """
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise disk_error(f"remove {path}", error) from error
+def attempt_directories(store: Store, storages: list[Storage], attempt_id: str) -> list[str]:
+    """The directories that an attempt has made, relative to the warehouse."""
+    found = [f"{root}/{attempt_id}" for storage in storages for root in roots(storage)]
+    return [path for path in found if store.has(path)]

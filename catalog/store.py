@@ -20,7 +20,8 @@ from cq_engine.catalog.attempts import TOPS, roots
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.member import Member
 from cq_engine.catalog.retention import forgettable, retire
-from cq_engine.catalog.schema import local_path
+from cq_engine.catalog.storage.base import Store
+from cq_engine.catalog.storage.location import open_store
 from cq_engine.catalog.urls import Address, parse
 from cq_engine.catalog.view import Storage, WriteSet, versioned_tables
 from cq_engine.catalog.watch import Watch
@@ -62,16 +63,16 @@ class Catalog(Member):
         Raises CatalogError where a read-only one is not there, LeaseError where another process has the duties that are
         to be taken, StorageError where it cannot be reached.
         """
-        path = local_path(warehouse)
-        file = path / "catalog.db"
-        address = parse(url) if url else Address(URL.create("sqlite", database=str(file)))
-        if read_only and (not path.is_dir() or (url is None and not file.is_file())):
+        store = open_store(warehouse)
+        file = None if url else store.file("catalog.db")
+        address = Address(URL.create("sqlite", database=str(file))) if url is None else parse(url)
+        if read_only and (not store.is_there() or (file is not None and not file.is_file())):
             raise CatalogError(
                 f"there is no warehouse at {warehouse}", hint="open it once without read_only to create it"
             )
         database = Database(address, read_only, limits)
         if not read_only:
-            _make(path, file if url is None else None)
+            _make(store, file)
         with database.failing_as(f"open the catalog {address.shown}"):
             catalog: Catalog | None = None
             try:
@@ -80,11 +81,11 @@ class Catalog(Member):
                         migrations.check(connection)
                 else:
                     with database.writing() as connection:
-                        migrations.prepare(connection, str(path), bound=url is not None)
+                        migrations.prepare(connection, store.location, bound=url is not None)
                         faults.point("open.migrating")
                     faults.point("open.migrated")
                 catalog = cls(
-                    str(path),
+                    store,
                     database,
                     clock,
                     read_only=read_only,
@@ -198,13 +199,12 @@ class Catalog(Member):
         self._database.close()
 
 
-def _make(warehouse: Path, file: Path | None) -> None:
+def _make(store: Store, file: Path | None) -> None:
     """Makes what is not there of a warehouse, for this account alone; `file` is the catalog where that lies in it."""
     try:
-        for directory in (warehouse, *(warehouse / name for name in TOPS)):
-            private.make_directory(directory)
+        store.make(TOPS)
         if file is not None:
             private.touch(file)
     except OSError as error:
         hint = "give a directory in which this account may write, on a disk that has room"
-        raise disk_error(f"make the warehouse {warehouse}", error, hint=hint) from error
+        raise disk_error(f"make the warehouse {store.location}", error, hint=hint) from error

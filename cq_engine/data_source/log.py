@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -161,8 +160,9 @@ class QueryLog:
                 yield each.low, each.rows
                 continue
             if each.files:
-                paths = [f"{self.catalog.warehouse}/{file.path}" for file in each.files]
-                found = open_dataset(paths, [Column(COMMIT_VERSION, "bigint")]).to_table()
+                store = self.catalog.store
+                paths = [store.path(file.path) for file in each.files]
+                found = open_dataset(paths, [Column(COMMIT_VERSION, "bigint")], store.filesystem).to_table()
             else:
                 found = self.catalog.inline(each)
             numbers, counts = np.unique(found.column(COMMIT_VERSION).to_numpy(), return_counts=True)
@@ -180,7 +180,7 @@ class QueryLog:
         log = query.result if query.result.part is None else shared_log(query.result)
         kinds = tuple(kind for kind, of in KINDS.items() if any(word[0] in query.markers for word in of))
         selection = Selection(
-            str(Path(self.catalog.warehouse).absolute()),
+            self.catalog.store,
             feed_columns(query),
             after,
             upto,
@@ -218,9 +218,9 @@ class QueryLog:
         """By how many tasks a file is read: they share its row groups."""
         if file.rows <= size:
             return 1
-        root = self.catalog.warehouse
-        with reading(f"read {file.path} for Spark", root, [file]):
-            groups = pq.read_metadata(f"{root}/{file.path}").num_row_groups
+        store = self.catalog.store
+        with reading(f"read {file.path} for Spark", store, [file]):
+            groups = pq.read_metadata(store.source(file.path)).num_row_groups
         return min(int(groups), math.ceil(file.rows / size))
 
 

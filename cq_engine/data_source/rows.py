@@ -20,6 +20,7 @@ from cq_engine.catalog.model import (
     MEMBER,
     DataFile,
 )
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import reading
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
@@ -34,7 +35,7 @@ class Selection:
     """Which change rows are wanted of a log, and which columns: those of the versions (after, upto], of some change types,
     and of one member of a query group where the log is shared."""
 
-    warehouse: str
+    store: Store
     columns: tuple[Column, ...]
     after: int
     upto: int
@@ -100,17 +101,17 @@ def _read(piece: Piece, selection: Selection) -> Iterator[pa.Table]:
     if selection.member is not None:
         stored.append(Column(MEMBER, "bigint"))
     types = {c.name: arrow_type(c.type) for c in selection.columns}
-    with reading(f"read {piece.file.path} for Spark", selection.warehouse, [piece.file]):
-        for batch in _scan(f"{selection.warehouse}/{piece.file.path}", stored, piece):
+    with reading(f"read {piece.file.path} for Spark", selection.store, [piece.file]):
+        for batch in _scan(selection.store, piece.file.path, stored, piece):
             rows = pa.Table.from_batches([batch])
             for name, value in constants.items():
                 rows = rows.append_column(name, pa.repeat(pa.scalar(value, types[name]), rows.num_rows))
             yield selection.of(rows)
 
 
-def _scan(path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.RecordBatch]:
+def _scan(store: Store, path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.RecordBatch]:
     try:
-        dataset = open_dataset([path], columns)
+        dataset = open_dataset([store.path(path)], columns, store.filesystem)
         (fragment,) = dataset.get_fragments()
         count = fragment.metadata.num_row_groups
         first, end = (count * n // piece.shares for n in (piece.share, piece.share + 1))
@@ -118,7 +119,7 @@ def _scan(path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.Rec
         yield from part.to_batches(schema=dataset.schema)
     except FileNotFoundError as error:
         raise StorageError(
-            f"{path} is not there",
+            f"{store.uri(path)} is not there",
             detail="its deltas are no longer kept, or this executor does not see the warehouse",
             hint="executors read the warehouse at the path that the driver has; WITH (retention = '30 days') keeps deltas longer",
         ) from error

@@ -28,9 +28,9 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
-from cq_engine.core.types import spark_schema
 from cq_engine.spark.arrow_io import from_arrow
-from cq_engine.spark.sql import quote, translate_errors
+from cq_engine.spark.sql import quote
+from cq_engine.storage.data_files import read_files
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
 __all__ = ["ChangeReader", "retry_reading"]
@@ -77,24 +77,23 @@ class ChangeReader:
         """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
         if not files:
             return self.frame(empty(columns), columns)
-        with translate_errors():  # Spark looks for them at once
-            return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
+        return read_files(self.spark(), self.catalog.store, files, columns)
 
     def read_files(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
     ) -> pa.Table:
         """Parquet files of `table` as Arrow. Raises StorageError."""
         with self.reading(table, files):
-            return open_dataset(self.paths(files), columns).to_table()
+            return open_dataset(self.paths(files), columns, self.catalog.store.filesystem).to_table()
 
     def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
         """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""
-        return tables.reading(f"read the rows of {table.name}", self.catalog.warehouse, files)
+        return tables.reading(f"read the rows of {table.name}", self.catalog.store, files)
 
     def paths(self, files: Sequence[DataFile]) -> list[str]:
-        """The absolute paths of data files."""
-        root = self.catalog.warehouse.rstrip("/")
-        return [f"{root}/{file.path}" for file in files]
+        """What data files are called in the store's file system: their absolute paths, where it is the local one."""
+        path = self.catalog.store.path
+        return [path(file.path) for file in files]
 
     # ------------------------------------------------------------ changes
 

@@ -68,7 +68,7 @@ class Reader(ChangeReader):
         super().__init__(catalog, spark)
         self.constants = constants
         self._lock = threading.RLock()
-        self.look_ups = FileLookUps(catalog.limits)
+        self.look_ups = FileLookUps(catalog.limits, catalog.store.filesystem)
         half, nbytes = self.limits.small_bytes // 2, attrgetter("nbytes")
         self._residents: LRUCache[int, ResidentImage] = LRUCache(half, getsizeof=nbytes)
         self._images: LRUCache[tuple[int, int, tuple[Column, ...]], pa.Table] = LRUCache(
