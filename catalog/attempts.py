@@ -25,7 +25,7 @@ from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.view import Storage
 from cq_engine.core.errors import StorageError
 
-__all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
+__all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "attempt_of", "new_attempt_id", "roots"]
 
 _ROOTS: dict[tuple[str, str], str] = {
     ("base", "snapshot"): "tables",
@@ -38,6 +38,7 @@ _ROOTS: dict[tuple[str, str], str] = {
     ("result", "log"): "data",
     ("result", "snapshot"): "data",
 }
+_ID = re.compile(r"[a-z0-9]+-\d+-[0-9a-f]{16}")
 ROLES = frozenset(role for _, role in _ROOTS)
 """The directories in that of an attempt, where it has such."""
 TOPS = tuple(sorted(set(_ROOTS.values())))
@@ -88,6 +89,11 @@ def roots(storage: Storage) -> tuple[str, ...]:
     return tuple(sorted({root_of(storage, role) for kind, role in _ROOTS if kind == storage.kind}))
 
 
+def attempt_of(path: str) -> str | None:
+    """The id of the attempt that wrote the file at `path`; None where none did."""
+    return next((part for part in path.split("/")[:-1] if _ID.fullmatch(part)), None)
+
+
 def new_attempt_id(kind: str, epoch: int) -> str:
     """ASCII, unique, and without the leading `_` or `.` that would hide files from Spark."""
     plain = re.sub(r"[^a-z0-9]", "", kind.lower()) or "attempt"
@@ -97,4 +103,4 @@ def new_attempt_id(kind: str, epoch: int) -> str:
 def attempt_directories(store: Store, storages: list[Storage], attempt_id: str) -> list[str]:
     """The directories that an attempt has made, relative to the warehouse."""
     found = [f"{root}/{attempt_id}" for storage in storages for root in roots(storage)]
-    return [path for path in found if store.has(path)]
+    return store.having(found)

@@ -9,6 +9,7 @@ killed, stays as long, and an hour at least; it is told by its name.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from cq_engine.catalog.attempts import attempt_of, roots
 from cq_engine.catalog.delta_durable import flush_log
 from cq_engine.catalog.delta_files import complete
 from cq_engine.catalog.flush import log_columns
@@ -31,7 +33,16 @@ from cq_engine.core.disk import disk_error
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 
-__all__ = ["SmallFile", "cut_log", "discard", "open_log", "small_files", "superseded", "write_merged"]
+__all__ = [
+    "SmallFile",
+    "cut_log",
+    "discard",
+    "open_log",
+    "small_files",
+    "strays",
+    "superseded",
+    "write_merged",
+]
 
 _MERGED = "merged-"
 _WRITE_HOURS = 1
@@ -130,6 +141,28 @@ def superseded(handle: DeltaTable, store: Store, root: str, hours: int) -> list[
         return []
     found = {*gone, *(path for path in unnamed if path.startswith(_MERGED))}
     return sorted(path for path in found if store.has(f"{root}/{path}"))
+
+
+def strays(catalog: Catalog) -> list[str]:
+    """Files of an object store, relative to the warehouse, that tasks of Spark's may have written without telling the driver,
+    which has another try's: they lie in the directory of an attempt, have been there for hours, and no Delta table names
+    them. Those that the catalog names are among them (`Catalog.disown`). Spark itself removes those of a directory."""
+    store, hours = catalog.store, catalog.limits.stray_hours
+    if store.is_local:
+        return []
+    found: list[str] = []
+    with catalog.view.lock:
+        storages = list(catalog.view.storage.values())
+    for root in sorted({root for storage in storages for root in roots(storage)}):
+        handle = None if root.startswith("data/") else open_log(store, root)
+        if handle is not None:
+            with suppress(DeltaError):
+                unnamed = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+                found += [f"{root}/{path}" for path in unnamed]
+        else:
+            latest = (time.time() - 3600 * hours) * 1000
+            found += [each.path for each in store.list(root) if each.modified <= latest]
+    return [path for path in found if path.endswith(".parquet") and attempt_of(path) is not None]
 
 
 def cut_log(handle: DeltaTable, store: Store, root: str, hours: int) -> None:

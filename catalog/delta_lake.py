@@ -139,9 +139,10 @@ class Publisher:
             self.catalog.check_lease()
             self._commit(handle, root, actions, handle.transaction_version(APPLICATION) or 0)
         except CommitFailedError:
-            discard(store, merged.path)
             handle.update_incremental()
-            return 0
+            if relative(merged, root) not in _named(handle):  # else it was ours, and only the answer was lost
+                discard(store, merged.path)
+                return 0
         faults.point("publish.committed")
         return 1
 
@@ -196,7 +197,7 @@ class Publisher:
         """Makes the Delta table hold exactly the snapshot's files."""
         wanted = {relative(file, root): file for file in layout.snapshot}
         for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
-            there = set(pa.table(handle.get_add_actions()).column("path").to_pylist())
+            there = _named(handle)
             actions: list[AddAction | RemoveAction] = [
                 add_action(self.catalog.store, root, file, columns)
                 for path, file in wanted.items()
@@ -264,6 +265,11 @@ class Publisher:
         if handle.version() % self.catalog.limits.checkpoint_commits == 0:
             handle.create_checkpoint()
         flush_log(self.catalog.store, root, seen and seen + 1)  # with the first one, what made the table
+
+
+def _named(handle: DeltaTable) -> set[str]:
+    """The data files of the Delta table's version, relative to it."""
+    return set(pa.table(handle.get_add_actions()).column("path").to_pylist())
 
 
 def _add_columns(handle: DeltaTable, schema: Schema, tries: int) -> None:

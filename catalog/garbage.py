@@ -31,7 +31,8 @@ def remove(store: Store, paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Removes what is there; what is gone now, and why the rest is not."""
     gone: list[str] = []
     problems: list[str] = []
-    for path in paths:
+
+    def remove_one(path: str) -> None:
         try:
             faults.point("vacuum.remove")
             if path.endswith("/"):
@@ -41,6 +42,15 @@ def remove(store: Store, paths: Iterable[str]) -> tuple[list[str], list[str]]:
             gone.append(path)
         except OSError as error:
             problems.append(disk_error(f"remove {path}", error, store.location).message)
+
+    if store.threads == 1:
+        for path in paths:
+            remove_one(path)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(store.threads, "cq-remove") as threads:
+            list(threads.map(remove_one, paths))
     return gone, problems
 
 

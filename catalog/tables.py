@@ -35,6 +35,7 @@ __all__ = [
     "damage",
     "data_file",
     "data_files",
+    "footer_stats",
     "prune",
     "reading",
     "write_parquet",
@@ -102,7 +103,7 @@ def data_file(path: str, store: Store, stats_columns: Iterable[str], *, durable:
             store.make_durable(path)
         metadata = pq.read_metadata(store.source(path))
         size = store.stat(path).size
-    return DataFile(path, metadata.num_rows, size, _stats(metadata, stats_columns))
+    return DataFile(path, metadata.num_rows, size, footer_stats(metadata, stats_columns))
 
 
 def batches(store: Store, path: str, rows: int) -> Iterator[pa.RecordBatch]:
@@ -122,9 +123,16 @@ def write_parquet(
     """Writes `rows` to `path`, durably, making its directory; in groups of `row_group` rows."""
     with writing(path, store):
         faults.point("file.begin", store.file(path))
+        footers: list[pq.FileMetaData] = []
         with store.writing(path) as sink:
-            pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
-    return data_file(path, store, stats_columns)
+            pq.write_table(
+                rows, sink, compression=CODEC, row_group_size=row_group, metadata_collector=footers
+            )
+            size = sink.tell()
+        if store.is_local:
+            return data_file(path, store, stats_columns)
+        faults.point("file.written")
+        return DataFile(path, rows.num_rows, size, footer_stats(footers[0], stats_columns))
 
 
 CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none")
@@ -133,7 +141,7 @@ CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none"
 # ---------------------------------------------------------------- statistics
 
 
-def _stats(metadata: Any, wanted: Iterable[str]) -> dict[str, tuple[object, object]]:
+def footer_stats(metadata: Any, wanted: Iterable[str]) -> dict[str, tuple[object, object]]:
     """(min, max) of the top-level columns `wanted` over all row groups, where every one of them says it."""
     leaves = _leaves(metadata.schema.to_arrow_schema())
     found = {}

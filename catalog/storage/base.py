@@ -1,7 +1,8 @@
 """What a warehouse asks of the place where its files lie.
 
     Store
-    └── LocalStore    a directory that all processes see (catalog/storage/local.py)
+    ├── LocalStore     a directory that all processes see (catalog/storage/local.py)
+    └── ObjectStore    a prefix of a bucket (catalog/storage/objects.py)
 
 A store lists, opens, writes, stats and deletes files; the catalog, and nothing in the store, says which of them count. So
 it needs no locks, no renames and no listing that is up to date: a file is written once under a name that is given once, is
@@ -10,8 +11,9 @@ whole and durable before the catalog names it, and is never changed.
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,8 @@ class Store(ABC):
 
     is_local: ClassVar[bool]
     """Whether it is a directory of the file system, which Spark reads and writes as it is."""
+    threads: int = 1
+    """How many threads may well delete files at the same time: most of the time they wait for answers."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -93,6 +97,10 @@ class Store(ABC):
     @abstractmethod
     def has(self, path: str) -> bool:
         """Whether there is such a file, or a directory with something in it."""
+
+    @abstractmethod
+    def having(self, paths: Sequence[str]) -> builtins.list[str]:
+        """Those of which `has` says so, in their order."""
 
     @abstractmethod
     def source(self, path: str) -> str | pa.NativeFile:

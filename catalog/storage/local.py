@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar
@@ -45,6 +46,9 @@ class LocalStore(Store):
     def has(self, path: str) -> bool:
         return self.file(path).exists()
 
+    def having(self, paths: Sequence[str]) -> builtins.list[str]:
+        return [path for path in paths if self.has(path)]
+
     def source(self, path: str) -> str:
         return self.path(path)
 
@@ -60,9 +64,13 @@ class LocalStore(Store):
         target = self.file(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(f".{target.name}.{os.getpid()}")
-        with staged.open("wb") as sink:
-            yield sink
-        staged.replace(target)
+        try:
+            with staged.open("wb") as sink:
+                yield sink
+            staged.replace(target)
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
 
     def make_durable(self, path: str) -> None:
         make_durable(self.file(path), Path(self.location))

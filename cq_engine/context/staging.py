@@ -77,7 +77,8 @@ def stage_rows(
         frame,
         _fresh_directory(attempt, table, role),
         _stats_columns(table),
-        row_group=services.limits.row_group_rows,
+        services.limits,
+        small_groups=True,
         most=most,
     )
 

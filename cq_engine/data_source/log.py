@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -37,9 +37,13 @@ _REFRESH = "refresh the query first, or read up to its position"
 class QueryLog:
     """The delta log of the continuous query `name`, read-only. Raises CatalogError where there is no such warehouse or query."""
 
-    def __init__(self, warehouse: str, catalog: str | None, name: str) -> None:
+    def __init__(
+        self, warehouse: str, catalog: str | None, name: str, storage: Mapping[str, str] | None = None
+    ) -> None:
         self._name = name
-        self.catalog = Catalog.open(warehouse, url=catalog, read_only=True, clock=SystemClock())
+        self.catalog = Catalog.open(
+            warehouse, url=catalog, read_only=True, clock=SystemClock(), storage=storage
+        )
         try:
             self._id = self.query.id
         except BaseException:

@@ -25,6 +25,7 @@ from cq_engine.catalog.tables import reading
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.types import arrow_type
+from cq_engine.storage.layout import in_layout
 from cq_engine.storage.rows import conform, open_dataset
 
 __all__ = ["Partition", "Piece", "Selection", "batches"]
@@ -86,8 +87,7 @@ def batches(partition: Partition, schema: StructType) -> Iterator[pa.RecordBatch
     wanted = to_arrow_schema(schema, timezone="UTC")
     for piece in partition.pieces:
         for rows in (piece.rows,) if piece.rows is not None else _read(piece, partition.selection):
-            arrays = [_as(column, field.type) for column, field in zip(rows.columns, wanted)]
-            yield from pa.Table.from_arrays(arrays, schema=wanted).to_batches()
+            yield from in_layout(rows, wanted).to_batches()
 
 
 def _read(piece: Piece, selection: Selection) -> Iterator[pa.Table]:
@@ -123,31 +123,3 @@ def _scan(store: Store, path: str, columns: Sequence[Column], piece: Piece) -> I
             detail="its deltas are no longer kept, or this executor does not see the warehouse",
             hint="executors read the warehouse at the path that the driver has; WITH (retention = '30 days') keeps deltas longer",
         ) from error
-
-
-def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The same values in a type of the same layout, whose fields may be NULL where those of the other may not."""
-    if column.type.equals(kind):
-        return column
-    return pa.chunked_array([_same(chunk, kind) for chunk in column.chunks], kind)
-
-
-def _same(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type.equals(kind):
-        return array
-    if not pa.types.is_nested(kind):
-        return array.cast(kind)
-    if array.offset:
-        array = array.take(pa.array(range(len(array)), pa.int64()))  # without it
-    if pa.types.is_struct(kind):
-        inner = [_same(array.field(n), kind.field(n).type) for n in range(kind.num_fields)]
-    elif pa.types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        own = pa.StructArray.from_arrays(
-            [array.keys, array.items], fields=[array.type.key_field, array.type.item_field]
-        )
-        inner = [_same(own, entries)]
-    else:
-        inner = [_same(array.values, kind.value_type)]
-    buffers = array.buffers()[: 1 if pa.types.is_struct(kind) else 2]
-    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, children=inner)

@@ -138,8 +138,8 @@ def _keep(
     shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    store, row_group = services.catalog.store, services.limits.row_group_rows
-    files = write_files(store, shown, directory, table.identity, row_group=row_group)
+    store, limits = services.catalog.store, services.limits
+    files = write_files(store, shown, directory, table.identity, limits, small_groups=True)
     if more:
         start.add(table, files, (1, 0, 0))
     else:

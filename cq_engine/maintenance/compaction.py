@@ -152,8 +152,8 @@ class Compactor:
         else:
             image = image.repartition(count)
         directory = attempt.directory(table, "snapshot") + f"/v{at}-whole"
-        row_group = self.services.limits.row_group_rows
-        files = write_files(catalog.store, image, directory, stats_columns(table), row_group=row_group)
+        limits, stats = self.services.limits, stats_columns(table)
+        files = write_files(catalog.store, image, directory, stats, limits, small_groups=True)
         return files, [f.path for f in layout.snapshot]
 
     def _advance(

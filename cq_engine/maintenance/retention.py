@@ -68,6 +68,11 @@ def vacuum(
     troubles = Troubles()
     forgotten = catalog.forget(lambda: _holds(services, conf, name, retain, troubles), logs=True)
     forgotten += catalog.disown(_superseded(services, conf, name, retain, troubles))
+    if name is None and not catalog.store.is_local:
+        from cq_engine.catalog.delta_compaction import strays  # which commits do without
+
+        with troubles.of("files that nobody told of"):
+            forgotten += catalog.disown(strays(catalog))
     faults.point("vacuum.after_catalog")
     removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
     troubles.check("VACUUM")

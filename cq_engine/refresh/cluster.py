@@ -99,8 +99,8 @@ class Cluster(Executor[DataFrame]):
             keys = [f.col(quote(k)) for k in table.identity]
             shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
         directory = self.attempt.directory(table, "log") + f"/{table.id}"
-        store, row_group = self.services.catalog.store, self.services.limits.row_group_rows
-        return write_files(store, shown, directory, table.identity, row_group=row_group)
+        store, limits = self.services.catalog.store, self.services.limits
+        return write_files(store, shown, directory, table.identity, limits, small_groups=True)
 
     def summarize(self, log: DataFrame) -> Summary:
         def count(*kinds: str) -> SparkColumn:
@@ -157,4 +157,4 @@ def write_log(
         .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
     )
     directory = attempt.directory(query.result, "log") + "/log"
-    return write_files(services.catalog.store, rows, directory, ["_commit_version"])
+    return write_files(services.catalog.store, rows, directory, ["_commit_version"], services.limits)

@@ -84,7 +84,9 @@ def change_files(
         numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
-        files = write_files(services.catalog.store, ordered, directory, [ROW_ID, COMMIT_VERSION])
+        files = write_files(
+            services.catalog.store, ordered, directory, [ROW_ID, COMMIT_VERSION], services.limits
+        )
         written = services.reader.files(files, change_columns(relation))
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
             return files
@@ -111,7 +113,8 @@ def completed_files(
     keys = [f.col(quote(name)) for name in relation.identity]
     shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(relation)))
     ordered = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    return write_files(services.catalog.store, ordered, directory, [*relation.identity, COMMIT_VERSION])
+    stats = [*relation.identity, COMMIT_VERSION]
+    return write_files(services.catalog.store, ordered, directory, stats, services.limits)
 
 
 def write_changes(

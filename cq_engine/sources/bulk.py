@@ -15,7 +15,6 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
 from cq_engine.grammar.statements import Dml
 from cq_engine.spark.sql import quote, translate_errors
-from cq_engine.storage.data_files import read_files
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions.transaction import Transaction
 
@@ -60,7 +59,7 @@ def spool(
             count += len(batch)
             writer.write_table(fitted(pa.Table.from_batches([batch]), columns, capture))
     spooled = DataFile(path, count, store.stat(path).size)
-    return read_files(transaction.services.spark(), store, [spooled], columns)
+    return transaction.services.reader.files([spooled], columns)
 
 
 def merge(transaction: Transaction, table: Table, frame: DataFrame, columns: Sequence[Column]) -> None:

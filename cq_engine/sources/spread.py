@@ -49,7 +49,7 @@ def spread(
             return transaction.load(table.name, all_columns(table, frame), in_ranges=True)
         store = transaction.services.catalog.store
         path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/captured"
-        files = write_files(store, frame, path, durable=False)
+        files = write_files(store, frame, path, (), transaction.services.limits, durable=False)
     merge(transaction, table, transaction.services.reader.files(files, parts.columns), parts.columns)
     return sum(file.rows for file in files)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce, wraps
@@ -28,6 +28,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
+from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import from_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.data_files import read_files
@@ -73,11 +74,23 @@ class ChangeReader:
         """Arrow rows as a DataFrame with exactly `columns`."""
         return from_arrow(self.spark(), conform(rows, columns), columns)
 
-    def files(self, files: Sequence[DataFile], columns: Sequence[Column]) -> DataFrame:
-        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
+    def files(
+        self,
+        files: Sequence[DataFile],
+        columns: Sequence[Column],
+        restrict: Mapping[str, pa.Array] | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> DataFrame:
+        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL, and those that
+        are not `wanted` may be. Of rows without a value that is wanted by `restrict` some may be missing."""
+        if wanted is not None and not self.catalog.store.is_local:
+            read = [c for c in columns if c.name in wanted]
+            rows = self.files(files, read, restrict)
+            nulls = {c.name: f.lit(None).cast(spark_type(c.type)) for c in columns if c not in read}
+            return rows.select(*(nulls.get(c.name, f.col(quote(c.name))).alias(c.name) for c in columns))
         if not files:
             return self.frame(empty(columns), columns)
-        return read_files(self.spark(), self.catalog.store, files, columns)
+        return read_files(self.spark(), self.catalog.store, files, columns, self.limits, restrict)
 
     def read_files(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
