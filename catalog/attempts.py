@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.view import Storage
-from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
-__all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "new_attempt_id", "roots"]
+__all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "attempt_of", "new_attempt_id", "roots"]
 
 _ROOTS: dict[tuple[str, str], str] = {
     ("base", "snapshot"): "tables",
@@ -40,6 +38,7 @@ _ROOTS: dict[tuple[str, str], str] = {
     ("result", "log"): "data",
     ("result", "snapshot"): "data",
 }
+_ID = re.compile(r"[a-z0-9]+-\d+-[0-9a-f]{16}")
 ROLES = frozenset(role for _, role in _ROOTS)
 """The directories in that of an attempt, where it has such."""
 TOPS = tuple(sorted(set(_ROOTS.values())))
@@ -52,7 +51,6 @@ class Attempt:
     def __init__(
         self,
         attempt_id: str,
-        warehouse: str,
         storage_of: Callable[[VersionedTable], Storage],
         abandon: Callable[[Attempt], None],
         epoch: int = 0,
@@ -60,18 +58,17 @@ class Attempt:
         self.id = attempt_id
         self.epoch = epoch
         """Of the duties that it belongs to; 0 where any process may make it."""
-        self._warehouse = warehouse
         self._storage_of = storage_of
         self._abandon = abandon
 
     def directory(self, table: VersionedTable, role: str) -> str:
-        """The absolute path of a directory of its own, not yet made, for files of `table`.
+        """A directory of its own, relative to the warehouse and not yet made, for files of `table`.
 
         `role` is snapshot (plain rows) or log (change rows).
         """
         root = root_of(self._storage_of(table), role)
         tail = f"{self.id}/{role}" if root.startswith("data/") else self.id
-        return f"{self._warehouse}/{root}/{tail}"
+        return f"{root}/{tail}"
 
     def abandon(self) -> None:
         """Removes the files and forgets the attempt."""
@@ -92,26 +89,18 @@ def roots(storage: Storage) -> tuple[str, ...]:
     return tuple(sorted({root_of(storage, role) for kind, role in _ROOTS if kind == storage.kind}))
 
 
+def attempt_of(path: str) -> str | None:
+    """The id of the attempt that wrote the file at `path`; None where none did."""
+    return next((part for part in path.split("/")[:-1] if _ID.fullmatch(part)), None)
+
+
 def new_attempt_id(kind: str, epoch: int) -> str:
     """ASCII, unique, and without the leading `_` or `.` that would hide files from Spark."""
     plain = re.sub(r"[^a-z0-9]", "", kind.lower()) or "attempt"
     return f"{plain}-{epoch}-{secrets.token_hex(8)}"
 
 
-def attempt_directories(warehouse: str, storages: list[Storage], attempt_id: str) -> list[Path]:
-    """The directories that an attempt has made."""
-    found = [Path(warehouse, root, attempt_id) for storage in storages for root in roots(storage)]
-    return [path for path in found if path.is_dir()]
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a directory if it is there.
-
-    Raises StorageError where that fails.
-    """
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise disk_error(f"remove {path}", error) from error
+def attempt_directories(store: Store, storages: list[Storage], attempt_id: str) -> list[str]:
+    """The directories that an attempt has made, relative to the warehouse."""
+    found = [f"{root}/{attempt_id}" for storage in storages for root in roots(storage)]
+    return store.having(found)

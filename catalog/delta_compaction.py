@@ -9,29 +9,40 @@ killed, stays as long, and an hour at least; it is told by its name.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from cq_engine.catalog.attempts import attempt_of, roots
 from cq_engine.catalog.delta_durable import flush_log
 from cq_engine.catalog.delta_files import complete
 from cq_engine.catalog.flush import log_columns
 from cq_engine.catalog.model import COMMIT_VERSION, DataFile, VersionedTable
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
-from cq_engine.catalog.tables import CODEC, data_file, writing
+from cq_engine.catalog.tables import CODEC, batches, data_file, writing
 from cq_engine.core import faults
 from cq_engine.core.disk import disk_error
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 
-__all__ = ["SmallFile", "cut_log", "discard", "open_log", "small_files", "superseded", "write_merged"]
+__all__ = [
+    "SmallFile",
+    "cut_log",
+    "discard",
+    "open_log",
+    "small_files",
+    "strays",
+    "superseded",
+    "write_merged",
+]
 
 _MERGED = "merged-"
 _WRITE_HOURS = 1
@@ -73,38 +84,35 @@ def small_files(handle: DeltaTable, limits: Limits) -> list[SmallFile]:
 
 def write_merged(catalog: Catalog, table: VersionedTable, root: str, files: Sequence[SmallFile]) -> DataFile:
     """One durable file with the rows of `files`, in their order and in bounded memory; it has a name that is given once."""
-    warehouse, schema = catalog.warehouse, arrow_schema(log_columns(table))
+    store, schema = catalog.store, arrow_schema(log_columns(table))
     size = catalog.limits.publish_batch_rows
-    target = Path(warehouse, root, f"{_MERGED}{secrets.token_hex(8)}", "part-00000.parquet")
+    target = f"{root}/{_MERGED}{secrets.token_hex(8)}/part-00000.parquet"
     try:
-        with writing(target, warehouse):
-            faults.point("file.begin", target)
-            target.parent.mkdir(parents=True)
-            with pq.ParquetWriter(target, schema, compression=CODEC) as writer:
-                for rows in _blocks([Path(warehouse, root, file.path) for file in files], schema, size):
+        with writing(target, store):
+            faults.point("file.begin", store.file(target))
+            with store.writing(target) as sink, pq.ParquetWriter(sink, schema, compression=CODEC) as writer:
+                for rows in _blocks(store, [f"{root}/{file.path}" for file in files], schema, size):
                     writer.write_table(rows, row_group_size=size)
-        return data_file(target, warehouse, {*table.identity, *table.cluster_by, COMMIT_VERSION})
+        return data_file(target, store, {*table.identity, *table.cluster_by, COMMIT_VERSION})
     except BaseException:
-        discard(target)
+        discard(store, target)
         raise
 
 
-def discard(target: Path) -> None:
+def discard(store: Store, target: str) -> None:
     """Takes away a file of `write_merged` that no Delta commit names."""
     with suppress(OSError):
-        target.unlink(missing_ok=True)
-        target.parent.rmdir()
+        store.delete(target, parents=1)
 
 
-def _blocks(paths: Sequence[Path], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
+def _blocks(store: Store, paths: Sequence[str], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for path in paths:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as reader:
-            for batch in reader.iter_batches(batch_size=size):
-                held.append(complete(batch, schema, {}))
-                if sum(each.num_rows for each in held) >= size:
-                    yield pa.Table.from_batches(held, schema)
-                    held = []
+        for batch in batches(store, path, size):
+            held.append(complete(batch, schema, {}))
+            if sum(each.num_rows for each in held) >= size:
+                yield pa.Table.from_batches(held, schema)
+                held = []
     if held:
         yield pa.Table.from_batches(held, schema)
 
@@ -112,18 +120,18 @@ def _blocks(paths: Sequence[Path], schema: pa.Schema, size: int) -> Iterator[pa.
 # ---------------------------------------------------------------- what may go
 
 
-def open_log(warehouse: str, root: str) -> DeltaTable | None:
+def open_log(store: Store, root: str) -> DeltaTable | None:
     """The Delta table at `root` of the warehouse; None where there is none. Raises StorageError where it cannot be read."""
     try:
-        return DeltaTable(f"{warehouse}/{root}")
+        return DeltaTable(store.uri(root), storage_options=store.delta_options)
     except TableNotFoundError:  # the next publication makes it anew
         return None
     except (DeltaError, OSError) as error:
-        raise disk_error(f"read the Delta table {root}", error, warehouse) from error
+        raise disk_error(f"read the Delta table {root}", error, store.location) from error
 
 
-def superseded(handle: DeltaTable, table: Path, hours: int) -> list[str]:
-    """Files below the Delta table that it has not named for so many hours, relative to it; with them those of `write_merged`
+def superseded(handle: DeltaTable, store: Store, root: str, hours: int) -> list[str]:
+    """Files below the Delta table at `root` that it has not named for so many hours, relative to it; with them those of `write_merged`
     that it has never named, unless somebody may be about to. What others have put there stays."""
     try:
         gone = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)
@@ -132,14 +140,36 @@ def superseded(handle: DeltaTable, table: Path, hours: int) -> list[str]:
     except DeltaError:  # somebody has given it what only Delta Lake's own writers can do
         return []
     found = {*gone, *(path for path in unnamed if path.startswith(_MERGED))}
-    return sorted(path for path in found if (table / path).exists())
+    return sorted(path for path in found if store.has(f"{root}/{path}"))
 
 
-def cut_log(handle: DeltaTable, table: Path, hours: int, top: Path) -> None:
+def strays(catalog: Catalog) -> list[str]:
+    """Files of an object store, relative to the warehouse, that tasks of Spark's may have written without telling the driver,
+    which has another try's: they lie in the directory of an attempt, have been there for hours, and no Delta table names
+    them. Those that the catalog names are among them (`Catalog.disown`). Spark itself removes those of a directory."""
+    store, hours = catalog.store, catalog.limits.stray_hours
+    if store.is_local:
+        return []
+    found: list[str] = []
+    with catalog.view.lock:
+        storages = list(catalog.view.storage.values())
+    for root in sorted({root for storage in storages for root in roots(storage)}):
+        handle = None if root.startswith("data/") else open_log(store, root)
+        if handle is not None:
+            with suppress(DeltaError):
+                unnamed = handle.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+                found += [f"{root}/{path}" for path in unnamed]
+        else:
+            latest = (time.time() - 3600 * hours) * 1000
+            found += [each.path for each in store.list(root) if each.modified <= latest]
+    return [path for path in found if path.endswith(".parquet") and attempt_of(path) is not None]
+
+
+def cut_log(handle: DeltaTable, store: Store, root: str, hours: int) -> None:
     """Takes away what of the Delta table's own log is older than so many hours and below its newest checkpoint."""
     with suppress(DeltaError):
         wanted = f"interval {hours} hours"
         if handle.metadata().configuration.get(_RETENTION) != wanted:
             handle.alter.set_table_properties({_RETENTION: wanted})
-            flush_log(table, handle.version(), top)
+            flush_log(store, root, handle.version())
         handle.cleanup_metadata()

@@ -12,26 +12,32 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cq_engine.catalog import tables
+from cq_engine.catalog.storage.base import Store
 
 __all__ = ["flush_log", "mend_log"]
 
+_LOG = "_delta_log"
 
-def flush_log(table: Path, since: int, top: Path) -> None:
-    """Makes the commits of the Delta table from the version `since` on durable, and a checkpoint of the newest."""
-    log = table / "_delta_log"
+
+def flush_log(store: Store, root: str, since: int) -> None:
+    """Makes the commits of the Delta table at `root` from the version `since` on durable, and a checkpoint of the newest."""
+    if not store.is_local:  # a file that is there is durable
+        return
+    log = f"{root}/{_LOG}"
     newest = since
-    while (commit := log / f"{newest:020}.json").exists():
-        tables.make_durable(commit, top)
+    while store.has(commit := f"{log}/{newest:020}.json"):
+        store.make_durable(commit)
         newest += 1
-    checkpoint = log / f"{newest - 1:020}.checkpoint.parquet"
-    for path in (checkpoint, log / "_last_checkpoint") if checkpoint.exists() else ():
-        tables.make_durable(path, top)
+    checkpoint = f"{log}/{newest - 1:020}.checkpoint.parquet"
+    for path in (checkpoint, f"{log}/_last_checkpoint") if store.has(checkpoint) else ():
+        store.make_durable(path)
 
 
-def mend_log(table: Path) -> None:
+def mend_log(store: Store, root: str) -> None:
     """Takes away the newest commits and the newest checkpoint where they are torn. For the holder of the lease."""
-    log = table / "_delta_log"
+    log = store.file(f"{root}/{_LOG}")
+    if log is None:  # what is written there is seen when it is whole
+        return
     for commit in sorted(log.glob("[0-9]*.json"), reverse=True):
         if _is_whole(commit):
             break

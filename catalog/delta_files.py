@@ -7,10 +7,8 @@ Delta table, plain ASCII by construction (catalog/attempts.py).
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +25,9 @@ from cq_engine.catalog.model import (
     DataFile,
     VersionedTable,
 )
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
-from cq_engine.catalog.tables import CODEC, data_file, reading
+from cq_engine.catalog.tables import CODEC, batches, data_file, reading
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.disk import RESTORE, disk_error
@@ -67,20 +66,20 @@ def relative(file: DataFile, root: str) -> str:
 
 
 def add_action(
-    warehouse: str, root: str, file: DataFile, columns: Iterable[Column], *, news: bool = True
+    store: Store, root: str, file: DataFile, columns: Iterable[Column], *, news: bool = True
 ) -> AddAction:
     """Adds `file`, whose rows are `news` or were there before. Raises StorageError where it is missing or has another size than the catalog says."""
     try:
-        found = Path(warehouse, file.path).stat()
+        found = store.stat(file.path)
     except OSError as error:
-        raise disk_error(f"publish {file.path}", error, warehouse, hint=RESTORE) from error
-    if found.st_size != file.bytes:
+        raise disk_error(f"publish {file.path}", error, store.location, hint=RESTORE) from error
+    if found.size != file.bytes:
         raise StorageError(
             f"{file.path} cannot be published",
-            detail=f"it has {found.st_size} bytes, the catalog says {file.bytes}",
+            detail=f"it has {found.size} bytes, the catalog says {file.bytes}",
         )
     stats = json.dumps(_stats(file, {c.name: c.type for c in columns}))
-    return AddAction(relative(file, root), file.bytes, {}, int(found.st_mtime * 1000), news, stats)
+    return AddAction(relative(file, root), file.bytes, {}, found.modified, news, stats)
 
 
 def remove_action(path: str, *, news: bool = True) -> RemoveAction:
@@ -103,7 +102,7 @@ def copy_inserts(catalog: Catalog, table: VersionedTable, changes: ChangeSet, ro
     Their paths follow from the change set: a copy that a crash left behind is written over, and one that was
     committed to Delta is never written again.
     """
-    columns = log_columns(table)
+    columns, store = log_columns(table), catalog.store
     schema = arrow_schema(columns)
     extra = {
         CHANGE_TYPE: INSERT,
@@ -113,27 +112,14 @@ def copy_inserts(catalog: Catalog, table: VersionedTable, changes: ChangeSet, ro
     stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
     copies = []
     for number, file in enumerate(changes.files):
-        target = Path(
-            catalog.warehouse, root, f"inserts-{changes.low}-{changes.id}", f"part-{number:05d}.parquet"
-        )
-        source = Path(catalog.warehouse, file.path)
-        with reading(f"copy {file.path} for the change log of {table.name}", catalog.warehouse, [file]):
-            faults.point("file.begin", target)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(source, target, schema, extra, catalog.limits.publish_batch_rows)
-        copies.append(data_file(target, catalog.warehouse, stats))
+        target = f"{root}/inserts-{changes.low}-{changes.id}/part-{number:05d}.parquet"
+        with reading(f"copy {file.path} for the change log of {table.name}", store, [file]):
+            faults.point("file.begin", store.file(target))
+            with store.replacing(target) as sink, pq.ParquetWriter(sink, schema, compression=CODEC) as writer:
+                for batch in batches(store, file.path, catalog.limits.publish_batch_rows):
+                    writer.write_batch(complete(batch, schema, extra))
+        copies.append(data_file(target, store, stats))
     return copies
-
-
-def _copy(
-    source: Path, target: Path, schema: pa.Schema, extra: Mapping[str, object], batch_rows: int
-) -> None:
-    staged = target.with_name(f".{target.name}.{os.getpid()}")
-    opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    with opened as reader, pq.ParquetWriter(staged, schema, compression=CODEC) as writer:
-        for batch in reader.iter_batches(batch_size=batch_rows):
-            writer.write_batch(complete(batch, schema, extra))
-    staged.replace(target)
 
 
 def complete(batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, object]) -> pa.RecordBatch:

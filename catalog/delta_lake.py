@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -113,7 +112,7 @@ class Publisher:
             pending = self._flushed_change_sets(table.id, 0)
         pending = [c for c in pending if c.high > (handle.transaction_version(APPLICATION) or 0)]
         actions: list[AddAction | RemoveAction] = [
-            add_action(catalog.warehouse, root, file, columns)
+            add_action(catalog.store, root, file, columns)
             for changes in pending
             for file in self._log_files(table, changes, root)
         ]
@@ -128,21 +127,22 @@ class Publisher:
 
     def _compact_log(self, handle: DeltaTable, table: VersionedTable, root: str) -> int:
         """Makes one of many small files of a published log. Where another writer comes first, the next publication does."""
-        warehouse, columns = self.catalog.warehouse, log_columns(table)
+        store, columns = self.catalog.store, log_columns(table)
         files = small_files(handle, self.catalog.limits)
         if not files:
             return 0
         merged = write_merged(self.catalog, table, root, files)
         faults.point("publish.file")
         actions: list[AddAction | RemoveAction] = [remove_action(file.path, news=False) for file in files]
-        actions.append(add_action(warehouse, root, merged, columns, news=False))
+        actions.append(add_action(store, root, merged, columns, news=False))
         try:
             self.catalog.check_lease()
             self._commit(handle, root, actions, handle.transaction_version(APPLICATION) or 0)
         except CommitFailedError:
-            discard(Path(warehouse, merged.path))
             handle.update_incremental()
-            return 0
+            if relative(merged, root) not in _named(handle):  # else it was ours, and only the answer was lost
+                discard(store, merged.path)
+                return 0
         faults.point("publish.committed")
         return 1
 
@@ -197,9 +197,9 @@ class Publisher:
         """Makes the Delta table hold exactly the snapshot's files."""
         wanted = {relative(file, root): file for file in layout.snapshot}
         for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
-            there = set(pa.table(handle.get_add_actions()).column("path").to_pylist())
+            there = _named(handle)
             actions: list[AddAction | RemoveAction] = [
-                add_action(self.catalog.warehouse, root, file, columns)
+                add_action(self.catalog.store, root, file, columns)
                 for path, file in wanted.items()
                 if path not in there
             ]
@@ -227,18 +227,22 @@ class Publisher:
         schema = delta_schema(columns)
         if schema is None:
             return None
-        uri = f"{self.catalog.warehouse}/{root}"
+        store = self.catalog.store
+        uri, options = store.uri(root), store.delta_options
         is_new = False
         handle = self._handles.get(key)
         if handle is None:
-            mend_log(Path(uri))
-            is_new = not DeltaTable.is_deltatable(uri)
-            handle = DeltaTable.create(uri, schema, name=name) if is_new else DeltaTable(uri)
+            mend_log(store, root)
+            is_new = not DeltaTable.is_deltatable(uri, options)
+            if is_new:
+                handle = DeltaTable.create(uri, schema, name=name, storage_options=options)
+            else:
+                handle = DeltaTable(uri, storage_options=options)
             self._handles[key] = handle
         before = handle.version()
         _add_columns(handle, schema, self.catalog.limits.publish_tries)
         if handle.version() > before:
-            flush_log(Path(uri), before + 1, Path(self.catalog.warehouse))
+            flush_log(store, root, before + 1)
         return handle, is_new
 
     def _commit(
@@ -260,8 +264,12 @@ class Publisher:
         handle.update_incremental()
         if handle.version() % self.catalog.limits.checkpoint_commits == 0:
             handle.create_checkpoint()
-        top = Path(self.catalog.warehouse)
-        flush_log(top / root, seen and seen + 1, top)  # with the first one, what made the table
+        flush_log(self.catalog.store, root, seen and seen + 1)  # with the first one, what made the table
+
+
+def _named(handle: DeltaTable) -> set[str]:
+    """The data files of the Delta table's version, relative to it."""
+    return set(pa.table(handle.get_add_actions()).column("path").to_pylist())
 
 
 def _add_columns(handle: DeltaTable, schema: Schema, tries: int) -> None:

@@ -7,7 +7,6 @@ cache, so that a small interval is still served from memory (`Catalog.cached`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -82,16 +81,16 @@ def _write_run(
     catalog: Catalog, attempt: Attempt, number: int, table: VersionedTable, run: Sequence[ChangeSet]
 ) -> Replaced:
     """One run of change sets, in one file, which is not there where this fails."""
-    path = Path(attempt.directory(table, "log"), f"part-{number:05d}.parquet")
+    path = f"{attempt.directory(table, 'log')}/part-{number:05d}.parquet"
     inline = pa.concat_tables(
         [conform_log(rows, table) for rows in catalog.read_changes(list(run))], promote_options="default"
     )
     rows = with_timestamps(catalog, inline, run[0].low, run[-1].high)
     stats = {*table.identity, *table.cluster_by, COMMIT_VERSION}
     try:
-        file = write_parquet(rows, str(path), catalog.warehouse, stats)
+        file = write_parquet(rows, path, catalog.store, stats)
     except BaseException:
-        path.unlink(missing_ok=True)
+        catalog.store.delete(path)
         raise
     merged = ChangeSet(
         table.id,

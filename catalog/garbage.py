@@ -7,17 +7,16 @@ it can be removed at any time, also by a process that has lost the warehouse mea
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from cq_engine.catalog import schema
-from cq_engine.catalog.attempts import ROLES, remove_tree
+from cq_engine.catalog.attempts import ROLES
+from cq_engine.catalog.storage.base import Store
 from cq_engine.core import faults
 from cq_engine.core.disk import disk_error
-from cq_engine.core.errors import StorageError
 
 __all__ = ["doomed_paths", "forget", "remove"]
 
@@ -28,32 +27,36 @@ def doomed_paths(connection: Connection, latest: int) -> list[str]:
     return list(connection.execute(sa.select(listed.path).where(listed.since <= latest)).scalars())
 
 
-def remove(warehouse: str, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+def remove(store: Store, paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Removes what is there; what is gone now, and why the rest is not."""
     gone: list[str] = []
     problems: list[str] = []
-    for path in paths:
+
+    def remove_one(path: str) -> None:
         try:
             faults.point("vacuum.remove")
             if path.endswith("/"):
-                remove_tree(Path(warehouse, path))
+                store.delete_directory(path)
             else:
-                _remove_file(Path(warehouse, path))
+                _remove_file(store, path)
             gone.append(path)
         except OSError as error:
-            problems.append(disk_error(f"remove {path}", error, warehouse).message)
-        except StorageError as error:
-            problems.append(error.message)
+            problems.append(disk_error(f"remove {path}", error, store.location).message)
+
+    if store.threads == 1:
+        for path in paths:
+            remove_one(path)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(store.threads, "cq-remove") as threads:
+            list(threads.map(remove_one, paths))
     return gone, problems
 
 
-def _remove_file(path: Path) -> None:
+def _remove_file(store: Store, path: str) -> None:
     """With the directory of the attempt that wrote it, where that is empty then: no other one has its name."""
-    path.unlink(missing_ok=True)
-    directories = [path.parent, path.parent.parent] if path.parent.name in ROLES else [path.parent]
-    with suppress(OSError):
-        for directory in directories:
-            directory.rmdir()
+    store.delete(path, parents=2 if PurePosixPath(path).parent.name in ROLES else 1)
 
 
 def forget(connection: Connection, paths: Sequence[str]) -> None:

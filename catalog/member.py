@@ -13,6 +13,7 @@ from cq_engine.catalog import lease, processes
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.lease import Holder
 from cq_engine.catalog.processes import Process, Reads
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.view import WriteSet
 from cq_engine.catalog.writing import Writing
 from cq_engine.core import interrupts
@@ -28,7 +29,7 @@ class Member(Writing):
 
     def __init__(
         self,
-        warehouse: str,
+        store: Store,
         database: Database,
         clock: Clock,
         *,
@@ -37,7 +38,7 @@ class Member(Writing):
         yields: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        super().__init__(warehouse, database, clock, read_only=read_only, limits=limits)
+        super().__init__(store, database, clock, read_only=read_only, limits=limits)
         self.waits = False
         """Whether it takes the duties as soon as nobody has them, or somebody who yields."""
         self._me = Holder.this_process(holder, yields=yields)

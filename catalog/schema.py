@@ -6,14 +6,13 @@ JSON documents (catalog/documents.py); change rows are Arrow IPC streams (catalo
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from cq_engine.core.errors import ConflictError, StorageError
+from cq_engine.core.errors import ConflictError
 
-__all__ = ["local_path", "metadata", "stale"]
+__all__ = ["metadata", "stale"]
 
 _PREFIX = "cq_"
 metadata = sa.MetaData()
@@ -254,16 +253,3 @@ def stale(what: str) -> ConflictError:
         detail="another write came in between; nothing of this one was stored",
         hint="repeat it",
     )
-
-
-def local_path(warehouse: str) -> Path:
-    """The absolute directory that `warehouse` names; StorageError for an object store."""
-    if warehouse.startswith("file://"):
-        warehouse = warehouse.removeprefix("file://")
-    if "://" in warehouse:
-        raise StorageError(
-            f"{warehouse} is not a directory",
-            detail="warehouses on object stores are not supported yet",
-            hint="give a path that all of Spark's processes see",
-        )
-    return Path(warehouse).expanduser().resolve()

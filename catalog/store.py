@@ -16,11 +16,12 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from cq_engine.catalog import garbage, migrations, persist, processes, schema
-from cq_engine.catalog.attempts import TOPS, roots
+from cq_engine.catalog.attempts import TOPS, attempt_of, roots
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.member import Member
 from cq_engine.catalog.retention import forgettable, retire
-from cq_engine.catalog.schema import local_path
+from cq_engine.catalog.storage.base import Store
+from cq_engine.catalog.storage.location import open_store
 from cq_engine.catalog.urls import Address, parse
 from cq_engine.catalog.view import Storage, WriteSet, versioned_tables
 from cq_engine.catalog.watch import Watch
@@ -53,25 +54,33 @@ class Catalog(Member):
         limits: Limits = DEFAULT_LIMITS,
         duties: bool | None = True,
         yields: bool = False,
+        storage: Mapping[str, str] | None = None,
     ) -> Catalog:
         """Opens the warehouse at `warehouse`, creating it where it is not there.
 
-        `url` is a SQLAlchemy URL, by default SQLite in `<warehouse>/catalog.db`; `limits` are those of everything that
+        `url` is a SQLAlchemy URL, by default SQLite in `<warehouse>/catalog.db`, which an object store cannot have; `storage`
+        are its options without `storage.` in front (catalog/storage/access.py); `limits` are those of everything that
         works with this catalog. With `duties` this process takes the lease, with None where nobody has it, now or later.
         One that `yields` does not wait for it, and loses it to the next one that does.
         Raises CatalogError where a read-only one is not there, LeaseError where another process has the duties that are
         to be taken, StorageError where it cannot be reached.
         """
-        path = local_path(warehouse)
-        file = path / "catalog.db"
-        address = parse(url) if url else Address(URL.create("sqlite", database=str(file)))
-        if read_only and (not path.is_dir() or (url is None and not file.is_file())):
+        store = open_store(warehouse, storage, limits)
+        if url is None and not store.is_local:
+            raise CatalogError(
+                f"the warehouse {store.location} has no catalog",
+                detail="a database cannot lie in an object store",
+                hint="name one: connect(warehouse, catalog='postgresql://user@host/database'), cq --catalog URL",
+            )
+        file = None if url else store.file("catalog.db")
+        address = Address(URL.create("sqlite", database=str(file))) if url is None else parse(url)
+        if read_only and (not store.is_there() or (file is not None and not file.is_file())):
             raise CatalogError(
                 f"there is no warehouse at {warehouse}", hint="open it once without read_only to create it"
             )
         database = Database(address, read_only, limits)
         if not read_only:
-            _make(path, file if url is None else None)
+            _make(store, file)
         with database.failing_as(f"open the catalog {address.shown}"):
             catalog: Catalog | None = None
             try:
@@ -80,11 +89,11 @@ class Catalog(Member):
                         migrations.check(connection)
                 else:
                     with database.writing() as connection:
-                        migrations.prepare(connection, str(path), bound=url is not None)
+                        migrations.prepare(connection, store.location, bound=url is not None)
                         faults.point("open.migrating")
                     faults.point("open.migrated")
                 catalog = cls(
-                    str(path),
+                    store,
                     database,
                     clock,
                     read_only=read_only,
@@ -152,15 +161,16 @@ class Catalog(Member):
         return sum(len(entry.files) for entry in writes.retired)
 
     def disown(self, paths: Iterable[str]) -> int:
-        """Lists files that the warehouse's Delta tables do not name any more, for `sweep` to remove those that the catalog
-        does not name either. Their number."""
+        """Lists files that the warehouse's Delta tables do not name (any more), for `sweep` to remove those that neither the
+        catalog names nor an attempt is writing. Their number."""
         with self.exclusive() as connection:
             now = self._database.now(connection)
             known = {*garbage.doomed_paths(connection, now)}
             with self.view.lock:
                 for layout in self.view.layouts.values():
                     known |= {*layout.files, *(f.path for c in layout.changes for f in c.files)}
-            gone = [path for path in paths if path not in known]
+            writing = set(connection.execute(sa.select(schema.attempts.c.id)).scalars())
+            gone = [path for path in paths if path not in known and attempt_of(path) not in writing]
             if gone:
                 self.write_set(WriteSet(), also=lambda connection: persist.doom(connection, gone, now))
         return len(gone)
@@ -198,13 +208,13 @@ class Catalog(Member):
         self._database.close()
 
 
-def _make(warehouse: Path, file: Path | None) -> None:
+def _make(store: Store, file: Path | None) -> None:
     """Makes what is not there of a warehouse, for this account alone; `file` is the catalog where that lies in it."""
     try:
-        for directory in (warehouse, *(warehouse / name for name in TOPS)):
-            private.make_directory(directory)
+        store.make(TOPS)
         if file is not None:
             private.touch(file)
     except OSError as error:
         hint = "give a directory in which this account may write, on a disk that has room"
-        raise disk_error(f"make the warehouse {warehouse}", error, hint=hint) from error
+        doing = f"make the warehouse {store.location}"
+        raise disk_error(doing, error, hint=hint if store.is_local else "") from error

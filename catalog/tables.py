@@ -14,13 +14,11 @@ Statistics are JSON values, by which files are pruned:
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -28,14 +26,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import DataFile
+from cq_engine.catalog.storage.base import Store
 from cq_engine.core import faults
 from cq_engine.core.disk import RESTORE, disk_error
 
 __all__ = [
+    "batches",
     "damage",
     "data_file",
     "data_files",
-    "make_durable",
+    "footer_stats",
     "prune",
     "reading",
     "write_parquet",
@@ -46,33 +46,32 @@ _LONGEST_TEXT = 64
 
 
 @contextmanager
-def reading(doing: str, warehouse: str, files: Iterable[DataFile]) -> Iterator[None]:
+def reading(doing: str, store: Store, files: Iterable[DataFile]) -> Iterator[None]:
     """A block that reads `files`, for `doing`. What it fails with is a StorageError that says so, and what is wrong with
     which of the files."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        wrong = next((text for file in files if (text := damage(warehouse, file))), "")
-        raise disk_error(doing, error, warehouse, damage=wrong, hint=RESTORE) from error
+        wrong = next((text for file in files if (text := damage(store, file))), "")
+        raise disk_error(doing, error, store.location, damage=wrong, hint=RESTORE) from error
 
 
 @contextmanager
-def writing(path: Path, warehouse: str) -> Iterator[None]:
+def writing(path: str, store: Store) -> Iterator[None]:
     """A block that writes the file at `path`. What the system refuses is a StorageError that names it."""
     try:
         yield
     except OSError as error:
-        raise disk_error(f"write {path.relative_to(warehouse).as_posix()}", error, warehouse) from error
+        raise disk_error(f"write {path}", error, store.location) from error
 
 
-def damage(warehouse: str, file: DataFile) -> str:
+def damage(store: Store, file: DataFile) -> str:
     """What is wrong with a data file; empty where it is as the catalog says."""
-    path = Path(warehouse, file.path)
     try:
-        size = path.stat().st_size
+        size = store.stat(file.path).size
         if size != file.bytes:
             return f"{file.path} has {size} bytes, the catalog says {file.bytes}"
-        pq.read_metadata(path)
+        pq.read_metadata(store.source(file.path))
     except FileNotFoundError:
         return f"{file.path} is not there"
     except (OSError, pa.ArrowException) as error:
@@ -80,65 +79,69 @@ def damage(warehouse: str, file: DataFile) -> str:
     return ""
 
 
-def data_files(directory: str, warehouse: str, stats_columns: Iterable[str]) -> list[DataFile]:
-    """The Parquet files below `directory` (an absolute path inside `warehouse`) in the order of their paths, without
-    empty ones: Spark writes a file of no rows where its first partition is empty."""
+def data_files(
+    directory: str, store: Store, stats_columns: Iterable[str], *, durable: bool = True
+) -> list[DataFile]:
+    """The Parquet files that Spark has written below `directory` in the order of their paths, made `durable`, without empty
+    ones: it writes a file of no rows where its first partition is empty."""
     columns = list(stats_columns)
-    paths = sorted(
-        path
-        for path in Path(directory).rglob("*.parquet")
-        if not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
-    )
-    found = (data_file(path, warehouse, columns) for path in paths)
-    return [file for file in found if file.rows]
+    paths = [
+        found.path
+        for found in store.list(directory)
+        if found.path.endswith(".parquet")
+        and not any(part.startswith(("_", ".")) for part in found.path.removeprefix(directory).split("/"))
+    ]
+    files = (data_file(path, store, columns, durable=durable) for path in paths)
+    return [file for file in files if file.rows]
 
 
-def data_file(path: Path, warehouse: str, stats_columns: Iterable[str]) -> DataFile:
-    """One Parquet file, by its footer, made durable, whoever wrote it."""
-    with writing(path, warehouse):
-        faults.point("file.written", path)
-        make_durable(path, Path(warehouse))
-        metadata = pq.read_metadata(path)
-        size = path.stat().st_size
-    relative = path.relative_to(warehouse).as_posix()
-    return DataFile(relative, metadata.num_rows, size, _stats(metadata, stats_columns))
+def data_file(path: str, store: Store, stats_columns: Iterable[str], *, durable: bool = True) -> DataFile:
+    """One Parquet file, by its footer, made `durable`, whoever wrote it."""
+    with writing(path, store):
+        faults.point("file.written", store.file(path))
+        if durable:
+            store.make_durable(path)
+        metadata = pq.read_metadata(store.source(path))
+        size = store.stat(path).size
+    return DataFile(path, metadata.num_rows, size, footer_stats(metadata, stats_columns))
+
+
+def batches(store: Store, path: str, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches of at most so many. A session of the user's own writes times as INT96, of which
+    Arrow would make nanoseconds: those from 1677 to 2262."""
+    with pq.ParquetFile(store.source(path), coerce_int96_timestamp_unit="us") as reader:
+        yield from reader.iter_batches(batch_size=rows)
 
 
 def write_parquet(
     rows: pa.Table,
     path: str,
-    warehouse: str,
+    store: Store,
     stats_columns: Iterable[str] = (),
     row_group: int | None = None,
 ) -> DataFile:
-    """Writes `rows` to the absolute `path`, durably, making its directory; in groups of `row_group` rows."""
-    target = Path(path)
-    with writing(target, warehouse):
-        faults.point("file.begin", target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as sink:
-            pq.write_table(rows, sink, compression=CODEC, row_group_size=row_group)
-    return data_file(target, warehouse, stats_columns)
+    """Writes `rows` to `path`, durably, making its directory; in groups of `row_group` rows."""
+    with writing(path, store):
+        faults.point("file.begin", store.file(path))
+        footers: list[pq.FileMetaData] = []
+        with store.writing(path) as sink:
+            pq.write_table(
+                rows, sink, compression=CODEC, row_group_size=row_group, metadata_collector=footers
+            )
+            size = sink.tell()
+        if store.is_local:
+            return data_file(path, store, stats_columns)
+        faults.point("file.written")
+        return DataFile(path, rows.num_rows, size, footer_stats(footers[0], stats_columns))
 
 
 CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none")
 
 
-def make_durable(path: Path, top: Path) -> None:
-    """The catalog must never name a file that a power cut can empty, or a directory below `top` that it can take away."""
-    directories = (each for each in path.parents if each.is_relative_to(top) and os.name != "nt")
-    for each in (path, *directories):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 # ---------------------------------------------------------------- statistics
 
 
-def _stats(metadata: Any, wanted: Iterable[str]) -> dict[str, tuple[object, object]]:
+def footer_stats(metadata: Any, wanted: Iterable[str]) -> dict[str, tuple[object, object]]:
     """(min, max) of the top-level columns `wanted` over all row groups, where every one of them says it."""
     leaves = _leaves(metadata.schema.to_arrow_schema())
     found = {}

@@ -17,6 +17,7 @@ from cq_engine.catalog.attempts import Attempt, attempt_directories, new_attempt
 from cq_engine.catalog.database import Database
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.reading import Reading
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Storage, View, WriteSet
 from cq_engine.core import faults, interrupts
@@ -32,7 +33,7 @@ class Writing(Reading):
 
     def __init__(
         self,
-        warehouse: str,
+        store: Store,
         database: Database,
         clock: Clock,
         *,
@@ -40,7 +41,8 @@ class Writing(Reading):
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(database, read_only=read_only, limits=limits)
-        self.warehouse = warehouse
+        self.store = store
+        """Where the files are."""
         self.clock = clock
         self.number = 0
         """This process's among those that write; another one after it was taken for dead."""
@@ -56,6 +58,11 @@ class Writing(Reading):
         self._opened: _Opened | None = None
         self._ending = threading.Lock()
         self._closed = False
+
+    @property
+    def warehouse(self) -> str:
+        """The absolute directory of the warehouse, or its URL."""
+        return self.store.location
 
     @contextmanager
     def exclusive(self, *, by_any: bool = False) -> Iterator[sa.Connection]:
@@ -188,7 +195,7 @@ class Writing(Reading):
         with self.aside(by_any=by_any) as connection:
             self._enlist(connection)  # the attempts of who is not on the list are given up
             named, epoch = new_attempt_id(kind, self.number), 0 if by_any else self.epoch
-            made = Attempt(named, self.warehouse, self.storage_of, self._abandon, epoch)
+            made = Attempt(named, self.storage_of, self._abandon, epoch)
             self._live_attempts[made.id] = made
             row = {"id": made.id, "process": self.number, "kind": kind}
             started = self._database.now(connection)
@@ -297,8 +304,8 @@ class Writing(Reading):
         """Ends an attempt whose files nobody is to refer to; its directories, which are listed to be removed."""
         if not self._end_attempt(connection, attempt_id):
             return []
-        made = attempt_directories(self.warehouse, list(self._view.storage.values()), attempt_id)
-        left = [f"{path.relative_to(self.warehouse).as_posix()}/" for path in made]
+        made = attempt_directories(self.store, list(self._view.storage.values()), attempt_id)
+        left = [f"{path}/" for path in made]
         persist.doom(connection, left, self._database.now(connection))
         return left
 
@@ -316,7 +323,7 @@ class Writing(Reading):
         """Removes what is listed to go, and takes it off the list."""
         if not paths:
             return
-        gone, problems = garbage.remove(self.warehouse, paths)
+        gone, problems = garbage.remove(self.store, paths)
         faults.point("vacuum.files")
         with self.aside() as connection:
             garbage.forget(connection, gone)

@@ -158,7 +158,8 @@ def _follow(options: Namespace) -> int:
 
 
 def _dequeue(options: Namespace) -> int:
-    if not options.catalog and not Path(options.warehouse.removeprefix("file://")).exists():
+    place = options.warehouse.removeprefix("file://")
+    if not options.catalog and "://" not in place and not Path(place).exists():
         raise CQError(f"there is no warehouse at {options.warehouse}")
     shell = _shell(options, start_spark=False)
     wait = None if options.follow else options.wait

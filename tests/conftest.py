@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
-from tests import mariadb, postgres
+from tests import mariadb, object_store, postgres
 from tests.brokers import Server
+from tests.object_store import Faults, ObjectStoreServer
 
 # Thousands of small statements run once each: what the best compiler and concurrent collectors do costs more CPU time
 # than it saves, on two cores about as much as all the rest. The processes that tests start have these options, too.
@@ -102,6 +104,29 @@ def mariadb_server() -> Iterator[Server]:
 def fresh_mariadb(mariadb_server: Server) -> Callable[[], str]:
     """Makes an empty database and gives its URL."""
     return lambda: mariadb.fresh(mariadb_server)
+
+
+@pytest.fixture(scope="session")
+def object_store_server() -> Iterator[ObjectStoreServer]:
+    """A server of S3 that this test run starts."""
+    problem = object_store.missing()
+    if problem:
+        pytest.skip(problem)
+    with object_store.server() as server:
+        yield server
+
+
+@pytest.fixture
+def objects(object_store_server: ObjectStoreServer) -> Iterator[ObjectStoreServer]:
+    """The server, without faults before the test and after it."""
+    yield object_store_server
+    object_store_server.fault(Faults())
+
+
+@pytest.fixture
+def bucket_url() -> str:
+    """Where a warehouse can be on that server, and none is yet."""
+    return f"s3://lake/{secrets.token_hex(6)}/warehouse"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

@@ -28,7 +28,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CatalogError, CQError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
-from cq_engine.core.options import check_conf
+from cq_engine.core.options import STORAGE, check_conf
 from cq_engine.core.retry import Retry
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callbacks
@@ -374,14 +374,15 @@ def connect(
     limits: Limits | None = None,
     duties: bool | None = None,
 ) -> Engine:
-    """Opens the warehouse at a path; creates it if it is absent.
+    """Opens the warehouse at a path or URL; creates it if it is absent.
 
     Args:
-        warehouse: a directory.
-        catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse.
+        warehouse: a directory, or `s3://bucket/prefix`.
+        catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse, where that is a
+            directory.
         spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.
         clock: default the system's, in UTC.
-        conf: engine options; `spark.*` go to the session that the engine starts.
+        conf: engine options; `spark.*` go to the session that the engine starts, `storage.*` to the object store.
         read_only: queries only.
         scheduler: False: only `refresh` and `drain` move queries.
         limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
@@ -392,13 +393,15 @@ def connect(
     Raises:
         LeaseError: another process has the duties that this one is to take; the error names it.
         CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
+        StorageError: the store of the warehouse cannot be reached.
         AnalysisError: `conf` has a name that is no option, or a value that an option does not have.
     """
     checked = check_conf(conf or {})
+    storage = {n.removeprefix(STORAGE): checked.pop(n) for n in list(checked) if n.startswith(STORAGE)}
     chosen = clock or SystemClock()
     opened = Catalog.open(
         str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS,
-        duties=duties, yields=duties is None and not scheduler,
+        duties=duties, yields=duties is None and not scheduler, storage=storage,
     )  # fmt: skip
     try:
         return Engine(opened, spark, chosen, checked, scheduler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,24 +14,18 @@ from pyspark.sql import functions as f
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import ROW_ID, DataFile, Table
 from cq_engine.context.services import Services
-from cq_engine.core.limits import Limits
-from cq_engine.spark.settings import writer
-from cq_engine.spark.sql import quote, translate_errors
+from cq_engine.spark.sql import quote
+from cq_engine.storage.data_files import write_files
 
 if TYPE_CHECKING:
     from cq_engine.catalog.attempts import Attempt
 
-__all__ = ["SIGN", "clustering", "discard", "row_groups", "stage_arrow", "stage_plain", "stage_rows"]
+__all__ = ["SIGN", "clustering", "discard", "stage_arrow", "stage_plain", "stage_rows"]
 
 SIGN = "_cq_sign"
 """−1 for a row that is gone, +1 for a new row."""
 
 _numbers = itertools.count(1)
-
-
-def row_groups(limits: Limits) -> dict[str, str]:
-    """What executors that write a file have to be told."""
-    return {"parquet.block.row.count.limit": str(limits.row_group_rows)}
 
 
 def clustering(table: Table) -> tuple[str, ...]:
@@ -79,11 +72,15 @@ def stage_rows(
 
     `role` is snapshot (plain rows) or log (change rows and signed rows). Raises CQError.
     """
-    directory = _fresh_directory(attempt, table, role)
-    options = {**row_groups(services.limits), "maxRecordsPerFile": str(most)}
-    with translate_errors():
-        writer(frame).mode("append").options(**options).parquet(directory)
-    return tables.data_files(directory, services.catalog.warehouse, _stats_columns(table))
+    return write_files(
+        services.catalog.store,
+        frame,
+        _fresh_directory(attempt, table, role),
+        _stats_columns(table),
+        services.limits,
+        small_groups=True,
+        most=most,
+    )
 
 
 def stage_arrow(
@@ -96,7 +93,7 @@ def stage_arrow(
         tables.write_parquet(
             rows.slice(start, size),
             f"{directory}/part-{n:05d}.parquet",
-            services.catalog.warehouse,
+            services.catalog.store,
             columns,
         )
         for n, start in enumerate(range(0, rows.num_rows, size))
@@ -106,7 +103,7 @@ def stage_arrow(
 def discard(services: Services, files: Sequence[DataFile]) -> None:
     """Removes staged files that nothing refers to any more."""
     for file in files:
-        Path(services.catalog.warehouse, file.path).unlink(missing_ok=True)
+        services.catalog.store.delete(file.path)
 
 
 def _fresh_directory(attempt: Attempt, table: Table, role: str) -> str:

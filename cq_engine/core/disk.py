@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 from cq_engine.core.errors import CQError, DiskError, StorageError
 
@@ -28,6 +29,16 @@ _PHRASES = {os.strerror(number).lower(): number for number in _HINTS} | {
     "unable to open database file": errno.EACCES,
     "disk i/o error": errno.EIO,
 }
+_STORE = re.compile(r"\baws error\b|\bgeneric s3 error\b|no_such_bucket", re.IGNORECASE)
+_STORE_HINTS = {
+    r"access.?denied|forbidden": "let these credentials list, read, write and delete below the warehouse's prefix",
+    r"invalid.?access.?key": "see that storage.access_key_id is a key of this store",
+    r"signature": "see that the secret key belongs to the access key, and that this machine's clock is right",
+    r"no.?such.?bucket": "create the bucket first",
+    r"slow.?down|503": "the store throttles, or is down: repeat it later",
+    "": "see that storage.endpoint_url, storage.region and the network lead to the store, then repeat it",
+}
+"""By what an object store says, the first that fits."""
 RESTORE = "put the file back from a copy of the warehouse; a query that has failed goes on with ALTER CONTINUOUS QUERY … RESUME"
 """What to do about a data file that is missing or damaged."""
 
@@ -46,12 +57,16 @@ def disk_error(
 ) -> StorageError:
     """The error for `doing` ("write tables/t/1.parquet"), which has failed with `error`.
 
-    DiskError where the system has refused it, else StorageError: a file is not there, or not what it should be. Paths
+    DiskError where the system has refused it, else StorageError: an object store has, a file is not there, or not what it
+    should be. Paths
     in `warehouse` are shown relative to it. `damage` says what is wrong with which file, where that is known, and `hint`
     what to do where the system has not refused it.
     """
     number = system_reason(error)
     said = _said(error, warehouse)
+    if number is None and _STORE.search(text := str(error)):
+        found = next(hint for phrase, hint in _STORE_HINTS.items() if re.search(phrase, text, re.IGNORECASE))
+        return StorageError(f"cannot {doing}", detail=said, hint=found)
     if number is None:
         return StorageError(f"cannot {doing}", detail=damage or said, hint=hint)
     reason = os.strerror(number)

@@ -243,6 +243,22 @@ class Limits:
     before they end behind fewer transactions; those of one transaction are never cut."""
     advice_seconds: float = 3.0
     """Between two looks at what a source counts: PostgreSQL's sessions tell what they did about once a second."""
+    store_tries: int = 8
+    """How often a request to an object store is made before its failure counts; each time later than before."""
+    store_connect_seconds: float = 5.0
+    """For so long a connection to an object store may take to be made."""
+    store_request_seconds: float = 60.0
+    """For so long an object store may be silent in the middle of a request."""
+    store_threads: int = 16
+    """Requests to an object store that delete files at the same time."""
+    stray_hours: int = 1
+    """For so long a file stays in an object store that a task of Spark's wrote without telling of it."""
+    store_batch_rows: int = 65_536
+    """Rows that a task of Spark's decodes at a time from a file of an object store."""
+    scan_least_bytes: int = 4 * _MIB
+    """Of such files a task reads at least so many bytes, if there are as many: less is not worth a task."""
+    scan_most_bytes: int = 128 * _MIB
+    """And at most about so many, in whole row groups, so that the tasks grow with what there is to read."""
     drain_refreshes: int = 4
     """Queries that DRAIN refreshes at the same time; they share the session, and Spark runs the jobs of several threads."""
 

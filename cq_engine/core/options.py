@@ -17,6 +17,7 @@ __all__ = [
     "OPTIONS",
     "RESTRICTED",
     "RETENTION",
+    "STORAGE",
     "Option",
     "check_conf",
     "check_option",
@@ -35,6 +36,9 @@ LOOK_UP_CACHE = "look_up_cache"
 RESTRICTED = "restricted"
 COPY_PATHS = "copy_paths"
 RETENTION = "retention"
+
+STORAGE = "storage."
+"""What options of the object store begin with. They are given when the warehouse is opened, and checked there."""
 
 _SPARK = "spark."
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.")
@@ -139,10 +143,10 @@ def check_option(name: str, value: str) -> None:
     """Raises AnalysisError for a name that is no option of the engine, and for a value that the option does not have.
     Spark's options pass."""
     names = option_names(_ENGINE)
-    if name.startswith(_SPARK):
+    if name.startswith((_SPARK, STORAGE)):
         return
     if name.lower() not in names:
-        listed = f"options are {', '.join(sorted(names))}, and those of Spark, which begin with {_SPARK}"
+        listed = f"options are {', '.join(sorted(names))}, and those of Spark and of object stores, which begin with {_SPARK} and {STORAGE}"
         raise AnalysisError(f"there is no option {name}", hint=did_you_mean(name.lower(), names, listed))
     OPTIONS[name.lower()].check(value)
 
@@ -152,8 +156,9 @@ def check_conf(conf: Mapping[str, object]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in conf.items():
         if not isinstance(value, str) and not name.startswith(_SPARK):
+            shown = "of a type" if name.startswith(STORAGE) else repr(value)
             raise AnalysisError(
-                f"option {name} is {value!r}, which is no text", hint="write its value as a string"
+                f"option {name} is {shown}, which is no text", hint="write its value as a string"
             )
         check_option(name, str(value))
         checked[name if name.startswith(_SPARK) else name.lower()] = str(value)
@@ -163,6 +168,12 @@ def check_conf(conf: Mapping[str, object]) -> dict[str, str]:
 def check_set(name: str, value: str) -> None:
     """Raises AnalysisError where SET may not give the option `name` this value."""
     check_option(name, value)
+    if name.lower().startswith(STORAGE):
+        raise AnalysisError(
+            f"{name} cannot be SET",
+            detail="how the store is reached is known when the warehouse is opened",
+            hint="give it to connect(..., conf={...}) or cq --conf, or in the environment",
+        )
     if name.lower() in OPTIONS and not OPTIONS[name.lower()].by_set:
         raise AnalysisError(
             f"{name} cannot be SET",

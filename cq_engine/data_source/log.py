@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -38,9 +37,13 @@ _REFRESH = "refresh the query first, or read up to its position"
 class QueryLog:
     """The delta log of the continuous query `name`, read-only. Raises CatalogError where there is no such warehouse or query."""
 
-    def __init__(self, warehouse: str, catalog: str | None, name: str) -> None:
+    def __init__(
+        self, warehouse: str, catalog: str | None, name: str, storage: Mapping[str, str] | None = None
+    ) -> None:
         self._name = name
-        self.catalog = Catalog.open(warehouse, url=catalog, read_only=True, clock=SystemClock())
+        self.catalog = Catalog.open(
+            warehouse, url=catalog, read_only=True, clock=SystemClock(), storage=storage
+        )
         try:
             self._id = self.query.id
         except BaseException:
@@ -161,8 +164,9 @@ class QueryLog:
                 yield each.low, each.rows
                 continue
             if each.files:
-                paths = [f"{self.catalog.warehouse}/{file.path}" for file in each.files]
-                found = open_dataset(paths, [Column(COMMIT_VERSION, "bigint")]).to_table()
+                store = self.catalog.store
+                paths = [store.path(file.path) for file in each.files]
+                found = open_dataset(paths, [Column(COMMIT_VERSION, "bigint")], store.filesystem).to_table()
             else:
                 found = self.catalog.inline(each)
             numbers, counts = np.unique(found.column(COMMIT_VERSION).to_numpy(), return_counts=True)
@@ -180,7 +184,7 @@ class QueryLog:
         log = query.result if query.result.part is None else shared_log(query.result)
         kinds = tuple(kind for kind, of in KINDS.items() if any(word[0] in query.markers for word in of))
         selection = Selection(
-            str(Path(self.catalog.warehouse).absolute()),
+            self.catalog.store,
             feed_columns(query),
             after,
             upto,
@@ -218,9 +222,9 @@ class QueryLog:
         """By how many tasks a file is read: they share its row groups."""
         if file.rows <= size:
             return 1
-        root = self.catalog.warehouse
-        with reading(f"read {file.path} for Spark", root, [file]):
-            groups = pq.read_metadata(f"{root}/{file.path}").num_row_groups
+        store = self.catalog.store
+        with reading(f"read {file.path} for Spark", store, [file]):
+            groups = pq.read_metadata(store.source(file.path)).num_row_groups
         return min(int(groups), math.ceil(file.rows / size))
 
 

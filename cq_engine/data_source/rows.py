@@ -20,10 +20,12 @@ from cq_engine.catalog.model import (
     MEMBER,
     DataFile,
 )
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import reading
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.types import arrow_type
+from cq_engine.storage.layout import in_layout
 from cq_engine.storage.rows import conform, open_dataset
 
 __all__ = ["Partition", "Piece", "Selection", "batches"]
@@ -34,7 +36,7 @@ class Selection:
     """Which change rows are wanted of a log, and which columns: those of the versions (after, upto], of some change types,
     and of one member of a query group where the log is shared."""
 
-    warehouse: str
+    store: Store
     columns: tuple[Column, ...]
     after: int
     upto: int
@@ -85,8 +87,7 @@ def batches(partition: Partition, schema: StructType) -> Iterator[pa.RecordBatch
     wanted = to_arrow_schema(schema, timezone="UTC")
     for piece in partition.pieces:
         for rows in (piece.rows,) if piece.rows is not None else _read(piece, partition.selection):
-            arrays = [_as(column, field.type) for column, field in zip(rows.columns, wanted)]
-            yield from pa.Table.from_arrays(arrays, schema=wanted).to_batches()
+            yield from in_layout(rows, wanted).to_batches()
 
 
 def _read(piece: Piece, selection: Selection) -> Iterator[pa.Table]:
@@ -100,17 +101,17 @@ def _read(piece: Piece, selection: Selection) -> Iterator[pa.Table]:
     if selection.member is not None:
         stored.append(Column(MEMBER, "bigint"))
     types = {c.name: arrow_type(c.type) for c in selection.columns}
-    with reading(f"read {piece.file.path} for Spark", selection.warehouse, [piece.file]):
-        for batch in _scan(f"{selection.warehouse}/{piece.file.path}", stored, piece):
+    with reading(f"read {piece.file.path} for Spark", selection.store, [piece.file]):
+        for batch in _scan(selection.store, piece.file.path, stored, piece):
             rows = pa.Table.from_batches([batch])
             for name, value in constants.items():
                 rows = rows.append_column(name, pa.repeat(pa.scalar(value, types[name]), rows.num_rows))
             yield selection.of(rows)
 
 
-def _scan(path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.RecordBatch]:
+def _scan(store: Store, path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.RecordBatch]:
     try:
-        dataset = open_dataset([path], columns)
+        dataset = open_dataset([store.path(path)], columns, store.filesystem)
         (fragment,) = dataset.get_fragments()
         count = fragment.metadata.num_row_groups
         first, end = (count * n // piece.shares for n in (piece.share, piece.share + 1))
@@ -118,35 +119,7 @@ def _scan(path: str, columns: Sequence[Column], piece: Piece) -> Iterator[pa.Rec
         yield from part.to_batches(schema=dataset.schema)
     except FileNotFoundError as error:
         raise StorageError(
-            f"{path} is not there",
+            f"{store.uri(path)} is not there",
             detail="its deltas are no longer kept, or this executor does not see the warehouse",
             hint="executors read the warehouse at the path that the driver has; WITH (retention = '30 days') keeps deltas longer",
         ) from error
-
-
-def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The same values in a type of the same layout, whose fields may be NULL where those of the other may not."""
-    if column.type.equals(kind):
-        return column
-    return pa.chunked_array([_same(chunk, kind) for chunk in column.chunks], kind)
-
-
-def _same(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type.equals(kind):
-        return array
-    if not pa.types.is_nested(kind):
-        return array.cast(kind)
-    if array.offset:
-        array = array.take(pa.array(range(len(array)), pa.int64()))  # without it
-    if pa.types.is_struct(kind):
-        inner = [_same(array.field(n), kind.field(n).type) for n in range(kind.num_fields)]
-    elif pa.types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        own = pa.StructArray.from_arrays(
-            [array.keys, array.items], fields=[array.type.key_field, array.type.item_field]
-        )
-        inner = [_same(own, entries)]
-    else:
-        inner = [_same(array.values, kind.value_type)]
-    buffers = array.buffers()[: 1 if pa.types.is_struct(kind) else 2]
-    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, children=inner)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cq_engine.core.errors import AnalysisError, did_you_mean
+from cq_engine.core.options import STORAGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +57,8 @@ class Asked:
     versions: int | None
     rows: int | None
     partition: int
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How the object store is reached that the warehouse is in."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Asked:
@@ -63,10 +66,12 @@ class Asked:
         given = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in _OPTIONS}
         for name in given:
-            if name not in known:
+            if name not in known and not name.startswith(STORAGE):
                 raise AnalysisError(
                     f"format cq has no option {name}",
-                    hint=did_you_mean(name, _OPTIONS, f"it has {', '.join(_OPTIONS)}"),
+                    hint=did_you_mean(
+                        name, _OPTIONS, f"it has {', '.join(_OPTIONS)}, and {STORAGE}… of object stores"
+                    ),
                 )
         numbers = {name: _number(name, given[name.lower()]) for name in _NUMBERS if name.lower() in given}
         return cls(
@@ -78,13 +83,14 @@ class Asked:
             numbers.get("maxVersionsPerTrigger"),
             numbers.get("maxRowsPerTrigger"),
             numbers.get("rowsPerPartition", 100_000),
+            {n.removeprefix(STORAGE): value for n, value in given.items() if n.startswith(STORAGE)},
         )
 
     def open(self) -> QueryLog:
         """The query's delta log, opened to read."""
         from cq_engine.data_source.log import QueryLog
 
-        return QueryLog(self.warehouse, self.catalog, self.query)
+        return QueryLog(self.warehouse, self.catalog, self.query, self.storage)
 
 
 class SparkSource(DataSource):

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.algebra.emit import quote
-from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -25,7 +24,6 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
@@ -35,7 +33,7 @@ from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
 from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import few_rows, to_arrow
-from cq_engine.spark.settings import writer
+from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Start", "keep_difference", "keep_relation", "prepare_start"]
@@ -140,8 +138,8 @@ def _keep(
     shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
         shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
-    writer(shown).options(**row_groups(services.limits)).parquet(directory)
-    files = tables.data_files(directory, services.catalog.warehouse, table.identity)
+    store, limits = services.catalog.store, services.limits
+    files = write_files(store, shown, directory, table.identity, limits, small_groups=True)
     if more:
         start.add(table, files, (1, 0, 0))
     else:

@@ -7,17 +7,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
 from cq_engine.context.services import Services
-from cq_engine.context.staging import row_groups
 from cq_engine.core import faults
 from cq_engine.core.columns import quote
 from cq_engine.core.errors import CatalogError
 from cq_engine.maintenance.copy_on_write import Merge, plan_merge, stats_columns, write_merge
-from cq_engine.spark.settings import writer
 from cq_engine.storage.change_rows import retry_reading
+from cq_engine.storage.data_files import write_files
 
 __all__ = ["Compactor"]
 
@@ -154,8 +152,8 @@ class Compactor:
         else:
             image = image.repartition(count)
         directory = attempt.directory(table, "snapshot") + f"/v{at}-whole"
-        writer(image).options(**row_groups(self.services.limits)).parquet(directory)
-        files = tables.data_files(directory, catalog.warehouse, stats_columns(table))
+        limits, stats = self.services.limits, stats_columns(table)
+        files = write_files(catalog.store, image, directory, stats, limits, small_groups=True)
         return files, [f.path for f in layout.snapshot]
 
     def _advance(

@@ -215,7 +215,7 @@ def _write_slice(
         tables.write_parquet(
             rows.slice(start, size),
             f"{prefix}-{number:05d}.parquet",
-            reader.catalog.warehouse,
+            reader.catalog.store,
             stats_columns(table),
             row_group=reader.limits.row_group_rows,
         )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from cq_engine.catalog.attempts import root_of
 from cq_engine.catalog.flush import log_columns
@@ -69,6 +68,11 @@ def vacuum(
     troubles = Troubles()
     forgotten = catalog.forget(lambda: _holds(services, conf, name, retain, troubles), logs=True)
     forgotten += catalog.disown(_superseded(services, conf, name, retain, troubles))
+    if name is None and not catalog.store.is_local:
+        from cq_engine.catalog.delta_compaction import strays  # which commits do without
+
+        with troubles.of("files that nobody told of"):
+            forgotten += catalog.disown(strays(catalog))
     faults.point("vacuum.after_catalog")
     removed = catalog.sweep(services.limits.grace_seconds if grace is None else grace)
     troubles.check("VACUUM")
@@ -127,19 +131,19 @@ def _cut(services: Services, conf: Mapping[str, str], subject: _Subject) -> list
     """Of one of them; StorageError where the Delta table cannot be read."""
     from cq_engine.catalog.delta_compaction import cut_log, open_log, superseded  # which commits do without
 
-    warehouse, storage = services.catalog.warehouse, services.catalog.view.storage.get(subject.log.id)
+    store, storage = services.catalog.store, services.catalog.view.storage.get(subject.log.id)
     declared, length = (_retention(conf, subject.options, each) for each in (None, subject.retain))
     if storage is None or not storage.published_log or (declared is None and length is None):
         return []
     root = root_of(storage, "log")
-    handle = open_log(warehouse, root)
+    handle = open_log(store, root)
     if handle is None:
         return []
     if declared is not None:
-        cut_log(handle, Path(warehouse, root), _hours(declared), Path(warehouse))
+        cut_log(handle, store, root, _hours(declared))
     if length is None:
         return []
-    return [f"{root}/{path}" for path in superseded(handle, Path(warehouse, root), _hours(length))]
+    return [f"{root}/{path}" for path in superseded(handle, store, root, _hours(length))]
 
 
 def _hours(length: timedelta) -> int:

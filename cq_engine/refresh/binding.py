@@ -305,8 +305,8 @@ class IntervalBinder:
         files = prune_files(layout.snapshot, restrict)
         self._note(table, "scan", sum(file.rows for file in files), len(files))
         if self._start(table) == self.a:
-            return self.reader.image(table, self.a, restrict or None)
-        return self.reader.base(table, layout, restrict or None)
+            return self.reader.image(table, self.a, restrict or None, self._read.get(table.id))
+        return self.reader.base(table, layout, restrict or None, self._read.get(table.id))
 
     def _note(self, table: VersionedTable, how: str, rows: int, files: int = 0) -> None:
         self.report.reads.append(Read(table.name, how, rows, files))

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Given
-from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     DELETES,
@@ -26,7 +25,6 @@ from cq_engine.catalog.model import (
     VersionedTable,
 )
 from cq_engine.context.services import Services
-from cq_engine.context.staging import row_groups
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
@@ -37,8 +35,8 @@ from cq_engine.refresh.executors import Changes, Executor
 from cq_engine.refresh.relations import change_files, completed_files
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.persisting import release
-from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import quote, run_sql
+from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns
 
 __all__ = ["Cluster", "write_log"]
@@ -101,8 +99,8 @@ class Cluster(Executor[DataFrame]):
             keys = [f.col(quote(k)) for k in table.identity]
             shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
         directory = self.attempt.directory(table, "log") + f"/{table.id}"
-        writer(shown).options(**row_groups(self.services.limits)).parquet(directory)
-        return tables.data_files(directory, self.services.catalog.warehouse, table.identity)
+        store, limits = self.services.catalog.store, self.services.limits
+        return write_files(store, shown, directory, table.identity, limits, small_groups=True)
 
     def summarize(self, log: DataFrame) -> Summary:
         def count(*kinds: str) -> SparkColumn:
@@ -159,5 +157,4 @@ def write_log(
         .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
     )
     directory = attempt.directory(query.result, "log") + "/log"
-    writer(rows).parquet(directory)
-    return tables.data_files(directory, services.catalog.warehouse, ["_commit_version"])
+    return write_files(services.catalog.store, rows, directory, ["_commit_version"], services.limits)

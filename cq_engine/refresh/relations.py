@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.algebra.emit import quote
-from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
@@ -38,8 +37,8 @@ from cq_engine.core.errors import RefreshError
 from cq_engine.delta.partial.model import complete_changes
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.arrow_io import to_arrow
-from cq_engine.spark.settings import writer
 from cq_engine.spark.sql import fresh_name, run_sql
+from cq_engine.storage.data_files import write_files
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.rows import change_columns, conform
 
@@ -85,8 +84,9 @@ def change_files(
         numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
-        writer(ordered).parquet(directory)
-        files = tables.data_files(directory, services.catalog.warehouse, [ROW_ID, COMMIT_VERSION])
+        files = write_files(
+            services.catalog.store, ordered, directory, [ROW_ID, COMMIT_VERSION], services.limits
+        )
         written = services.reader.files(files, change_columns(relation))
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
             return files
@@ -112,8 +112,9 @@ def completed_files(
     directory = f"{attempt.directory(relation, 'log')}/{relation.id}"
     keys = [f.col(quote(name)) for name in relation.identity]
     shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(relation)))
-    writer(shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)).parquet(directory)
-    return tables.data_files(directory, services.catalog.warehouse, [*relation.identity, COMMIT_VERSION])
+    ordered = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
+    stats = [*relation.identity, COMMIT_VERSION]
+    return write_files(services.catalog.store, ordered, directory, stats, services.limits)
 
 
 def write_changes(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from cq_engine.catalog.model import Table
+from cq_engine.catalog.model import DataFile, Table
 from cq_engine.context.services import Services
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
-from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import Dml
 from cq_engine.spark.sql import quote, translate_errors
 from cq_engine.storage.rows import conform, empty
@@ -54,14 +52,15 @@ def spool(
     name: str = "captured",
 ) -> DataFrame:
     """Writes rows into a file that ends with the transaction; the rows as a frame. `read` is told of each batch's rows."""
-    path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/{name}"
-    Path(path).mkdir(parents=True)
-    with pq.ParquetWriter(f"{path}/part-0.parquet", empty(columns).schema) as writer:
+    store, count = transaction.services.catalog.store, 0
+    path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/{name}/part-0.parquet"
+    with store.writing(path) as sink, pq.ParquetWriter(sink, empty(columns).schema) as writer:
         for batch in batches:
             read(len(batch))
+            count += len(batch)
             writer.write_table(fitted(pa.Table.from_batches([batch]), columns, capture))
-    with translate_errors():
-        return transaction.services.spark().read.schema(spark_schema(columns)).parquet(path)
+    spooled = DataFile(path, count, store.stat(path).size)
+    return transaction.services.reader.files([spooled], columns)
 
 
 def merge(transaction: Transaction, table: Table, frame: DataFrame, columns: Sequence[Column]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.staging import clustering
@@ -17,8 +15,8 @@ from cq_engine.core.errors import CQError
 from cq_engine.core.types import spark_schema
 from cq_engine.sources.bulk import all_columns, is_empty, merge
 from cq_engine.sources.sql.parts import NotBegun, Parts, failure_in
-from cq_engine.spark.settings import writer
-from cq_engine.spark.sql import is_connect, translate_errors
+from cq_engine.spark.sql import is_connect
+from cq_engine.storage.data_files import write_files
 from cq_engine.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -49,11 +47,11 @@ def spread(
     with _failing():
         if parts.in_order and is_empty(transaction.services, table) and _is_sorted_by_key(table):
             return transaction.load(table.name, all_columns(table, frame), in_ranges=True)
+        store = transaction.services.catalog.store
         path = f"{transaction.scratch().directory(table.storage, 'snapshot')}/captured"
-        with translate_errors():
-            writer(frame).parquet(path)
-    merge(transaction, table, spark.read.schema(spark_schema(parts.columns)).parquet(path), parts.columns)
-    return sum(pq.read_metadata(file).num_rows for file in Path(path).glob("*.parquet"))
+        files = write_files(store, frame, path, (), transaction.services.limits, durable=False)
+    merge(transaction, table, transaction.services.reader.files(files, parts.columns), parts.columns)
+    return sum(file.rows for file in files)
 
 
 def _task(parts: Parts, count: Accumulator[int] | None) -> Task:

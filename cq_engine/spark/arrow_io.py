@@ -20,7 +20,17 @@ from cq_engine.core.types import contains, rebuild_type, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
 from cq_engine.spark.sql import translate_errors
 
-__all__ = ["few_rows", "from_arrow", "is_plain", "to_arrow"]
+__all__ = [
+    "few_rows",
+    "from_arrow",
+    "is_plain",
+    "received",
+    "receiving",
+    "sendable",
+    "sent",
+    "sent_schema",
+    "to_arrow",
+]
 
 _TEXT = "NULL of cq-engine 4d1f0a2e-6f0c-4b7e-9a55-0c6c1d1f7b1e"
 _MARK = {
@@ -46,14 +56,26 @@ def to_arrow(frame: DataFrame) -> pa.Table:
     """The rows of `frame` as Arrow, in the types of `types.arrow_type`. PySpark's exceptions pass through."""
     if is_plain(frame.schema):
         return frame.toArrow()
+    rows = sendable(frame).toArrow().rename_columns(frame.columns)
+    return received(rows, frame.schema)
+
+
+def sendable(frame: DataFrame) -> DataFrame:
+    """`frame` in a form whose values pass PySpark's conversion to Arrow, after which `received` has its rows. Where there is
+    something to do, its columns have other names, in the same order."""
+    if is_plain(frame.schema):
+        return frame
     kinds = [field.dataType for field in frame.schema.fields]
-    names = frame.columns
-    plain = frame.toDF(*(f"_c{n}" for n in range(len(names))))  # names may be empty, or stand twice
+    plain = frame.toDF(*(f"_c{n}" for n in range(len(kinds))))  # names may be empty, or stand twice
     shown = [f.expr(_each(f"_c{n}", kind, _send_sql)).alias(f"_c{n}") for n, kind in enumerate(kinds)]
-    rows = plain.select(*shown).toArrow().rename_columns(names)
-    for n, kind in enumerate(kinds):
-        if contains(kind, t.VariantType):
-            rows = rows.set_column(n, names[n], _with_nulls(rows.column(n)))
+    return plain.select(*shown)
+
+
+def received(rows: pa.Table, schema: t.StructType) -> pa.Table:
+    """What has come of a frame with `schema` that was `sendable`: its rows, but for year-month intervals as their months."""
+    for n, field in enumerate(schema.fields):
+        if contains(field.dataType, t.VariantType):
+            rows = rows.set_column(n, rows.column_names[n], _with_nulls(rows.column(n)))
     return rows
 
 
@@ -63,13 +85,29 @@ def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -
     # An empty chunk between others would end Spark's reading there: combine them first.
     # No chunk at all is an error for nested types.
     rows = rows.combine_chunks() if len(rows) else rows.schema.empty_table()
+    return receiving(spark.createDataFrame(sent(rows, schema), schema=sent_schema(schema)), schema)
+
+
+def sent_schema(schema: t.StructType) -> t.StructType:
+    """The types in which rows of `schema` pass PySpark's conversion from Arrow."""
     if is_plain(schema):
-        return spark.createDataFrame(rows, schema=schema)
+        return schema
+    return t.StructType([t.StructField(each.name, rebuild_type(each.dataType, _number)) for each in schema])
+
+
+def sent(rows: pa.Table, schema: t.StructType) -> pa.Table:
+    """`rows` of `schema` in a form of which `receiving` makes them again."""
     for n, field in enumerate(schema):
         if contains(field.dataType, t.VariantType):
             rows = rows.set_column(n, field.name, _with_marks(rows.column(n)))
-    given = t.StructType([t.StructField(each.name, rebuild_type(each.dataType, _number)) for each in schema])
-    frame = spark.createDataFrame(rows, schema=given).toDF(*(f"_c{n}" for n in range(len(schema))))
+    return rows
+
+
+def receiving(frame: DataFrame, schema: t.StructType) -> DataFrame:
+    """A frame of `sent_schema(schema)`, of rows that were `sent`, as one of `schema`."""
+    if is_plain(schema):
+        return frame
+    frame = frame.toDF(*(f"_c{n}" for n in range(len(schema))))
     shown = [f.expr(_each(f"_c{n}", each.dataType, _receive_sql)) for n, each in enumerate(schema)]
     return frame.select(*(e.cast(each.dataType).alias(each.name) for e, each in zip(shown, schema)))
 

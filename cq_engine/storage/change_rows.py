@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce, wraps
@@ -28,9 +28,10 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
-from cq_engine.core.types import spark_schema
+from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import from_arrow
-from cq_engine.spark.sql import quote, translate_errors
+from cq_engine.spark.sql import quote
+from cq_engine.storage.data_files import read_files
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
 __all__ = ["ChangeReader", "retry_reading"]
@@ -73,28 +74,39 @@ class ChangeReader:
         """Arrow rows as a DataFrame with exactly `columns`."""
         return from_arrow(self.spark(), conform(rows, columns), columns)
 
-    def files(self, files: Sequence[DataFile], columns: Sequence[Column]) -> DataFrame:
-        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL."""
+    def files(
+        self,
+        files: Sequence[DataFile],
+        columns: Sequence[Column],
+        restrict: Mapping[str, pa.Array] | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> DataFrame:
+        """Parquet files of the warehouse as a DataFrame with exactly `columns`; columns a file lacks are NULL, and those that
+        are not `wanted` may be. Of rows without a value that is wanted by `restrict` some may be missing."""
+        if wanted is not None and not self.catalog.store.is_local:
+            read = [c for c in columns if c.name in wanted]
+            rows = self.files(files, read, restrict)
+            nulls = {c.name: f.lit(None).cast(spark_type(c.type)) for c in columns if c not in read}
+            return rows.select(*(nulls.get(c.name, f.col(quote(c.name))).alias(c.name) for c in columns))
         if not files:
             return self.frame(empty(columns), columns)
-        with translate_errors():  # Spark looks for them at once
-            return self.spark().read.schema(spark_schema(columns)).parquet(*self.paths(files))
+        return read_files(self.spark(), self.catalog.store, files, columns, self.limits, restrict)
 
     def read_files(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
     ) -> pa.Table:
         """Parquet files of `table` as Arrow. Raises StorageError."""
         with self.reading(table, files):
-            return open_dataset(self.paths(files), columns).to_table()
+            return open_dataset(self.paths(files), columns, self.catalog.store.filesystem).to_table()
 
     def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
         """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""
-        return tables.reading(f"read the rows of {table.name}", self.catalog.warehouse, files)
+        return tables.reading(f"read the rows of {table.name}", self.catalog.store, files)
 
     def paths(self, files: Sequence[DataFile]) -> list[str]:
-        """The absolute paths of data files."""
-        root = self.catalog.warehouse.rstrip("/")
-        return [f"{root}/{file.path}" for file in files]
+        """What data files are called in the store's file system: their absolute paths, where it is the local one."""
+        path = self.catalog.store.path
+        return [path(file.path) for file in files]
 
     # ------------------------------------------------------------ changes
 

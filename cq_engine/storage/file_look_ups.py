@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,9 @@ from cq_engine.storage.indexed_columns import IndexedColumns, Restrict
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
 
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
 __all__ = ["FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction"]
 
 
@@ -25,8 +29,9 @@ class FileLookUps:
     """The look-ups of an engine: in copies of columns where a file has them, else in the row groups that may have the
     values. Thread-safe."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.indexed = IndexedColumns(limits)
+    def __init__(self, limits: Limits, filesystem: pafs.FileSystem | None = None) -> None:
+        self.indexed = IndexedColumns(limits, filesystem)
+        self._filesystem = filesystem
         self._row_groups = RowGroups(limits.row_group_files)
 
     def rows(
@@ -64,7 +69,7 @@ class FileLookUps:
         limit: int,
     ) -> pa.Table:
         """From Parquet; where the rows are more than `limit`, not all of them."""
-        dataset = open_dataset([path for path, _ in files], columns)
+        dataset = open_dataset([path for path, _ in files], columns, self._filesystem)
         dataset, shares = self._row_groups.prune(dataset, restrict)
         for (path, count), share in zip(files, shares):
             if share:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory
 
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
 __all__ = ["IndexedColumns"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
@@ -44,8 +47,9 @@ Places: TypeAlias = "npt.NDArray[np.int64]"
 class IndexedColumns:
     """The copies of one engine. Thread-safe."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, filesystem: pafs.FileSystem | None = None) -> None:
         self._limits = limits
+        self._filesystem = filesystem
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._guard = threading.Lock()
         self._filling = threading.Lock()
@@ -160,7 +164,7 @@ class IndexedColumns:
         if self._directory is None:
             place = Path(tempfile.gettempdir())
             self._directory = Path(tempfile.mkdtemp(dir=scratch_directory(place, "cq-engine-columns-")))
-        rows = open_dataset([path], columns).to_table()
+        rows = open_dataset([path], columns, self._filesystem).to_table()
         if not self._room_for(path, rows.nbytes, budget):
             with self._guard:
                 file.refuse()

@@ -68,7 +68,7 @@ class Reader(ChangeReader):
         super().__init__(catalog, spark)
         self.constants = constants
         self._lock = threading.RLock()
-        self.look_ups = FileLookUps(catalog.limits)
+        self.look_ups = FileLookUps(catalog.limits, catalog.store.filesystem)
         half, nbytes = self.limits.small_bytes // 2, attrgetter("nbytes")
         self._residents: LRUCache[int, ResidentImage] = LRUCache(half, getsizeof=nbytes)
         self._images: LRUCache[tuple[int, int, tuple[Column, ...]], pa.Table] = LRUCache(
@@ -79,19 +79,28 @@ class Reader(ChangeReader):
 
     # ------------------------------------------------------------ snapshots
 
-    def base(self, table: VersionedTable, layout: Layout, restrict: Restrict | None = None) -> DataFrame:
-        """The snapshot rows of `layout`, physical columns.
+    def base(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> DataFrame:
+        """The snapshot rows of `layout`, physical columns. Those that are neither `wanted`, nor the identity, nor restricted
+        may be NULL: a task that reads an object store does not know what the query above it needs.
 
         With `restrict` at least the rows with wanted values: files are pruned by the catalog's statistics; few files
         are read by the driver into Arrow, many by Spark with a pushed-down IN.
         """
         columns = table.physical_columns
+        if wanted is not None:
+            wanted = {*table.identity, *(restrict or ()), *wanted}
         if restrict is None:
-            return self.files(layout.snapshot, columns)
+            return self.files(layout.snapshot, columns, wanted=wanted)
         found = self.base_arrow(table, layout, restrict)
         if found is not None:
             return self.frame(found, columns)
-        rows = self.files(prune_files(layout.snapshot, restrict), columns)
+        rows = self.files(prune_files(layout.snapshot, restrict), columns, restrict, wanted)
         for name, values in restrict.items():
             rows = self._keep(rows, table, name, values)
         return rows
@@ -132,8 +141,15 @@ class Reader(ChangeReader):
     # ------------------------------------------------------------ images
 
     @retry_reading
-    def image(self, table: VersionedTable, version: int, restrict: Restrict | None = None) -> DataFrame:
-        """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values.
+    def image(
+        self,
+        table: VersionedTable,
+        version: int,
+        restrict: Restrict | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> DataFrame:
+        """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values. Columns that
+        are neither `wanted`, nor the identity, nor restricted may be NULL.
 
         Raises StorageError where `version` lies below what is kept.
         """
@@ -145,7 +161,7 @@ class Reader(ChangeReader):
             return self._small_frame(table, version, small)
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        base = self.base(table, layout, restrict)
+        base = self.base(table, layout, restrict, wanted)
         if not sets:
             return base
         log = self._changes_frame(table, sets, layout.base, version)

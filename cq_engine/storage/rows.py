@@ -33,6 +33,7 @@ from cq_engine.core.values import is_variant, variant
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    import pyarrow.fs as pafs
 
 __all__ = [
     "Heap",
@@ -210,19 +211,16 @@ def _tag(value: Any) -> Hashable:
     return type(value).__name__, value
 
 
-def open_dataset(paths: Sequence[str], columns: Sequence[Column]) -> ds.Dataset:
-    """Parquet files (absolute paths or URIs of one file system) as a dataset of `columns`."""
+def open_dataset(
+    paths: Sequence[str], columns: Sequence[Column], filesystem: pafs.FileSystem | None = None
+) -> ds.Dataset:
+    """Parquet files of a file system, by default the local one, as a dataset of `columns`."""
     import pyarrow.dataset as ds  # and pandas: commits do without
-    import pyarrow.fs as pafs
 
     schema = arrow_schema(columns)
     # A session of the user's own writes times as INT96, of which Arrow would make nanoseconds: those from 1677 to 2262.
     parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    if "://" in paths[0]:
-        filesystem, _ = pafs.FileSystem.from_uri(paths[0])
-        names = [pafs.FileSystem.from_uri(path)[1] for path in paths]
-        return ds.dataset(names, schema=schema, format=parquet, filesystem=filesystem)
-    return ds.dataset(list(paths), schema=schema, format=parquet)
+    return ds.dataset(list(paths), schema=schema, format=parquet, filesystem=filesystem)
 
 
 class Heap:

@@ -24,6 +24,7 @@ from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults, interrupts
 from cq_engine.core.arrays import array
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, TransactionError
 from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import to_arrow
@@ -265,7 +266,7 @@ def _write(transaction: Workspace, change: Change, version: int, timestamp: date
         )
     rows = bulk.change_rows(table, bulk.sign(services.reader, pending), version, timestamp)
     files = staging.stage_rows(services, transaction.attempt(), table, rows, "log")
-    stored = services.spark().read.parquet(*services.reader.paths(files)).select(CHANGE_TYPE).distinct()
+    stored = services.reader.files(files, [Column(CHANGE_TYPE, "string")]).distinct()
     kinds = {row[0] for row in stored.collect()}
     return _Write(table, frozenset().union(*(KINDS[kind] for kind in kinds)), files=files)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from pyspark.sql import DataFrame
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import AnalysisError
+from cq_engine.core.errors import AnalysisError, CQError, StorageError
 from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import CopyInto
 from cq_engine.spark.sql import translate_errors
@@ -32,6 +34,9 @@ FORMATS: dict[str, str] = {
 """What a file name's ending says where COPY INTO has no FORMAT."""
 _ALIASES = {"delimiter": "sep", "delim": "sep", "null": "nullValue", "nullstr": "nullValue"}
 """What PostgreSQL and DuckDB call options of Spark's reader."""
+_NO_FILE_SYSTEM = re.compile(
+    r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\."
+)
 _BYTES_PER_ROW = {"csv": 40, "json": 80, "parquet": 12}
 
 
@@ -43,7 +48,7 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
     error and not NULL. Columns that the files lack become NULL. CSV and Parquet columns that the table lacks are an
     error; JSON fields that it lacks are left out.
 
-    Raises AnalysisError, CQError (the files cannot be read).
+    Raises AnalysisError, StorageError (Spark has no file system for the path), CQError (the files cannot be read).
     """
     statement = replace(statement, path=services.rights.copy_path(statement.path))
     for name, _ in statement.options:
@@ -54,11 +59,26 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
     if kind == "csv":
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
     options |= {_ALIASES.get(name.lower(), name): value for name, value in statement.options}
-    with translate_errors():
+    with _knowing(statement.path), translate_errors():
         frame = _read(
             services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
         )
         return _assign_columns(table, frame), _estimate(statement.path, kind)
+
+
+@contextmanager
+def _knowing(path: str) -> Iterator[None]:
+    """A block that reads `path`; where Spark has no file system for it, the error says so."""
+    try:
+        yield
+    except CQError as error:
+        if not _NO_FILE_SYSTEM.search(error.message):
+            raise
+        raise StorageError(
+            f"Spark cannot read {path}",
+            detail=f"this session has no file system for {path.partition('://')[0]}://",
+            hint="start Spark with one (s3a:// is in hadoop-aws, which spark.jars.packages takes), or copy the files to a directory",
+        ) from error
 
 
 def format_of(statement: CopyInto) -> str:

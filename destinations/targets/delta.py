@@ -31,16 +31,15 @@ def _reach(destination: DeclaredDestination, services: Services) -> None:
     """Raises DestinationError where no Delta table can be at the path. What is not a local path is not looked at."""
     from cq_engine.destinations.targets.delta_table import is_table
 
-    path = local(expand(dict(destination.options)["path"]))
+    given = expand(dict(destination.options)["path"])
+    path, store = local(given), services.catalog.store
     if path is None:
+        if not store.is_local and f"{given.replace('s3a://', 's3://', 1)}/".startswith(f"{store.location}/"):
+            raise _inside(given)
         return
-    warehouse = Path(services.catalog.warehouse).resolve()
-    if path.resolve() == warehouse or warehouse in path.resolve().parents:
-        raise DestinationError(
-            f"path {path} lies in the warehouse",
-            detail="what is in its directory is its own, and removed when nothing refers to it",
-            hint="choose another place; the tables of the warehouse are Delta tables already",
-        )
+    warehouse = Path(store.location).resolve() if store.is_local else None
+    if warehouse is not None and (path.resolve() == warehouse or warehouse in path.resolve().parents):
+        raise _inside(path)
     if path.exists() and not path.is_dir():
         raise DestinationError(f"path {path} is a file", hint="a Delta table is a directory")
     if path.is_dir() and not is_table(str(path)) and any(path.iterdir()):
@@ -48,6 +47,14 @@ def _reach(destination: DeclaredDestination, services: Services) -> None:
     there = next(each for each in (path, *path.parents) if each.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise DestinationError(f"path {path} cannot be written", detail=f"no permission in {there}")
+
+
+def _inside(path: str | Path) -> DestinationError:
+    return DestinationError(
+        f"path {path} lies in the warehouse",
+        detail="what is in its directory is its own, and removed when nothing refers to it",
+        hint="choose another place; the tables of the warehouse are Delta tables already",
+    )
 
 
 class DeltaDestination(TargetDestination):

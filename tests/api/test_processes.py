@@ -351,6 +351,9 @@ class TestReading:
         assert ids(first, "t") == [1]
 
 
+STORES = "cq_engine.catalog.storage"
+STORE_MODULES = {STORES, *(f"{STORES}.{name}" for name in ("base", "local", "location"))}
+"""What a commit to a warehouse in a directory knows of stores."""
 HEAVY = (
     "apscheduler",
     "deltalake",
@@ -390,6 +393,7 @@ def test_a_process_commits_soon_after_its_start_and_without_spark(
         "engine.execute(\"INSERT INTO u VALUES ('a', 1.5, TIMESTAMP_NTZ '2026-01-01 00:00:00')\")\n"
         f"heavy = set({HEAVY}) & set(sys.modules)\n"
         "assert not heavy, heavy\n"
+        f"assert {{m for m in sys.modules if m.startswith({STORES!r})}} == {STORE_MODULES}\n"
         "from cq_engine.grammar.parser import parser\n"
         "assert not parser.cache_info().currsize, 'the parser was built'\n"
         "print(time.process_time(), engine._spark_session.started is None, flush=True)\n"

@@ -56,15 +56,15 @@ def named(catalog: Catalog) -> set[str]:
 
 
 def unnamed(catalog: Catalog, hours: int) -> list[str]:
-    handle = open_log(catalog.warehouse, LOG)
+    handle = open_log(catalog.store, LOG)
     assert handle is not None
-    return superseded(handle, log(catalog), hours)
+    return superseded(handle, catalog.store, LOG, hours)
 
 
 def cut(catalog: Catalog, hours: int) -> None:
-    handle = open_log(catalog.warehouse, LOG)
+    handle = open_log(catalog.store, LOG)
     assert handle is not None
-    cut_log(handle, log(catalog), hours, Path(catalog.warehouse))
+    cut_log(handle, catalog.store, LOG, hours)
 
 
 def news(catalog: Catalog) -> list[str]:

@@ -145,7 +145,7 @@ class Work:
         catalog, orders = self.catalog, self.sample.orders
         attempt = catalog.attempt("copy")
         path = f"{attempt.directory(orders, 'snapshot')}/part-0.parquet"
-        file = write_parquet(self.sample.plain([self.next]), path, catalog.warehouse, ["k"])
+        file = write_parquet(self.sample.plain([self.next]), path, catalog.store, ["k"])
         with catalog.lock, catalog.write(attempt) as unit:
             version = catalog.newest_version + 1
             unit.add_commit(version, self.sample.when(version))
@@ -179,7 +179,7 @@ class Work:
             return
         attempt = catalog.attempt("compact")
         path = f"{attempt.directory(orders, 'snapshot')}/part-0.parquet"
-        file = write_parquet(self.sample.plain(sorted(self.keys)), path, catalog.warehouse, ["k"])
+        file = write_parquet(self.sample.plain(sorted(self.keys)), path, catalog.store, ["k"])
         with catalog.write(attempt) as unit:
             unit.advance_snapshot(orders, catalog.newest_version, [file], [f.path for f in layout.snapshot])
 
@@ -198,7 +198,7 @@ class Work:
             number = state.next_id
             storage = VersionedTable(number, "base", f"t{self.chance.randrange(3)}", (), ("k",))
             attempt = self.catalog.attempt("create")
-            Path(attempt.directory(storage, "snapshot")).mkdir(parents=True)
+            Path(self.catalog.warehouse, attempt.directory(storage, "snapshot")).mkdir(parents=True)
             tables = {**state.tables, f"{storage.name}_{number}": Table(f"{storage.name}_{number}", storage)}
             sink = DeclaredDestination(f"d{number % 3}", "TABLE", (("number", str(number)),), number % 2 == 0)
             state = CatalogState(
@@ -249,7 +249,7 @@ class Work:
     def give_up(self) -> None:
         attempt = self.catalog.attempt("copy")
         path = f"{attempt.directory(self.sample.orders, 'snapshot')}/part-0.parquet"
-        write_parquet(self.sample.plain([self.next]), path, self.catalog.warehouse, ["k"])
+        write_parquet(self.sample.plain([self.next]), path, self.catalog.store, ["k"])
         attempt.abandon()
 
     # ------------------------------------------------------------ checks

@@ -79,7 +79,7 @@ class Warehouse:
         attempt = self.catalog.attempt(kind)
         rows = pa.table({"k": pa.array(keys, pa.int64())})
         path = f"{attempt.directory(TABLE, 'snapshot')}/part-0.parquet"
-        file = write_parquet(rows, path, self.catalog.warehouse)
+        file = write_parquet(rows, path, self.catalog.store)
         self.files[file.path] = keys
         return attempt, file
 

@@ -21,6 +21,7 @@ from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.lease import Holder
 from cq_engine.catalog.model import DataFile, Table
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.errors import ConflictError, LeaseError, StorageError
@@ -80,8 +81,8 @@ def test_a_killed_holder_is_followed_at_once(
             "from cq_engine.catalog.model import VersionedTable\n"
             "table = catalog.state.tables['orders'].storage\n"
             "directory = catalog.attempt('copy').directory(table, 'snapshot')\n"
-            "os.makedirs(directory)\n"
-            "open(directory + '/part-0.parquet', 'w').close()\n" + HOLD
+            "with catalog.store.writing(directory + '/part-0.parquet'):\n"
+            "    pass\n" + HOLD
         )
     )
     assert list(warehouse.rglob("*.parquet"))
@@ -163,7 +164,7 @@ class TestFenced:
             unit.set_state(replace(catalog.state, tables={**catalog.state.tables, "other": table}))
         attempt = catalog.attempt("copy")
         path = f"{attempt.directory(other, 'snapshot')}/part-0.parquet"
-        file = write_parquet(sample.plain([2]), path, catalog.warehouse, ["k"])
+        file = write_parquet(sample.plain([2]), path, catalog.store, ["k"])
         with catalog.write(attempt) as unit:
             unit.add_commit(2, sample.when(2))
             unit.add_change_files(other, 2, 2, [file], frozenset({"INSERT"}), insert_only=True)
@@ -198,20 +199,21 @@ class TestFenced:
         stopped: list[bool] = []
         theirs: list[Path] = []
 
-        def meanwhile(warehouse: str, paths: list[str]) -> tuple[list[str], list[str]]:
+        def meanwhile(store: Store, paths: list[str]) -> tuple[list[str], list[str]]:
             if not stopped:
                 stopped.append(True)
-                successor = Catalog.open(warehouse, url=_url(first), clock=first.clock, limits=IMPATIENT)
+                successor = Catalog.open(store.location, url=_url(first), clock=first.clock, limits=IMPATIENT)
                 RECOVER(successor)
                 other = replace(sample.orders, id=10, name="other")
                 with successor.write() as unit:
                     table = Table("other", other, ("k",))
                     unit.set_state(replace(sample.state, tables={**sample.state.tables, "other": table}))
                 attempt = successor.attempt("copy")
-                theirs.append(Path(attempt.directory(other, "snapshot"), "part-0.parquet"))
-                write_parquet(sample.plain([3]), str(theirs[0]), warehouse, ["k"])
+                path = f"{attempt.directory(other, 'snapshot')}/part-0.parquet"
+                theirs.append(Path(successor.warehouse, path))
+                write_parquet(sample.plain([3]), path, successor.store, ["k"])
                 successor.close()
-            return REMOVE(warehouse, paths)
+            return REMOVE(store, paths)
 
         monkeypatch.setattr(garbage, "remove", meanwhile)
         fenced.sweep()
@@ -233,9 +235,9 @@ class TestAttempts:
 
     def begin(self, catalog: Catalog, sample: Any) -> tuple[Attempt, Path]:
         attempt = catalog.attempt("copy", by_any=True)
-        path = Path(attempt.directory(sample.orders, "snapshot"), "part-0.parquet")
-        write_parquet(sample.plain([2]), str(path), catalog.warehouse, ["k"])
-        return attempt, path
+        path = f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet"
+        write_parquet(sample.plain([2]), path, catalog.store, ["k"])
+        return attempt, Path(catalog.warehouse, path)
 
     def clean(self, catalog: Catalog) -> None:
         catalog.beat()
@@ -346,7 +348,7 @@ def test_what_was_begun_before_the_duties_were_away_is_not_written(
     files = []
     for attempt in attempts:
         path = f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet"
-        files.append(write_parquet(sample.plain([1]), path, catalog.warehouse, ["k"]))
+        files.append(write_parquet(sample.plain([1]), path, catalog.store, ["k"]))
     other = open_catalog(limits=IMPATIENT)
     other.give_duties()
     assert catalog.take_duties() is None

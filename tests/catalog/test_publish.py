@@ -86,7 +86,7 @@ def bulk(catalog: Catalog, sample: Any, keys: list[int]) -> None:
     file = write_parquet(
         sample.plain(keys),
         f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet",
-        catalog.warehouse,
+        catalog.store,
         ["k"],
     )
     with catalog.lock, catalog.write(attempt) as unit:
@@ -102,7 +102,7 @@ def compact(catalog: Catalog, sample: Any, keys: list[int]) -> None:
     file = write_parquet(
         sample.plain(keys),
         f"{attempt.directory(sample.orders, 'snapshot')}/part-0.parquet",
-        catalog.warehouse,
+        catalog.store,
         ["k"],
     )
     old = [f.path for f in catalog.layout(1, catalog.newest_version).snapshot]
@@ -429,8 +429,8 @@ class TestTroubles:
     ) -> None:
         def full(rows: pa.Table, path: str, *args: Any) -> Any:
             if "/first/" in path or "/orders/" in path:
-                Path(path).parent.mkdir(parents=True)
-                Path(path).touch()
+                with catalog.store.writing(path):
+                    pass
                 raise OSError(28, "No space left on device")
             return write_parquet(rows, path, *args)
 

@@ -39,7 +39,7 @@ def stage(
 ) -> DataFile:
     """One Parquet file of an attempt."""
     path = f"{attempt.directory(table, role)}/part-0.parquet"
-    return write_parquet(rows, path, catalog.warehouse, ["k"])
+    return write_parquet(rows, path, catalog.store, ["k"])
 
 
 def bulk(catalog: Catalog, sample: Any, keys: list[int]) -> DataFile:
@@ -338,7 +338,7 @@ class TestQueries:
             unit.set_state(replace(sample.state, tables={"orders": table}))
         assert file.path.startswith("tables/orders/")
         attempt = catalog.attempt("copy")
-        assert "/tables/orders-9/" in attempt.directory(other, "snapshot")
+        assert "tables/orders-9/" in attempt.directory(other, "snapshot")
         strange = replace(sample.orders, id=10, name="Größe/ä b")
         assert attempt.directory(strange, "log").isascii()
         attempt.abandon()
@@ -369,7 +369,7 @@ class TestQueries:
         number = again.state.next_id
         other = replace(sample.orders, id=number)
         failed = again.attempt("create")
-        assert f"/tables/orders-{number}/" in failed.directory(other, "snapshot")
+        assert f"tables/orders-{number}/" in failed.directory(other, "snapshot")
         failed.abandon()
         assert again.state.next_id == number + 1
         again.close()

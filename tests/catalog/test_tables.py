@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cq_engine.catalog.model import DataFile
+from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.catalog.tables import data_file, data_files, prune, write_parquet
 
 UTC = timezone.utc
@@ -22,7 +23,7 @@ def stats_of(tmp_path: Path, **columns: pa.Array) -> dict[str, tuple[object, obj
     path = tmp_path / "warehouse" / "x.parquet"
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=2)
-    return dict(data_file(path, str(path.parent), columns).stats)
+    return dict(data_file(path.name, LocalStore(str(path.parent)), columns).stats)
 
 
 def test_statistics_are_json_values(tmp_path: Path) -> None:
@@ -69,11 +70,10 @@ def test_where_statistics_cannot_be_used_there_are_none(tmp_path: Path, column: 
 
 
 def test_empty_and_hidden_files_are_skipped(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
     for name, rows in (("b.parquet", 2), ("a.parquet", 0), ("_temporary/c.parquet", 1), (".d.parquet", 1)):
-        write_parquet(
-            pa.table({"k": pa.array(range(rows), pa.int64())}), f"{tmp_path}/t/{name}", str(tmp_path)
-        )
-    (file,) = data_files(str(tmp_path / "t"), str(tmp_path), ["k", "unknown"])
+        write_parquet(pa.table({"k": pa.array(range(rows), pa.int64())}), f"t/{name}", store)
+    (file,) = data_files("t", store, ["k", "unknown"])
     assert (file.path, file.rows, file.stats) == ("t/b.parquet", 2, {"k": (0, 1)})
     assert file.bytes == (tmp_path / "t/b.parquet").stat().st_size
 
@@ -112,11 +112,10 @@ _COLUMNS = st.one_of(
 def test_a_file_that_holds_a_value_is_never_pruned(
     tmp_path_factory: pytest.TempPathFactory, column: pa.Array, size: int, data: st.DataObject
 ) -> None:
-    warehouse = tmp_path_factory.mktemp("prune")
+    store = LocalStore(str(tmp_path_factory.mktemp("prune")))
     parts = [column[start : start + size] for start in range(0, len(column), size)]
     files = [
-        write_parquet(pa.table({"c": part}), f"{warehouse}/{i}.parquet", str(warehouse), ["c"])
-        for i, part in enumerate(parts)
+        write_parquet(pa.table({"c": part}), f"{i}.parquet", store, ["c"]) for i, part in enumerate(parts)
     ]
     place = data.draw(st.integers(0, len(column) - 1))
     kept = prune(files, "c", column[place : place + 1])

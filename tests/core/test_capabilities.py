@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog import tables
+from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.core.capabilities import Use, can, key_problem
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, canonical_type, columns_of, spark_schema
@@ -154,10 +155,9 @@ def test_groups_are_row_images(rows: DataFrame, kind: str) -> None:
 
 def test_statistics(rows: DataFrame, kind: str, tmp_path: Path) -> None:
     column, equal = arrow(rows).column("c"), compare(rows, "=") or set()
+    store = LocalStore(str(tmp_path))
     files = [
-        tables.write_parquet(
-            pa.table({"c": column.slice(n, 1)}), str(tmp_path / f"{n}.parquet"), str(tmp_path), ["c"]
-        )
+        tables.write_parquet(pa.table({"c": column.slice(n, 1)}), f"{n}.parquet", store, ["c"])
         for n in range(len(column) if pa.types.is_null(column.type) is False else 0)
     ]
     if not can(kind, Use.STATISTICS):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cq_engine.catalog import tables
+from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.core.disk import disk_error, system_reason
 from cq_engine.core.errors import DiskError
 
@@ -45,9 +46,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tables, "make_durable", full)
+    monkeypatch.setattr(LocalStore, "make_durable", full)
     with pytest.raises(DiskError, match=r"cannot write t/x\.parquet: No space left on device") as caught:
-        tables.write_parquet(pa.table({"k": [1]}), str(tmp_path / "t/x.parquet"), str(tmp_path))
+        tables.write_parquet(pa.table({"k": [1]}), "t/x.parquet", LocalStore(str(tmp_path)))
     assert "make room" in caught.value.hint
 
 
@@ -67,7 +68,9 @@ def test_what_others_have_written_is_made_durable(tmp_path: Path, monkeypatch: p
     part = tmp_path / "tables/t/copy-1/part-0.parquet"
     part.parent.mkdir(parents=True)
     pq.write_table(pa.table({"k": [1]}), part)
-    assert [file.rows for file in tables.data_files(str(part.parent), str(tmp_path), ["k"])] == [1]
+    assert [file.rows for file in tables.data_files("tables/t/copy-1", LocalStore(str(tmp_path)), ["k"])] == [
+        1
+    ]
     assert synced == [
         str(part),
         *(str(tmp_path / each) for each in ("tables/t/copy-1", "tables/t", "tables", "")),

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cq_engine import AnalysisError, CatalogError, StorageError
 from cq_engine.catalog.flush import flush
 from cq_engine.catalog.model import Cursor, QueryStatus
+from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core.clock import SystemClock
@@ -65,8 +66,8 @@ def history(world: World, commits: int, seed: int = 1, *, files: bool = True) ->
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(rows: pa.Table, path: str, root: str, stats: Any = ()) -> Any:
-        return write_parquet(rows, path, root, stats, row_group=2)
+    def write(rows: pa.Table, path: str, store: Store, stats: Any = ()) -> Any:
+        return write_parquet(rows, path, store, stats, row_group=2)
 
     monkeypatch.setattr("cq_engine.catalog.flush.write_parquet", write)
 
@@ -143,16 +144,15 @@ def test_files_of_one_version(world: World) -> None:
     version = world.refresh()
     inserted = world.change_rows(version, [("I", row(n)) for n in range(5)])
     plain = inserted.drop_columns(["_change_type", "_commit_version"])
-    root = world.catalog.warehouse
+    store = world.catalog.store
     later = world.refresh()
     with world.catalog.write() as unit:
-        name = f"{root}/deltas/plain.parquet"
-        files = [write_parquet(plain, name, root, row_group=2)]
+        files = [write_parquet(plain, "deltas/plain.parquet", store, row_group=2)]
         unit.add_change_files(
             world.query.result, version, version, files, frozenset({"INSERT"}), insert_only=True
         )
         rows = world.change_rows(later, [("U", row(1), row(1, "x")), ("D", row(2))])
-        other = [write_parquet(rows, f"{root}/deltas/other.parquet", root, row_group=1)]
+        other = [write_parquet(rows, "deltas/other.parquet", store, row_group=1)]
         unit.add_change_files(world.query.result, later, later, other, frozenset({"UPDATE", "DELETE"}))
     moved(world)
     assert sorted(batch(world, rowsPerPartition=2), key=repr) == sorted(followed(world, 0, later), key=repr)
@@ -176,10 +176,10 @@ def test_a_member_of_a_query_group(world: World) -> None:
     world.query = shared
     for number in range(3):
         world.refresh(("I", (*row(number), 7)), ("I", (*row(number + 10), 8)))
-    version, root = world.refresh(), world.catalog.warehouse
+    version, store = world.refresh(), world.catalog.store
     rows = world.change_rows(version, [("I", (*row(13), 8)), ("I", (*row(3), 7))])
     with world.catalog.write() as unit:
-        files = [write_parquet(rows, f"{root}/deltas/part.parquet", root)]
+        files = [write_parquet(rows, "deltas/part.parquet", store)]
         unit.add_change_files(shared.result, version, version, files, frozenset({"INSERT"}))
     moved(world)
     assert sorted(line[0] for line in batch(world)) == [0, 1, 2, 3]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
 
-from cq_engine.catalog import tables
+from cq_engine.catalog.storage import local
 from cq_engine.core import faults
 
 KINDS: dict[str, str] = {
@@ -121,14 +121,14 @@ def armed(fault: Armed | None) -> Iterator[None]:
 
 def note_durable(note: Path) -> None:
     """From now on this process writes down which files it has made durable."""
-    make = tables.make_durable
+    make = local.make_durable
     handle = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def noted(path: Path, top: Path) -> None:
         make(path, top)
         os.write(handle, f"{path}\n".encode())
 
-    tables.make_durable = noted
+    local.make_durable = noted
 
 
 def power_cut(warehouse: Path, before: dict[Path, int], note: Path, chance: random.Random) -> list[Path]:

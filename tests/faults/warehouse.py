@@ -97,7 +97,7 @@ class Totals(Refresher):
         timed = rows.append_column("_commit_timestamp", pa.array(stamps, pa.timestamp("us", tz="UTC")))
         path = f"{attempt.directory(query.result, 'log')}/part-0.parquet"
         try:
-            file = write_parquet(timed, path, catalog.warehouse, ["account", "_commit_version"])
+            file = write_parquet(timed, path, catalog.store, ["account", "_commit_version"])
         except BaseException:
             attempt.abandon()
             raise

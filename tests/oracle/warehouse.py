@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -189,17 +189,27 @@ def _flat(change: Change) -> Row:
 
 
 def check_history(
-    recorded: Recorded, spark: SparkSession, directory: Path, tally: Tally, options: str = ""
+    recorded: Recorded,
+    spark: SparkSession,
+    directory: Path | str,
+    tally: Tally,
+    options: str = "",
+    *,
+    catalog: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    paths: Mapping[str, int] | None = None,
 ) -> None:
     """Replays a history with one warehouse; raises Broken with a script that shows the problem.
 
-    `options` are those of WITH (...) that every query gets.
+    `options` are those of WITH (...) that every query gets. `paths` are limits, by default some that force other ways.
     """
     seed = recorded.history.seed
-    paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1, arrow=seed % 8 < 4)
+    if paths is None:
+        paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1, arrow=seed % 8 < 4)
     with cq_engine.connect(
-        directory, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=Limits(**paths)
-    ) as engine:
+        directory, catalog, spark, scheduler=False, conf={"maintenance": "manual", **(conf or {})},
+        limits=Limits(**paths),
+    ) as engine:  # fmt: skip
         replayed = _Replay(recorded, engine, tally, options)
         replayed.create()
         replayed.run()

@@ -1,0 +1,133 @@
+"""A warehouse below a prefix of a bucket.
+
+An object is there when it is whole, and durable then; nothing is ever renamed. Directories do not exist: Arrow shows a
+prefix of names as one, and leaves an empty object in its place where the last name below it is deleted.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from cq_engine.catalog.storage.access import Access
+from cq_engine.catalog.storage.base import Found, Store
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+__all__ = ["ObjectStore"]
+
+_filesystems: dict[Access, pafs.FileSystem] = {}
+_making = threading.Lock()
+
+
+class ObjectStore(Store):
+    """Files under `bucket/prefix`. It can be pickled, with its credentials, for tasks of executors."""
+
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, location: str, access: Access) -> None:
+        super().__init__(location)
+        self.access = access
+        self.threads = access.threads
+        self._top = location.partition("://")[2]
+
+    # ------------------------------------------------------------ names
+
+    def path(self, path: str) -> str:
+        return f"{self._top}/{path}"
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """One for all stores of this process that are reached in the same way: it has the connections."""
+        with _making:
+            if self.access not in _filesystems:
+                _filesystems[self.access] = self.access.filesystem()
+            return _filesystems[self.access]
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        return self.access.delta_options()
+
+    def file(self, path: str) -> None:  # noqa: ARG002 - none of them is one
+        return None
+
+    # ------------------------------------------------------------ the warehouse
+
+    def is_there(self) -> bool:
+        return True  # which the catalog knows
+
+    def make(self, directories: Iterable[str]) -> None:  # noqa: ARG002 - prefixes need not be made
+        import pyarrow.fs as pafs
+
+        bucket = self._top.partition("/")[0]
+        if self.filesystem.get_file_info(bucket).type == pafs.FileType.NotFound:
+            raise FileNotFoundError(f"NO_SUCH_BUCKET: there is no bucket {bucket}")
+
+    # ------------------------------------------------------------ files
+
+    def list(self, directory: str) -> list[Found]:
+        import pyarrow.fs as pafs
+
+        selector = pafs.FileSelector(self.path(directory), allow_not_found=True, recursive=True)
+        found = [self._found(each) for each in self.filesystem.get_file_info(selector) if each.is_file]
+        return sorted(found, key=lambda each: each.path)
+
+    def stat(self, path: str) -> Found:
+        found = self.filesystem.get_file_info(self.path(path))
+        if not found.is_file:
+            raise FileNotFoundError(f"{self.uri(path)} is not there")
+        return self._found(found)
+
+    def has(self, path: str) -> bool:
+        return bool(self.having([path]))
+
+    def having(self, paths: Sequence[str]) -> builtins.list[str]:
+        import pyarrow.fs as pafs
+
+        found = self.filesystem.get_file_info([self.path(path) for path in paths])  # all of them at once
+        return [path for path, each in zip(paths, found) if each.type != pafs.FileType.NotFound]
+
+    def source(self, path: str) -> pa.NativeFile:
+        return self.filesystem.open_input_file(self.path(path))
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[pa.NativeFile]:
+        sink = self.filesystem.open_output_stream(self.path(path))
+        try:
+            yield sink
+        except BaseException:
+            with suppress(OSError):  # Arrow cannot take back what it has begun to write, but by ending it
+                sink.close()
+                self.delete(path)
+            raise
+        sink.close()
+
+    replacing = writing
+
+    def make_durable(self, path: str) -> None:
+        """It is."""
+
+    def delete(self, path: str, *, parents: int = 0) -> None:
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(path))
+        for directory in list(PurePosixPath(path).parents)[:parents]:
+            if str(directory) == "." or self.list(str(directory)):
+                return
+            self.delete_directory(str(directory))
+
+    def delete_directory(self, directory: str) -> None:
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path(directory.rstrip("/")))
+
+    # ------------------------------------------------------------ inside
+
+    def _found(self, info: pafs.FileInfo) -> Found:
+        modified = int(info.mtime.timestamp() * 1000) if info.mtime is not None else 0
+        return Found(info.path.removeprefix(f"{self._top}/"), info.size, modified)

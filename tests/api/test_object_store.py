@@ -1,0 +1,172 @@
+"""An engine over a bucket: the delta law in both modes under faults of the store, through the driver and through executors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine.core.limits import Limits
+from cq_engine.storage import arrow_files
+from tests.object_store import Faults, ObjectStoreServer
+from tests.oracle.budget import budget
+from tests.oracle.generate import History, core_histories
+from tests.oracle.recorded import Recorded, record
+from tests.oracle.warehouse import Tally, check_history, forced
+
+Connect = Callable[..., cq_engine.Engine]
+EXECUTORS = {**forced(bulk=True, large=True, spark=True), "start_rows": -1, "inline_bytes": -1, "row_group_rows": 5,
+             "scan_least_bytes": 1, "scan_most_bytes": 3000}  # fmt: skip
+"""Limits with which everything that can be is read and written by executors."""
+
+
+@pytest.fixture
+def database(fresh_postgres: Callable[[], str]) -> str:
+    return fresh_postgres()
+
+
+@pytest.fixture
+def connect(
+    objects: ObjectStoreServer, bucket_url: str, database: str, spark: SparkSession
+) -> Iterator[Connect]:
+    opened: list[cq_engine.Engine] = []
+
+    def connect(**more: Any) -> cq_engine.Engine:
+        made = cq_engine.connect(bucket_url, database, spark, conf=objects.options, scheduler=False, **more)
+        opened.append(made)
+        return made
+
+    yield connect
+    for engine in opened:
+        engine.close()
+
+
+def a_history() -> Recorded:
+    """The longest of some random ones; by `CQ_ORACLE_SEED` another one."""
+    found: list[Recorded] = []
+
+    @budget("CQ_BUCKET_HISTORIES", 5)
+    @given(history=core_histories(queries=1, transactions=(3, 3)))
+    def draw(history: History) -> None:
+        found.append(record(history))
+
+    draw()
+    return max(found, key=lambda each: (each.newest, sum(map(len, each.transactions))))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "paths",
+    [pytest.param({}, id="driver"), pytest.param(EXECUTORS, id="executors", marks=pytest.mark.long)],
+)
+def test_the_delta_law(
+    objects: ObjectStoreServer,
+    bucket_url: str,
+    database: str,
+    spark: SparkSession,
+    paths: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    write = arrow_files.write
+
+    def noted(store: Any, frame: Any, directory: str, *args: Any, **more: Any) -> Any:
+        written.append(directory)
+        return write(store, frame, directory, *args, **more)
+
+    monkeypatch.setattr(arrow_files, "write", noted)
+
+    objects.fault(Faults(delay=0.001, fail=0.01, throttle=0.01, seed=7))
+    check_history(
+        a_history(), spark, bucket_url, Tally(), catalog=database, conf=objects.options, paths=paths
+    )
+    assert len(written) > (10 if paths else -1)
+
+
+@pytest.mark.postgres
+def test_a_large_statement_by_executors(connect: Connect, objects: ObjectStoreServer, database: str) -> None:
+    """Rows that no driver has: loaded, refreshed, compacted and published; then read by who is opened after it."""
+    engine = connect(limits=Limits(**EXECUTORS))
+    engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v STRING, d DECIMAL(10, 2), unread STRING)")
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT v, count(*) AS n, sum(d) AS s FROM t GROUP BY v"
+    )
+    rows = "SELECT CAST(id AS INT), concat('v', id % 3), CAST(id AS DECIMAL(10, 2)), 'x' FROM range(60)"
+    engine.execute(f"INSERT INTO t {rows}")
+    engine.refresh("q")
+    engine.execute("UPDATE t SET d = d + 1 WHERE id < 20")
+    engine.execute("DELETE FROM t WHERE id >= 50")
+    engine.refresh("q")
+    engine.execute("COMPACT TABLE t")
+    wanted = engine.execute("SELECT v, count(*), sum(d) FROM t GROUP BY v ORDER BY v").fetchall()
+    assert [row[1] for row in wanted] == [17, 17, 16]
+    assert engine.execute("SELECT * FROM q ORDER BY v").fetchall() == wanted
+    engine.publish()
+    store = engine.catalog.store
+    shown = DeltaTable(store.uri("tables/t"), storage_options=store.delta_options).to_pyarrow_table()
+    assert shown.num_rows == 50
+    engine.execute("VACUUM")
+    engine.close()
+    again = connect(read_only=True)
+    assert again.execute("SELECT v, count(*), sum(d) FROM t GROUP BY v ORDER BY v").fetchall() == wanted
+    log = again.spark.read.format("cq").options(
+        warehouse=store.location,
+        catalog=database,
+        query="q",
+        **objects.options,
+    )
+    kinds = pa.table(log.load().groupBy("_change_type").count().toArrow()).to_pylist()
+    assert {"insert", "update_preimage", "update_postimage"} == {each["_change_type"] for each in kinds}
+
+
+def test_copy_without_a_file_system(tmp_path: Path, spark: SparkSession) -> None:
+    with cq_engine.connect(tmp_path / "w", spark=spark, scheduler=False) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        for url in ("s3://lake/in/x.parquet", "s3a://lake/in/x.csv"):
+            with pytest.raises(cq_engine.CQError, match=f"Spark cannot read {url}") as caught:
+                engine.execute(f"COPY INTO t FROM '{url}'")
+            assert "hadoop-aws" in caught.value.hint
+
+
+@pytest.mark.postgres
+def test_nothing_shows_the_keys(connect: Connect, objects: ObjectStoreServer) -> None:
+    engine = connect()
+    assert not any("storage." in name for name in engine.conf)
+    with pytest.raises(cq_engine.CQError, match=r"storage\.region cannot be SET"):
+        engine.execute("SET storage.region = 'eu-north-1'")
+    secret = objects.access["secret_access_key"]
+    engine.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    for text in ("SHOW WAREHOUSE", "SHOW TABLES", "EXPLAIN SELECT * FROM t"):
+        try:
+            shown = repr(engine.execute(text).fetchall())
+        except cq_engine.CQError as error:
+            shown = error.render()
+        assert secret not in shown
+    assert secret not in repr(engine.catalog.store.access)  # type: ignore[attr-defined]
+
+
+def test_the_command(
+    objects: ObjectStoreServer, bucket_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`cq` takes a URL, and says what is missing where there is no catalog."""
+    conf = [word for name, value in objects.options.items() for word in ("--conf", f"{name}={value}")]
+    command = [sys.executable, "-m", "cq_engine", "exec", "CREATE TABLE t (id INT PRIMARY KEY)"]
+    done = subprocess.run([*command, bucket_url, *conf], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "has no catalog" in done.stderr
+    assert "--catalog" in done.stderr
+    assert "Traceback" not in done.stderr
+    catalog = ["--catalog", f"sqlite:///{tmp_path}/catalog.db"]
+    done = subprocess.run(
+        [*command, bucket_url, *conf, *catalog], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,252 @@
+"""Where files lie: one suite over a directory and over a bucket, and what only a bucket has."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from cq_engine.catalog import tables
+from cq_engine.catalog.model import DataFile
+from cq_engine.catalog.storage.access import Access
+from cq_engine.catalog.storage.base import Store
+from cq_engine.catalog.storage.location import open_store
+from cq_engine.catalog.store import Catalog
+from cq_engine.core.clock import SystemClock
+from cq_engine.core.disk import disk_error
+from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
+from cq_engine.core.limits import Limits
+from tests.object_store import Faults, ObjectStoreServer
+
+ROWS = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
+HASTY = Limits(store_tries=1, store_connect_seconds=0.5, store_request_seconds=2)
+
+
+@pytest.fixture(params=["directory", "objects"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, bucket_url: str) -> Store:
+    if request.param == "directory":
+        made = open_store(str(tmp_path / "warehouse"))
+    else:
+        made = open_store(bucket_url, request.getfixturevalue("objects").access)
+    made.make(["tables", "changes"])
+    return made
+
+
+def put(store: Store, path: str, content: bytes = b"content") -> None:
+    with store.writing(path) as sink:
+        sink.write(content)
+    store.make_durable(path)
+
+
+def names(store: Store, directory: str = "") -> list[str]:
+    return [found.path for found in store.list(directory)]
+
+
+class TestEveryStore:
+    def test_a_file(self, store: Store) -> None:
+        assert not store.has("tables/t/a.bin")
+        put(store, "tables/t/a.bin", b"12345")
+        found = store.stat("tables/t/a.bin")
+        assert (found.path, found.size) == ("tables/t/a.bin", 5)
+        assert abs(found.modified / 1000 - time.time()) < 60
+        assert store.list("tables/t") == [found]
+        assert store.has("tables/t/a.bin")
+        assert store.uri("tables/t/a.bin") == f"{store.location}/tables/t/a.bin"
+
+    def test_a_list_has_all_below_in_order(self, store: Store) -> None:
+        paths = ["tables/t/a/2", "tables/t/a/10", "tables/t/a/b/c", "tables/t/z", "tables/tt/x"]
+        for path in paths:
+            put(store, path)
+        assert names(store, "tables/t") == sorted(paths[:4])
+        assert names(store, "tables") == sorted(paths)
+        assert names(store, "nothing/here") == []
+
+    def test_having(self, store: Store) -> None:
+        put(store, "tables/t/a")
+        asked = ["tables/u", "tables/t", "tables/t/a", "tables/t/b"]
+        assert store.having(asked) == ["tables/t", "tables/t/a"]
+
+    def test_what_is_not_there(self, store: Store) -> None:
+        for ask in (store.stat, store.source):
+            with pytest.raises(FileNotFoundError):
+                pq.read_metadata(ask("tables/t/a"))
+        store.delete("tables/t/a", parents=2)
+        store.delete_directory("tables/t")
+
+    def test_delete(self, store: Store) -> None:
+        for path in ("tables/t/one/log/a", "tables/t/one/log/b", "tables/t/two/a"):
+            put(store, path)
+        store.delete("tables/t/one/log/a", parents=2)
+        assert names(store) == ["tables/t/one/log/b", "tables/t/two/a"]
+        store.delete("tables/t/one/log/b", parents=2)
+        assert names(store) == ["tables/t/two/a"]
+        assert not store.has("tables/t/one")
+        store.delete_directory("tables/t/")
+        assert names(store) == []
+        assert not store.has("tables/t")
+
+    def test_replacing_is_all_or_nothing(self, store: Store) -> None:
+        for content in (b"first", b"another one"):
+            with store.replacing("changes/t/a") as sink:
+                sink.write(content)
+            assert store.stat("changes/t/a").size == len(content)
+        with pytest.raises(KeyError):
+            self.fail_in_the_middle(store, "changes/t/b")
+        assert names(store) == ["changes/t/a"]
+
+    def fail_in_the_middle(self, store: Store, path: str) -> None:
+        with store.replacing(path) as sink:
+            sink.write(b"half")
+            raise KeyError
+
+    def test_parquet(self, store: Store) -> None:
+        file = tables.write_parquet(ROWS, "tables/t/a/part-0.parquet", store, ["k", "v"], row_group=2)
+        assert (file.rows, file.stats) == (3, {"k": (1, 3), "v": ("a", "c")})
+        assert file == tables.data_file(file.path, store, ["k", "v"])
+        assert store.stat(file.path).size == file.bytes
+        assert tables.damage(store, file) == ""
+        read = ds.dataset([store.path(file.path)], format="parquet", filesystem=store.filesystem)
+        assert read.to_table().equals(ROWS)
+        batches = list(tables.batches(store, file.path, 2))
+        assert pa.Table.from_batches(batches).equals(ROWS)
+
+    def test_damage(self, store: Store) -> None:
+        file = tables.write_parquet(ROWS, "tables/t/a/part-0.parquet", store)
+        put(store, file.path, b"x" * file.bytes)
+        assert "is damaged" in tables.damage(store, file)
+        put(store, file.path, b"x")
+        assert f"has 1 bytes, the catalog says {file.bytes}" in tables.damage(store, file)
+        assert tables.damage(store, DataFile("tables/t/b", 1, 1)) == "tables/t/b is not there"
+
+    def test_it_goes_to_other_processes(self, store: Store) -> None:
+        put(store, "tables/t/a")
+        other: Store = pickle.loads(pickle.dumps(store))
+        assert names(other) == ["tables/t/a"]
+        assert other.location == store.location
+
+    def test_many_threads(self, store: Store) -> None:
+        def work(number: int) -> None:
+            put(store, f"tables/t/{number}/a", b"x" * number)
+            assert store.stat(f"tables/t/{number}/a").size == number
+            if number % 2:
+                store.delete(f"tables/t/{number}/a", parents=1)
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(1, 41)))
+        assert len(names(store)) == 20
+
+    def test_a_large_file(self, store: Store) -> None:
+        """Of several parts, where a store wants it so."""
+        block = bytes(range(256)) * 4096
+        with store.writing("tables/t/large") as sink:
+            for _ in range(13):
+                sink.write(block)
+        assert store.stat("tables/t/large").size == 13 * len(block)
+
+
+# ---------------------------------------------------------------- buckets
+
+
+def test_requests_are_made_again(objects: ObjectStoreServer, bucket_url: str) -> None:
+    store = open_store(bucket_url, objects.access)
+    objects.fault(Faults(delay=0.001, fail=0.03, throttle=0.03, seed=3))
+    objects.counts()
+    for number in range(60):
+        put(store, f"t/{number:02d}/a", b"x" * number)
+        assert store.stat(f"t/{number:02d}/a").size == number
+        if number % 2:
+            store.delete(f"t/{number:02d}/a", parents=1)
+    assert names(store) == [f"t/{number:02d}/a" for number in range(0, 60, 2)]
+    counts = objects.counts()
+    assert counts["failed"] >= 3
+    assert counts["throttled"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "kind", "said"),
+    [
+        ("s3://lake", {}, CatalogError, "has no catalog"),
+        ("s3://lake/a/../b", {}, StorageError, "does not name a bucket"),
+        ("s3://key:secret@lake/a", {}, StorageError, "does not name a bucket"),
+        ("s3://", {}, StorageError, "does not name a bucket"),
+        ("gs://lake/a", {}, StorageError, "no warehouse on gs://"),
+        ("s3://lake/a", {"acess_key_id": "x"}, AnalysisError, "no option storage.acess_key_id"),
+        ("s3://lake/a", {"access_key_id": "x"}, AnalysisError, "one is not given"),
+        ("s3://lake/a", {"endpoint_url": "localhost:9"}, AnalysisError, "no URL of a server"),
+        ("s3://lake/a", {"endpoint_url": "http://me:secret@h"}, AnalysisError, "no URL of a server"),
+    ],
+)
+def test_what_is_refused(
+    url: str, options: dict[str, str], kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(kind, match=said) as caught:
+        Catalog.open(url, clock=SystemClock(), storage=options)
+    assert caught.value.hint  # type: ignore[attr-defined]
+    assert "secret@" not in caught.value.render()  # type: ignore[attr-defined]
+
+
+def test_a_store_that_cannot_be_reached(objects: ObjectStoreServer, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/catalog.db"
+    nowhere = {**objects.access, "endpoint_url": "http://127.0.0.1:9"}
+    with pytest.raises(StorageError, match="cannot make the warehouse s3://lake/x") as caught:
+        Catalog.open("s3://lake/x", url=url, clock=SystemClock(), storage=nowhere, limits=HASTY)
+    assert "endpoint_url" in caught.value.hint
+    with pytest.raises(StorageError) as caught:
+        Catalog.open("s3://nobody/x", url=url, clock=SystemClock(), storage=objects.access, limits=HASTY)
+    assert caught.value.hint == "create the bucket first"
+
+
+def test_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options, then the environment; a secret belongs to the key beside which it stands; nobody sees one."""
+    environment = {
+        "AWS_ACCESS_KEY_ID": "theirs",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "AWS_SESSION_TOKEN": "hush hush",
+        "AWS_DEFAULT_REGION": "eu-north-1",
+        "AWS_ENDPOINT_URL": "https://store",
+    }
+    found = Access.of({}, Limits(), environment)
+    assert (found.access_key_id, found.secret_access_key, found.session_token) == (
+        "theirs",
+        "hush",
+        "hush hush",
+    )
+    assert (found.region, found.endpoint_url) == ("eu-north-1", "https://store")
+    own = Access.of({"access_key_id": "mine", "secret_access_key": "s3cret"}, Limits(), environment)
+    assert (own.access_key_id, own.secret_access_key, own.session_token) == ("mine", "s3cret", "")
+    assert not any(word in repr((found, own)) for word in ("hush", "s3cret"))
+    role = Access.of({}, Limits(), {})
+    assert not any("key" in name for name in role.delta_options()), "the library asks for the role's"
+
+
+def test_no_secret_is_stored(objects: ObjectStoreServer, bucket_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "catalog.db"
+    options: dict[str, Any] = {"clock": SystemClock(), "storage": objects.access}
+    with pytest.raises(CatalogError, match="no catalog here"):
+        Catalog.open(bucket_url, url=f"sqlite:///{file}", read_only=True, **options)
+    catalog = Catalog.open(bucket_url, url=f"sqlite:///{file}", **options)
+    catalog.close()
+    assert all(b"secret of the tests" not in path.read_bytes() for path in tmp_path.iterdir())
+    with pytest.raises(CatalogError, match=f"is the catalog of the warehouse {bucket_url}, not of"):
+        Catalog.open(f"{bucket_url}2", url=f"sqlite:///{file}", **options)
+    Catalog.open(bucket_url.replace("s3:", "s3a:") + "/", url=f"sqlite:///{file}", **options).close()
+
+
+def test_hints() -> None:
+    def hint(text: str) -> str:
+        return disk_error("read x", OSError(text)).hint
+
+    assert "let these credentials" in hint("AWS Error ACCESS_DENIED during HeadObject operation")
+    assert "create the bucket" in hint("AWS Error NO_SUCH_BUCKET during PutObject operation")
+    assert "throttles" in hint("Generic S3 error: 503 SlowDown")
+    assert "endpoint_url" in hint("AWS Error NETWORK_CONNECTION during HeadBucket operation")
+    assert hint("something else") == ""
