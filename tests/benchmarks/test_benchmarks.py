@@ -241,6 +241,16 @@ def test_merged_table(run: Run) -> None:
     assert over["ratio"] > 0
 
 
+def test_object_store(run: Run, object_store_server: object) -> None:
+    figures = run(
+        "object_store", "--scale", "0.001", "--rounds", "1", "--transactions", "3", "--rows", "5000"
+    )
+    assert len(named(figures, "refresh, bucket over directory")) == 2
+    assert [figure["of"] for figure in named(figures, "arrow over spark")] == [
+        "read all columns", "read two columns", "write",
+    ]  # fmt: skip
+
+
 def test_captures(run: Run) -> None:
     figures = run("captures", "--rows", "3000", "--rounds", "1", "--commits", "1")
     assert Counter(figure["figure"] for figure in figures) == {
