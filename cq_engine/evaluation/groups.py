@@ -35,7 +35,7 @@ __all__ = [
     "sum_type",
 ]
 
-_LONG = 2.0**63
+_LONG = 2**63
 _MOST_DIGITS = 38
 
 
@@ -45,7 +45,7 @@ def numbers(columns: Sequence[Vector], count: int) -> Numbers:
     size = 1
     for column in columns:
         own, own_size = _numbers(column)
-        if size > _LONG / own_size / 2:
+        if size * own_size > _LONG // 2:
             found = np.unique(found, return_inverse=True)[1].astype(np.int64)
             size = count + 1
         found = own if size == 1 else found * own_size + own
@@ -186,7 +186,7 @@ def sum_type(kind: t.DataType) -> t.DataType:
 
 def is_sum_safe(values: Numbers) -> bool:
     """Does every sum of some of the values have 64 bits?"""
-    return not len(values) or float(max(abs(int(values.max())), abs(int(values.min())))) * len(values) < _LONG
+    return not len(values) or max(int(values.max()), -int(values.min())) * len(values) < _LONG
 
 
 def _summable(vector: Vector) -> Vector:

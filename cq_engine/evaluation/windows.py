@@ -189,12 +189,13 @@ def _running_extreme(values: Numbers, nulls: Flags, part: _Partitions, *, smalle
     """By the values' ranks, which rise from one partition to the next: so a running extreme does not leave its own."""
     if not len(values):
         return values
-    sorted_values, ranks = np.unique(-values if smallest else values, return_inverse=True)
+    # ~ turns the order round, and no value overflows, as the smallest does under -
+    sorted_values, ranks = np.unique(~values if smallest else values, return_inverse=True)
     size = len(sorted_values) + 1
     ranks = np.where(nulls, 0, ranks + 1)
     found = np.maximum.accumulate(ranks + part.first * size) - part.first * size
     best = sorted_values[np.maximum(found - 1, 0)]
-    return -best if smallest else best
+    return ~best if smallest else best
 
 
 def _whole(call: exp.Expr, vector: Vector, part: _Partitions) -> Vector:

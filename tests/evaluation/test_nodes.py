@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -36,6 +37,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema, arrow_type
+from cq_engine.evaluation.groups import is_sum_safe
 from cq_engine.evaluation.nodes import Evaluation
 from cq_engine.evaluation.statements import log_rows
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
@@ -190,3 +192,29 @@ def test_what_is_not_known_or_too_much_is_left_to_spark(spark: SparkSession) -> 
     large = Project(left, _named(k="k", n="9223372036854775807"))
     with pytest.raises(TooLargeError):
         Evaluation(world.rows, 1000).rows(Aggregate(large, _named(k="k"), _named(total="sum(n)")))
+
+
+def test_values_at_the_ends_of_their_type_have_extremes(spark: SparkSession) -> None:
+    ends = (-(2**63), 2**63 - 1, 0)
+    columns = (Column("k", "int"), Column("n", "bigint"))
+    table = pa.table([[1] * len(ends), ends], schema=arrow_schema(columns))
+    spark.createDataFrame(table).createOrReplaceTempView("given_ends")
+    given = Given("ends", ("k", "n"))
+    windows = {
+        f"{call}{number}": f"{call}(n) OVER (PARTITION BY k ORDER BY n {way} {ROWS_TO_HERE})"
+        for number, way in enumerate(("ASC", "DESC"))
+        for call in ("min", "max")
+    }
+    node = Window(given, _named(**windows, low="min(n) OVER (PARTITION BY k)"), ())
+    emitter = Emitter(lambda leaf: f"given_{leaf.name}")  # type: ignore[attr-defined]
+    theirs = spark.sql(emitter.statement(f"SELECT {', '.join(node.columns)} FROM {{0}}", node)).toArrow()
+    rows = Evaluation(lambda _: Rows.of(table, columns, given.columns), 1000).rows(node)
+    mine = pa.Table.from_arrays([rows[name].values for name in node.columns], names=list(node.columns))
+    assert _counted(mine) == _counted(theirs)
+
+
+@pytest.mark.parametrize("count", [1, 2, 103, 161, 1015])
+def test_a_sum_that_has_one_more_than_64_bits_hold_is_not_safe(count: int) -> None:
+    least = -(-(2**63) // count)  # with DOUBLE for the product some would be too low
+    assert not is_sum_safe(np.full(count, -least))
+    assert is_sum_safe(np.full(count, least - 1))
