@@ -143,6 +143,9 @@ class CQParser(SparkParser):
         "IF": SparkParser.NO_PAREN_FUNCTION_PARSERS["IF"],
     }
 
+    # Spark has one precedence for all comparisons: a = b < c is (a = b) < c.
+    EQUALITY: ClassVar[dict[TokenType, type[exp.Binary]]] = {}
+    COMPARISON = {**SparkParser.EQUALITY, **SparkParser.COMPARISON}
     TERM = {TokenType.DASH: exp.Sub, TokenType.PLUS: exp.Add, TokenType.DPIPE: exp.DPipe}
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, type[exp.Func]]] = {}
     EXPONENT = {TokenType.COLLATE: exp.Collate}

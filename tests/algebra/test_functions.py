@@ -133,3 +133,11 @@ def test_only_where(once: SparkSession, call: str, wanted: str) -> None:
     rows = "VALUES ('x', true, true), (NULL, true, true), ('y', true, false) AS t(x, a, c)"
     if not re.search("PERCENTILE|DISTINCT", made):  # no numbers here; Spark fails on DISTINCT beside FILTER
         assert not result(once, f"SELECT {made} FROM {rows}").startswith("refused")
+
+
+@pytest.mark.parametrize("signs", [("=", "<"), ("<", "="), ("<>", ">=")], ids=" ".join)
+def test_comparisons_have_one_precedence_as_in_spark(signs: tuple[str, str]) -> None:
+    """Spark: `a = b < c` compares whether a is b with c."""
+    first, second = signs
+    read = parse_expression(f"a {first} b {second} c")
+    assert (write(read.args["this"]), write(read.args["expression"])) == (f"a {first} b", "c")
