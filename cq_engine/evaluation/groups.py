@@ -15,6 +15,7 @@ from cq_engine.algebra.nodes import Named
 from cq_engine.core.capabilities import Use, can
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.vectors import (
+    MOST_DIGITS,
     Numbers,
     Rows,
     TooLargeError,
@@ -36,7 +37,6 @@ __all__ = [
 ]
 
 _LONG = 2**63
-_MOST_DIGITS = 38
 
 
 def numbers(columns: Sequence[Vector], count: int) -> Numbers:
@@ -178,7 +178,7 @@ _FUNCTIONS: dict[type[exp.AggFunc], str] = {
 def sum_type(kind: t.DataType) -> t.DataType:
     """The type of a sum. Raises UnsupportedError."""
     if isinstance(kind, t.DecimalType):
-        return t.DecimalType(min(kind.precision + 10, _MOST_DIGITS), kind.scale)
+        return t.DecimalType(min(kind.precision + 10, MOST_DIGITS), kind.scale)
     if not is_number(kind):
         raise UnsupportedError(f"the sum of {kind.simpleString()}")
     return t.LongType()

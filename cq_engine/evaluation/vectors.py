@@ -21,6 +21,7 @@ from cq_engine.core.types import arrow_type, spark_type
 
 __all__ = [
     "INTEGERS",
+    "MOST_DIGITS",
     "Flags",
     "Numbers",
     "Rows",
@@ -35,6 +36,7 @@ __all__ = [
     "rescale",
     "retype",
     "scale_of",
+    "whole_digits",
     "with_nulls",
 ]
 
@@ -44,7 +46,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 INTEGERS: Mapping[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 """Spark's whole numbers, and their bits."""
 _DIGITS: Mapping[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
+"""Of a decimal."""
 _EXACT = 2**53
 _EXACT_POWERS = 22
 """Whole numbers below the one, and powers of ten up to the other, are a DOUBLE exactly, so that their quotient is
@@ -171,13 +174,14 @@ def _wider(one: t.DataType, other: t.DataType) -> t.DataType:
         return one if INTEGERS[type(one)] >= INTEGERS[type(other)] else other
     if is_number(one) and is_number(other):
         scale = max(scale_of(one), scale_of(other))
-        digits = max(_whole_digits(one), _whole_digits(other)) + scale
-        if digits <= _MOST_DIGITS:
+        digits = max(whole_digits(one), whole_digits(other)) + scale
+        if digits <= MOST_DIGITS:
             return t.DecimalType(digits, scale)
     raise UnsupportedError(f"{one.simpleString()} beside {other.simpleString()}")
 
 
-def _whole_digits(kind: t.DataType) -> int:
+def whole_digits(kind: t.DataType) -> int:
+    """How many digits before the point a number's type has."""
     return kind.precision - kind.scale if isinstance(kind, t.DecimalType) else _DIGITS[type(kind)]
 
 

@@ -13,9 +13,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cq_engine.algebra.dialect import parse_expression
+from cq_engine.algebra.dialect import parse_expression, write
 from cq_engine.core.columns import Column
-from cq_engine.core.types import arrow_schema, arrow_type
+from cq_engine.core.types import arrow_schema, arrow_type, spark_schema
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
 
@@ -33,6 +33,16 @@ COLUMNS = (
     Column("b", "boolean"),
     Column("c", "boolean"),
     Column("f", "date"),
+    Column("g", "date"),
+    Column("x", "double"),
+    Column("m", "timestamp"),
+    Column("z", "timestamp_ntz"),
+    Column("h", "time"),
+    Column("v", "interval day to second"),
+    Column("w", "binary"),
+    Column("a", "array<int>"),
+    Column("r", "struct<one:int,two:string>"),
+    Column("y", "float"),
 )
 VALUES: dict[str, Sequence[object]] = {
     "t": [None, 0, -128, 127],
@@ -43,20 +53,37 @@ VALUES: dict[str, Sequence[object]] = {
     "q": [None, Decimal(0), Decimal(3), Decimal(2**62)],
     "d": [None, 0.0, -0.0, 1.5, -2.5, 1e300],
     "e": [None, 1.0, 3.0, -0.5],
-    "s": [None, "", "a", "A", "ä", "a ", "Z"],
+    "s": [None, "", "a", "A", "ä", "a ", "Z", "a\nb", "a%b", "aXb", "😀", "a.b"],
     "u": [None, "a", "b"],
     "b": [None, True, False],
     "c": [None, True, False],
+    "g": [None, dt.date(2024, 1, 1), dt.date(2023, 12, 31), dt.date(2024, 1, 2)],
+    "x": [None, 0.0, -0.0, float("nan"), float("inf"), 1.5],
+    "m": [
+        None,
+        dt.datetime(1899, 1, 1, 1, 2, 3, tzinfo=dt.timezone.utc),
+        dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.timezone.utc),
+    ],
+    "z": [None, dt.datetime.fromisoformat("1899-01-01"), dt.datetime.fromisoformat("2024-03-31 02:30:00")],
+    "h": [None, dt.time(1, 2, 3), dt.time(23, 59, 59, 999999)],
+    "v": [None, dt.timedelta(days=1, seconds=5), dt.timedelta(seconds=-1)],
+    "w": [None, b"", b"\xff", b"a"],
+    "a": [None, [1, None], []],
+    "r": [None, {"one": 1, "two": "x"}, {"one": None, "two": None}],
+    "y": [None, 0.0, -0.0, 1.5, float("nan")],
     "f": [None, dt.date(1500, 2, 28), dt.date(2024, 2, 29), dt.date(1970, 1, 1)],
 }
 COMPARED = [("i", "j"), ("i", "n"), ("n", "p"), ("p", "q"), ("p", "1.25"), ("t", "i"), ("s", "u"), ("s", "'a'"),
             ("b", "c"), ("f", "DATE '2024-02-29'"), ("d", "e"), ("d", "i"), ("d", "p"), ("n", "9223372036854775807"),
-            ("i", "NULL"), ("s", "i"), ("i", "-1")]  # fmt: skip
+            ("i", "NULL"), ("s", "i"), ("i", "-1"), ("i", "-2147483648"), ("f", "'2024-02-29'"), ("g", "f"), ("'2024-01-01'", "g"),
+            ("m", "m"), ("z", "m"), ("h", "h"), ("v", "v"), ("w", "X'61'"), ("a", "a"), ("y", "e"), ("x", "e"), ("p + 1", "n * 2")]  # fmt: skip
 EXPRESSIONS = [
     *(f"{a} {sign} {b}" for (a, b), sign in product(COMPARED, ("=", "<>", "<", "<=", ">", ">=", "<=>"))),
     *(f"{a} {sign} {b}" for (a, b), sign in product(
-        [("i", "j"), ("n", "j"), ("t", "t"), ("d", "e"), ("d", "i"), ("n", "n"), ("p", "p"), ("q", "i")], "+-*/")),
-    *(f"-{name}" for name in "tinpqd"),
+        [("i", "j"), ("n", "j"), ("t", "t"), ("d", "e"), ("d", "i"), ("n", "n"), ("p", "p"), ("q", "i"),
+         ("p", "1"), ("0.5", "p"), ("p", "i"), ("t", "p"), ("p", "0.125"), ("p", "-3"), ("p", "NULL"), ("i", "NULL"),
+         ("x", "e"), ("p", "CAST(1 AS INT)"), ("j", "0.01"), ("-2147483648", "j"), ("(2)", "p"), ("t", "j"), ("p", "(-(1))")], "+-*/%")),
+    *(f"-{name}" for name in "tinpqdxyv"),
     *(f"CAST({name} AS {kind})" for name, kind in product(
         "tijnpqds", ("tinyint", "int", "bigint", "decimal(38,0)", "decimal(12,2)", "decimal(5,2)", "double", "string"))),
     *(f"CAST({name} AS {kind})" for name, kind in product("jt", ("bigint", "decimal(20,4)", "double"))),
@@ -69,7 +96,19 @@ EXPRESSIONS = [
     "COALESCE(i, j)", "COALESCE(i, n, 0)", "COALESCE(p, 0)", "COALESCE(s, u, 'none')", "COALESCE(q, 0)", "COALESCE(NULL, d)",
     "GREATEST(i, j)", "LEAST(i, n, 0)", "GREATEST(p, q)", "GREATEST(s, u)", "LEAST(d, e)",
     "1", "2147483648", "'text'", "1.50", "0.001", "NULL", "true", "DATE '2024-02-29'", "DATE '2023-02-30'", "DATE '24-1-1'",
-    "s LIKE 'a%'", "upper(s)", "i % 3", "length(s)", "i + 1 > j * 2 AND COALESCE(n, 0) >= 0",
+    "i IN (-2147483648, 1.5)", "n IN (1.5D, 9007199254740992)", "n IN (0D, j)", "i IN (j, 1, NULL)", "i NOT IN (1, NULL)", "d IN (0D, 1.5)",
+    "d IN (-0D)", "x IN (1D)", "p IN (1, 1.250)", "f IN (DATE '2024-02-29')", "f IN ('2024-02-29', '1500-02-28')", "b IN (true)", "NULL IN (1)", "i IN (NULL)", "s IN ('a', NULL, u)",
+    "m IN (m)", "h IN (h)", "v IN (v)", "w IN (X'61', NULL)", "b = c < b", "b <> c >= b", "(b = c) < b", "b = (i IN (1, 2))", "f BETWEEN '1970-01-01' AND '2025-01-01'", "i BETWEEN j AND NULL",
+    "CASE i WHEN 1 THEN 'one' WHEN j THEN 'j' WHEN NULL THEN 'never' END", "CASE s WHEN 'a' THEN 1 WHEN 'b' THEN 2.5 ELSE n END", "CASE b WHEN c THEN 1 ELSE 0 END",
+    "NULLIF(i, 0)", "NULLIF(i, n)", "NULLIF(s, 'a')", "NULLIF(t, 1.5)", "NULLIF(p, j)", "nullif(f, '2024-02-29')", "NULLIF(d, 0)", "NULLIF(i, NULL)", "i / NULLIF(j, 0)", "NULLIF(NULL, i)",
+    *(f"s {word} '{pattern}'" for word, pattern in product(("LIKE", "NOT LIKE"), ("a%", "%a", "%a%", "a", "", "%", "_", "a_b", "a.b", "a%b", "%_%", "ä"))),
+    "s LIKE u", "s LIKE 'a\\\\%'", "s LIKE 'a!%' ESCAPE '!'", "s ILIKE 'A%'", "s LIKE NULL", "i LIKE '1%'", "NOT s LIKE 'a%'",
+    *(f"CAST({name} AS {kind})" for name, kind in product(
+        ("NULL", "m", "z", "h", "v", "f"), ("TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "DATE", "INTERVAL DAY TO SECOND", "VOID", "BINARY", "ARRAY<INT>"))),
+    "CAST('1 day' AS INTERVAL) IS NULL", "m + CAST('1 day' AS INTERVAL) > m", "CAST(s AS VARCHAR(1))", "CAST(s AS STRING COLLATE UNICODE_CI) = u",
+    *(f"IF(b, {name}, NULL)" for name in "mzhvwarxy"), *(f"COALESCE({name}, NULL, {name})" for name in "mzhvwarxy"), "COALESCE(x, 1)", "COALESCE(x, y)",
+    "CASE WHEN t < 0 THEN t * t ELSE i END", "15BD", "1.5D", "0.1D", "-1.5", "-5L", "-9223372036854775808", "-(2147483648)", "'a\\nb'", "'it''s'", "'\\d'",
+    "upper(s)", "i % 3", "length(s)", "i + 1 > j * 2 AND COALESCE(n, 0) >= 0",
 ]  # fmt: skip
 
 
@@ -84,12 +123,26 @@ def _table() -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(COLUMNS))
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_an_expression_gives_what_spark_gives_or_nothing(spark: SparkSession, ansi: str) -> None:
+SETTINGS = {
+    "ANSI": {},
+    "no ANSI": {"spark.sql.ansi.enabled": "false"},
+    "others": {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    },
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_an_expression_gives_what_spark_gives_or_nothing(
+    spark: SparkSession, settings: dict[str, str]
+) -> None:
     table = _table()
     session = spark.newSession()
-    session.conf.set("spark.sql.ansi.enabled", ansi)
-    frame = session.createDataFrame(table)
+    for name, value in {"spark.sql.ansi.enabled": "true", **settings}.items():
+        session.conf.set(name, value)
+    frame = session.createDataFrame(table, spark_schema(COLUMNS))
     rows = Rows.of(table, COLUMNS, [c.name for c in COLUMNS])
     why: Counter[str] = Counter()
     found: dict[str, pa.Array] = {}
@@ -101,13 +154,23 @@ def test_an_expression_gives_what_spark_gives_or_nothing(spark: SparkSession, an
             why[type(reason).__name__] += 1
             continue
         assert len(found[text]) == table.num_rows, text
-    known = frame.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(found)))
+    known = frame.selectExpr(*(f"{write(parse_expression(text))} AS c{n}" for n, text in enumerate(found)))
     try:
         given = known.toArrow()
     except PySparkException as error:
         raise AssertionError("Spark refuses what Arrow evaluates") from error
-    for (text, mine), theirs in zip(found.items(), given.columns):
-        assert list(map(repr, mine.to_pylist())) == list(map(repr, theirs.to_pylist())), text
-    assert len(found) > 130, "an allow list that lets nothing through proves nothing"
+    wrong = [
+        (
+            text,
+            mine.type,
+            theirs.type,
+            Counter(zip(*(map(repr, each.to_pylist()) for each in (mine, theirs)))),
+        )
+        for (text, mine), theirs in zip(found.items(), given.columns)
+        if mine.type != theirs.type
+        or list(map(repr, mine.to_pylist())) != list(map(repr, theirs.to_pylist()))
+    ]
+    assert not wrong
+    assert len(found) > 330, "an allow list that lets nothing through proves nothing"
     assert why["UnsupportedError"], why
     assert why["TooLargeError"], why
