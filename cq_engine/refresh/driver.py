@@ -64,7 +64,7 @@ class Driver(Executor[pa.Table]):
     def _evaluate(self, statement: Statement) -> pa.Table | None:
         """The rows without Spark; None where only Spark gives them."""
         assert self._cached is not None
-        most, binder = self.services.limits.arrow_rows, self.binder
+        most, binder = min(self.services.limits.arrow_rows, self._most), self.binder
         if self.query.functions or statement.name in self._cached.only_spark:
             return None
         rows: dict[int, Rows] = {}

@@ -561,6 +561,6 @@ def test_an_unreachable_database_is_a_storage_error(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_object_stores_are_refused() -> None:
-    with pytest.raises(StorageError, match="not supported yet"):
+def test_a_bucket_without_a_catalog_is_refused() -> None:
+    with pytest.raises(CatalogError, match="has no catalog"):
         Catalog.open("s3://bucket/warehouse", clock=SystemClock())

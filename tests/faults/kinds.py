@@ -44,7 +44,7 @@ _APART = ("cache.write", "archive.written", "open.migrated")
 
 def why_not(point: str, kind: str) -> str:
     """Why a fault of this kind cannot happen at a point; empty where it can."""
-    if point.startswith("create."):
+    if point.startswith(("create.", "sweep.")):
         return "only with Spark"
     if kind in ("ENOSPC", "EIO") and point in _LAST:
         return "nothing is written after it"

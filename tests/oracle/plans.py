@@ -268,7 +268,7 @@ class PlannedQuery:
             for each in (rows, mine)
         )
         if expected != found:
-            raise AssertionError(
+            raise Broken(
                 f"Arrow gives other rows than SQL for {statement.name}:\n"
                 f"missing {expected - found}\ntoo many {found - expected}\n"
                 f"{statement.text(leaves, leaves.attach)}"

@@ -48,9 +48,9 @@ class Shop:
             self.reads.append((table.name, -1 if rows is None else rows.num_rows))
             return rows
 
-        def scanned(found: Any, columns: Any) -> Any:
+        def scanned(found: Any, columns: Any, restrict: Any = None, wanted: Any = None) -> Any:
             self.scans += [file.path for file in found]
-            return files(found, columns)
+            return files(found, columns, restrict, wanted)
 
         monkeypatch.setattr(self.engine.reader, "base_arrow", looked_up)
         monkeypatch.setattr(self.engine.reader, "files", scanned)
