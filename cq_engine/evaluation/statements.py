@@ -42,13 +42,10 @@ def log_rows(
     rows = rows.add({name: normalized(rows[name]) for name in outputs})
     signed = _Signed(rows, integers(rows[VERSION].values), integers(rows[WEIGHT].values))
     if key is None:
-        signed = _net(signed, outputs)
-        places, added = _without_key(signed.versions, signed.weights, most)
+        signed, added = _without_key(_net(signed, outputs), most)
     else:
         signed, added = _with_key(signed, outputs, [rows[name] for name in key])
-        places = np.arange(signed.rows.count)
-    shown = signed.rows.select(outputs)
-    table = _table(list((shown if key is not None else shown.take(places)).columns.values()), columns)
+    table = _table([signed.rows[name] for name in outputs], columns)
     for name, values in added:
         table = table.append_column(name, values)
     return table
@@ -145,19 +142,20 @@ def _ranks(versions: Numbers, begins: Numbers) -> Numbers:
     return found
 
 
-def _without_key(versions: Numbers, weights: Numbers, most: int) -> tuple[Numbers, _Added]:
-    times = np.abs(weights)
+def _without_key(signed: _Signed, most: int) -> tuple[_Signed, _Added]:
+    """Each row as often as its weight says."""
+    times = np.abs(signed.weights)
     if int(times.sum()) > most:
         raise TooLargeError("rows without a key")
-    places = np.repeat(np.arange(len(weights)), times)
-    versions, weights = versions[places], weights[places]
+    found = signed.take(np.repeat(np.arange(len(times)), times))
+    versions, weights = found.versions, found.weights
     in_order = np.lexsort((weights, versions))
     in_version = starts_of(versions[in_order])
-    first = np.flatnonzero(in_version)[np.cumsum(in_version) - 1] if len(places) else places
-    sequence = np.empty(len(places), dtype=np.int64)
-    sequence[in_order] = np.arange(len(places)) - first + 1
-    nothing = np.zeros(len(places), dtype=bool)
-    return places, _columns(np.where(weights > 0, 0, 3), versions, sequence, nothing)
+    first = np.flatnonzero(in_version)[np.cumsum(in_version) - 1] if len(versions) else versions
+    sequence = np.empty(len(versions), dtype=np.int64)
+    sequence[in_order] = np.arange(len(versions)) - first + 1
+    nothing = np.zeros(len(versions), dtype=bool)
+    return found, _columns(np.where(weights > 0, 0, 3), versions, sequence, nothing)
 
 
 _KINDS = pa.array(["insert", "update_postimage", "update_preimage", "delete"])

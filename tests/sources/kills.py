@@ -12,8 +12,10 @@ class Killed(BaseException):
     """In the place of a process that ends."""
 
 
-def killed_in_refresh(engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh of the capture c that ends at a fault point."""
+def killed_in_refresh(
+    engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch, capture: str = "c"
+) -> None:
+    """A refresh of a capture that ends at a fault point."""
 
     def kill(name: str, *_: object) -> None:
         if name == point:
@@ -22,4 +24,4 @@ def killed_in_refresh(engine: Engine, point: str, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr(faults, "point", kill)
         with pytest.raises(Killed):
-            engine.capturing.refresh("c")
+            engine.capturing.refresh(capture)

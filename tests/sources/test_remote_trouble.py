@@ -20,7 +20,7 @@ from cq_engine.core import faults
 from cq_engine.core.limits import Limits
 from cq_engine.lifecycle import remote_queries
 from cq_engine.sources.remote.channel import Channel
-from tests.sources.kills import Killed
+from tests.sources.kills import Killed, killed_in_refresh
 from tests.sources.shops import TEXT, Shop
 
 Bag = Counter[tuple[Any, ...]]
@@ -274,14 +274,7 @@ def test_a_tick_that_is_killed_has_happened_or_has_not(
     shop_with_two.run("UPDATE b SET word = 'killed' WHERE id = 1")
     change(shop_with_two, dice)
 
-    def kill(name: str, *_: object) -> None:
-        if name == point:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(faults, "point", kill)
-        with pytest.raises(Killed):
-            engine.capturing.refresh("q_remote")
+    killed_in_refresh(engine, point, monkeypatch, "q_remote")
     engine.catalog.follow()
     change(shop_with_two, dice)
     if engine.catalog.capture_status("q_remote").state == "FAILED":
