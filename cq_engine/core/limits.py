@@ -23,7 +23,10 @@ class Limits:
     row_ids: int = 10_000
     """Hidden row identities reserved at a time: one write to the catalog for so many rows."""
     inline_cache_bytes: int = 256 * _MIB
-    """Decoded inline change rows that are kept in memory, with what Arrow needs beside the values."""
+    """Decoded change rows that are kept in memory, with what Arrow needs beside the values."""
+    kept_change_bytes: int = 32 * _MIB
+    """Those of one change set with files are kept up to so many bytes, too: the next refreshes and commits read them again, until
+    they are merged into the snapshot."""
     lease_seconds: float = 15.0
     """Without a heartbeat for so long, a process that cannot be asked is taken for dead."""
     heartbeat_seconds: float = 3.0
@@ -88,6 +91,11 @@ class Limits:
 
     refresh_changes: int = 1_000_000
     """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
+    slice_changes: int = 250_000
+    """Of a transactional query, an interval with more change rows is refreshed in slices of whole commits, each with about so
+    many at most: the rows that one of them makes stay within the other bounds, and the time grows with the changes."""
+    sliced_changes: int = 4_000_000
+    """An interval with more change rows than this is not cut: executors take it as a whole."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
     arrow_rows: int = 2_000_000
@@ -97,8 +105,11 @@ class Limits:
     """Rows of a delta that are read to say which of them have one key."""
     known_gone_rows: int = 20_000
     """Of up to so many rows that leave a result without a key, the values say which of its files are read."""
-    driver_changes: int = 1_000_000
-    """More change rows than this of one table are netted by Spark, not by the driver."""
+    driver_changes: int = 4_000_000
+    """More change rows than this of one table are netted by Spark, not by the driver: as many as `sliced_changes`, which are in
+    the uncompacted log when the last slice is refreshed."""
+    driver_change_bytes: int = 512 * _MIB
+    """Likewise, whatever their number."""
     driver_rows: int = 1_000_000
     """More rows than this of one table are read by Spark."""
     driver_bytes: int = 128 * _MIB

@@ -186,43 +186,71 @@ class ChangeReader:
     ) -> pa.Table | None:
         """The rows of (a, b] in `sets`, of one layout, as `changes_arrow` gives them."""
         limits = self.limits
-        if sum(s.rows for s in sets) > (limits.change_rows if limit_rows is None else limit_rows):
+        if sum(s.rows_within(a, b) for s in sets) > (
+            limits.change_rows if limit_rows is None else limit_rows
+        ):
             return None
-        in_memory = [s for s in sets if s.inline_id is not None or self.catalog.cached(s) is not None]
-        stored = {s.id for s in sets} - {s.id for s in in_memory}
+        columns = change_columns(table)
+        cached = {s.id: self._cached(s, columns) for s in sets}
+        stored = {s.id for s in sets if s.inline_id is None and cached[s.id] is None}
         files = [file for s in sets if s.id in stored for file in s.files]
         if len(files) > (limits.change_files if limit_files is None else limit_files):
             return None
         if sum(file.bytes for file in files) > limits.change_bytes:
             return None
-        columns = change_columns(table)
-        parts = [
-            self._read_change_set(table, s, a, b) if s.id in stored else self._inline(table, s, a, b)
-            for s in sets
-        ]
+        parts = []
+        for each in sets:
+            rows = cached[each.id]
+            if rows is None and each.id in stored:
+                rows = self._read_change_set(table, each, a, b)
+            elif rows is None:
+                rows = self.catalog.inline(each)
+            parts.append(_rows_between(conform(rows, columns), each, a, b))
         return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
 
+    def _cached(self, change_set: ChangeSet, columns: Sequence[Column]) -> pa.Table | None:
+        """The rows of a change set that are in memory; those that were read from its files, if with all `columns`."""
+        rows = self.catalog.cached(change_set)
+        if (
+            rows is None
+            or change_set.inline_id is not None
+            or {c.name for c in columns} <= set(rows.column_names)
+        ):
+            return rows
+        return None
+
     def _inline(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
-        kept = self.catalog.cached(change_set)
-        rows = conform(self.catalog.inline(change_set) if kept is None else kept, change_columns(table))
-        return _rows_between(rows, a, b) if change_set.low <= a or change_set.high > b else rows
+        return _rows_between(
+            conform(self.catalog.inline(change_set), change_columns(table)), change_set, a, b
+        )
 
     def _read_change_set(self, table: VersionedTable, change_set: ChangeSet, a: int, b: int) -> pa.Table:
+        """The rows of (a, b], at least, of a change set that has files. Where they are few, all rows are read and stay in memory
+        while that has room: until they are merged into the snapshot, every refresh and every commit reads them."""
         columns = change_columns(table)
         if not change_set.files:
             return empty(columns)
-        one = change_set.insert_only or change_set.low == change_set.high
-        constant = {COMMIT_VERSION} if one else set()
+        constant = set()
+        if change_set.insert_only or change_set.low == change_set.high:
+            constant.add(COMMIT_VERSION)
         if change_set.insert_only:
             constant.add(CHANGE_TYPE)
         stored = [c for c in columns if c.name not in constant]
+        bound = self.limits.kept_change_bytes
+        if change_set.low != change_set.high and sum(file.bytes for file in change_set.files) > bound:
+            version = pc.field(COMMIT_VERSION)
+            with self.reading(table, change_set.files):
+                files = open_dataset(self.paths(change_set.files), stored, self.catalog.store.filesystem)
+                return conform(files.to_table(filter=(version > a) & (version <= b)), columns)
         rows = self.read_files(table, change_set.files, stored)
-        if one:
-            rows = rows.append_column(COMMIT_VERSION, pa.array([change_set.low] * rows.num_rows, pa.int64()))
-        if change_set.insert_only:
-            rows = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * rows.num_rows, pa.string()))
+        if COMMIT_VERSION in constant:
+            rows = rows.append_column(COMMIT_VERSION, _repeat(change_set.low, pa.int64(), rows.num_rows))
+        if CHANGE_TYPE in constant:
+            rows = rows.append_column(CHANGE_TYPE, _repeat(INSERT, pa.string(), rows.num_rows))
         rows = conform(rows, columns)
-        return rows if one else _rows_between(rows, a, b)
+        if rows.nbytes <= bound:
+            self.catalog.keep(change_set, rows)
+        return rows
 
 
 def shared_log(table: VersionedTable) -> VersionedTable:
@@ -230,6 +258,12 @@ def shared_log(table: VersionedTable) -> VersionedTable:
     return replace(table, columns=(*table.columns, Column(MEMBER, "bigint")), part=None)
 
 
-def _rows_between(rows: pa.Table, a: int, b: int) -> pa.Table:
+def _rows_between(rows: pa.Table, change_set: ChangeSet, a: int, b: int) -> pa.Table:
+    if change_set.low > a and change_set.high <= b:
+        return rows
     version = pc.field(COMMIT_VERSION)
     return rows.filter((version > a) & (version <= b))
+
+
+def _repeat(value: object, kind: pa.DataType, times: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), times)

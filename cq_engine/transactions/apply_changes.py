@@ -200,7 +200,8 @@ def _write(
         for (table, rows), staged in zip(parts, files):
             low, high = (pc.min_max(rows.column(COMMIT_VERSION))[k].as_py() for k in ("min", "max"))
             if staged:
-                unit.add_change_files(table.storage, low, high, staged, kinds_of(rows))
+                kept = rows if rows.nbytes <= services.limits.kept_change_bytes else None
+                unit.add_change_files(table.storage, low, high, staged, kinds_of(rows), rows=kept)
             else:
                 unit.add_changes(table.storage, low, high, rows)
         also(unit, first + len(stamps) - 1)
