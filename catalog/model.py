@@ -318,6 +318,11 @@ class ChangeSet:
     id: int = 0
     """The catalog's number of it; never used twice within a table."""
 
+    def rows_within(self, a: int, b: int) -> int:
+        """About how many of the rows lie in (a, b], if its commits are alike."""
+        within = min(b, self.high) - max(a, self.low - 1)
+        return -(-self.rows * max(0, within) // (self.high - self.low + 1))
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -193,6 +193,10 @@ class Reading:
         """The rows of a change set if they are in memory, in the form of `inline` also where it has files."""
         return self.cache.get(change_set)
 
+    def keep(self, change_set: ChangeSet, rows: pa.Table) -> None:
+        """Keeps the rows of a change set that were read from its files, in that form, while there is room."""
+        self.cache.put(change_set, rows)
+
     def read_changes(self, changes: list[ChangeSet]) -> list[pa.Table]:
         """The rows of inline change sets, in bulk and past the cache."""
         with self._reading() as connection:

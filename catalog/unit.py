@@ -76,8 +76,10 @@ class UnitOfWork:
         kinds: frozenset[str],
         *,
         insert_only: bool = False,
+        rows: pa.Table | None = None,
     ) -> None:
-        """Change rows of the versions [low, high] in files; nothing where `files` is empty.
+        """Change rows of the versions [low, high] in files; nothing where `files` is empty. Where their `rows` are told, in the
+        form of inline ones, these stay in memory for the next readers, while there is room.
 
         With `insert_only` the files hold plain rows, inserts of version `low` = `high`. Where the table has no other
         change set above its newest snapshot, they become part of its snapshot, which advances to `low`.
@@ -97,7 +99,7 @@ class UnitOfWork:
                 insert_only=insert_only,
                 id=self._new_id(),
             )
-            self.writes.staged.append(Staged(table.name, changes))
+            self.writes.staged.append(Staged(table.name, changes, rows=rows))
 
     def advance_snapshot(
         self, table: VersionedTable, version: int, add: Sequence[DataFile], remove: Sequence[str]

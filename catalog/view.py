@@ -69,7 +69,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class Staged:
-    """A change set to be added to the table `name`, with its rows where they are inline and this process's."""
+    """A change set to be added to the table `name`, with its rows where this process has them: of inline ones, and of files
+    that are read next."""
 
     name: str
     changes: ChangeSet

@@ -150,7 +150,8 @@ class Groups:
                     raise
                 guilty = self._guilty(group, end) if isinstance(error, RefreshError) else []
                 if not guilty:
-                    self.registry.set_status(query, replace(status, state="FAILED", error=said(error)))
+                    stands = catalog.status(query.name)  # after the slices that were refreshed
+                    self.registry.set_status(query, replace(stands, state="FAILED", error=said(error)))
                     raise
                 return guilty
 

@@ -84,7 +84,7 @@ class Refreshes:
         for _ in range(self.services.limits.refresh_rounds):
             free = self.refresh_sources(query.sources, target)
             done = self.refresh(name, target)
-            whole = done if whole is None else _sum(whole, done)
+            whole = done if whole is None else whole.then(done)
             if done.to_version >= wanted or not free:
                 break
             target = self.services.catalog.newest_version
@@ -105,7 +105,7 @@ class Refreshes:
                 free = False
         return free
 
-    def _check_active(self, query: ContinuousQuery) -> QueryStatus:
+    def _check_active(self, query: ContinuousQuery) -> None:
         status = self.services.catalog.status(query.name)
         if status.state == "PAUSED":
             raise RefreshError(f"{query.name} is paused", hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME")
@@ -114,10 +114,9 @@ class Refreshes:
                 f"{query.name} has failed and waits", detail=status.error,
                 hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME tries again",
             )  # fmt: skip
-        return status
 
     def _run(self, query: ContinuousQuery, upto: int | None) -> Refresh:
-        status = self._check_active(query)
+        self._check_active(query)
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
         end = frontier(self.services.catalog, query.sources, upto)
         try:
@@ -125,8 +124,8 @@ class Refreshes:
                 return self.refresher.refresh(query, self.registry.compiled(query), end)
         except Exception as error:
             if not is_transient(error):
-                failed = QueryStatus(status.position, "FAILED", said(error), status.last_refresh)
-                self.registry.set_status(query, failed)
+                stands = self.services.catalog.status(query.name)  # after the slices that were refreshed
+                self.registry.set_status(query, replace(stands, state="FAILED", error=said(error)))
             raise
 
     def _meaning(self, query: ContinuousQuery) -> AbstractContextManager[object]:
@@ -136,14 +135,3 @@ class Refreshes:
         return (
             meaning(self.services.spark(), wanted) if self.services.spark_runs() else meaning_at_use(wanted)
         )
-
-
-def _sum(first: Refresh, second: Refresh) -> Refresh:
-    return replace(
-        second,
-        from_version=first.from_version,
-        inserted=first.inserted + second.inserted,
-        deleted=first.deleted + second.deleted,
-        updated=first.updated + second.updated,
-        seconds=first.seconds + second.seconds,
-    )

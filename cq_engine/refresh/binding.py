@@ -168,7 +168,7 @@ class IntervalBinder:
             )
             if rows is not None:
                 self._note(table, "changes", rows.num_rows)
-            few = rows is not None and rows.nbytes <= self.reader.limits.driver_bytes
+            few = rows is not None and rows.nbytes <= self.reader.limits.driver_change_bytes
             small = UncompactedLog.of(table, rows, self.a, self.b, self.compressed) if few else None
             self._logs[name] = small
         return self._logs[name]

@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cq_engine.algebra.rewrite.pruning import scans
-from cq_engine.catalog.model import ContinuousQuery
+from cq_engine.catalog.model import ChangeSet, ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import Decision, Reference, Statistics, TableStatistics, choose, references
 
-__all__ = ["Interval", "decide", "foreign_keys", "pending_interval", "statistics", "touched_versions"]
+__all__ = [
+    "Interval",
+    "decide",
+    "end_of_slice",
+    "foreign_keys",
+    "pending_interval",
+    "statistics",
+    "touched_versions",
+]
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,25 @@ def pending_interval(
         sets = catalog.changes(table.storage.id, a + 1, b)
         if sets:
             kinds[name] = frozenset().union(*(s.kinds for s in sets))
-            rows += sum(s.rows for s in sets)
+            rows += sum(s.rows_within(a, b) for s in sets)
     return Interval(a, b, kinds, rows)
+
+
+def end_of_slice(services: Services, compiled: Compiled, interval: Interval) -> int:
+    """The greatest version up to which the commits of an interval have about `slice_changes` change rows, as far as the
+    catalog can tell without reading them; at least one commit lies before it."""
+    catalog, most = services.catalog, services.limits.slice_changes
+    sets: list[ChangeSet] = []
+    for name in interval.changed:
+        sets += catalog.changes(compiled.sources[name].storage.id, interval.a + 1, interval.b)
+    low, high = max(interval.a + 1, min(s.low for s in sets)), interval.b
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(s.rows_within(interval.a, middle) for s in sets) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:
@@ -85,7 +110,7 @@ def statistics(
         rows += sum(s.rows for s in layout.changes if s.high <= interval.a and s.kinds == {"INSERT"})
         if table.storage.kind == "constants":
             rows = services.reader.constants(table.storage).num_rows
-        changed = sum(s.rows for s in sets)
+        changed = sum(s.rows_within(interval.a, interval.b) for s in sets)
         kinds: frozenset[str] = frozenset().union(*(s.kinds for s in sets))
         recent = sum(s.rows for s in layout.changes if s.high <= interval.a)
         count = occurrences.get(name, 1)

@@ -25,7 +25,7 @@ from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.cluster import Cluster
 from cq_engine.refresh.driver import Driver
 from cq_engine.refresh.executors import Fallback, Outcome, execute
-from cq_engine.refresh.interval import Interval, decide, foreign_keys, pending_interval
+from cq_engine.refresh.interval import Interval, decide, end_of_slice, foreign_keys, pending_interval
 from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
@@ -49,6 +49,18 @@ class Refresh:
     updated: int = 0
     plan: str = ""
     seconds: float = 0.0
+
+    def then(self, later: Refresh) -> Refresh:
+        """This refresh and the one that followed as one."""
+        return replace(
+            later,
+            from_version=self.from_version,
+            inserted=self.inserted + later.inserted,
+            deleted=self.deleted + later.deleted,
+            updated=self.updated + later.updated,
+            plan=self.plan if later.from_version == later.to_version else later.plan,
+            seconds=self.seconds + later.seconds,
+        )
 
 
 class Place(Enum):
@@ -94,12 +106,36 @@ class Refresher:
         return pending_interval(self.services.catalog, query, compiled, upto)
 
     def refresh(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Refresh:
-        """Processes everything committed. Raises RefreshError, DiskError where it can be tried again as it is; the
-        query's position is then where it was."""
-        started = time.monotonic()
+        """Processes everything committed, a large interval of a transactional query in slices of whole commits: each is a
+        refresh by itself, and is there when a later one fails. Raises RefreshError, DiskError where it can be tried again
+        as it is; the query's position is then where it was, or after the last slice."""
         interval = self.interval(query, compiled, upto)
         if interval.b <= interval.a:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
+        whole: Refresh | None = None
+        end = interval.b
+        in_slices = self._in_slices(query, compiled, interval)
+        while interval.a < end:
+            if in_slices and interval.rows > self.services.limits.slice_changes:
+                stop = end_of_slice(self.services, compiled, interval)
+                interval = self.interval(query, compiled, stop)
+            done = self._refresh_interval(query, compiled, interval)
+            whole = done if whole is None else whole.then(done)
+            interval = self.interval(query, compiled, end)
+        assert whole is not None
+        return whole
+
+    def _in_slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
+        """Whether a large interval may be cut: where the deltas of its commits do not depend on how they are refreshed."""
+        limits = self.services.limits
+        if query.mode != "TRANSACTIONAL" or compiled.node is None or compiled.verdict == PARTIAL:
+            return False
+        if not limits.slice_changes < interval.rows <= limits.sliced_changes:
+            return False
+        return decide(self.services, query, compiled, interval).form != "recompute"
+
+    def _refresh_interval(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Refresh:
+        started = time.monotonic()
         faults.point("refresh.begin")
         self.reports[query.name] = Report()
         outcome = self._compute(query, compiled, interval)

@@ -33,6 +33,8 @@ CHEAP: dict[str, dict[str, Any]] = {
     "few changes applied": {"change_rows": 0, "change_files": 0},
     "column copies": {"column_copy_common": 1, "column_copy_search": 1000},
     "few row ids": {"row_ids": 1},
+    "intervals in slices": {"slice_changes": 1},
+    "slices of files": {"slice_changes": 1, "inline_bytes": 0, "kept_change_bytes": 0},
     "settle at once": {"settle_rows": 0, "settle_cursors": 1},
     "flush row by row": {"flush_rows": 1},
 }
@@ -59,6 +61,8 @@ STORED: dict[str, dict[str, Any]] = {
     "no image in memory": {"small_rows": 0, "relevant_rows": 0},
     "no inline cache": {"inline_cache_bytes": 0},
     "few row ids": {"row_ids": 1},
+    "intervals in slices": {"slice_changes": 1},
+    "slices of files": {"slice_changes": 1, "inline_bytes": 0, "kept_change_bytes": 0},
     "flush row by row": {"flush_rows": 1},
     "column copies": {"column_copy_common": 1, "column_copy_search": 1000},
     "plan merges slice by slice": {"merge_rows": 2},

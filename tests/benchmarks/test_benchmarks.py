@@ -277,3 +277,12 @@ def test_sweep_messages(run: Run) -> None:
     for figure in named(figures, "states"):
         assert figure["SWEEP"] == figure["SWEEP together"] == figure["C-Strobe"] == 1
     assert all(figure["updates_per_second"] > 0 for figure in named(figures, "rate"))
+
+
+def test_cliffs(run: Run, tmp_path: Path) -> None:
+    plot = tmp_path / "plot.png"
+    arguments = ["--scale", "0.001", "--most", "4", "--from", "1", "--warm", "1", "--queries", "top_n"]
+    figures = run("cliffs", *arguments, "--plot", str(plot))
+    assert [figure["transactions"] for figure in named(figures, "step")] == [1, 2, 4]
+    (cliff,) = named(figures, "cliff")
+    assert cliff["ratio"] >= 1

@@ -26,9 +26,11 @@ class Tally:
     verdicts: dict[str, int] = field(default_factory=dict)
 
 
-def forced(*, bulk: bool, large: bool, spark: bool = False, arrow: bool = True) -> dict[str, int]:
+def forced(
+    *, bulk: bool, large: bool, spark: bool = False, arrow: bool = True, slices: bool = False
+) -> dict[str, int]:
     """Limits that take the paths of large deltas (`bulk`), large tables (`large`) and large intervals (`spark`), whatever
-    the size; without `arrow` Spark runs every statement."""
+    the size; without `arrow` Spark runs every statement, with `slices` few commits are refreshed at a time."""
     bounds = {} if arrow else {"arrow_rows": -1}
     if bulk:
         bounds |= {"refresh_changes": 0}
@@ -36,6 +38,8 @@ def forced(*, bulk: bool, large: bool, spark: bool = False, arrow: bool = True) 
         bounds |= {"small_rows": 0, "relevant_rows": 0}
     if spark:
         bounds |= {"driver_changes": -1, "counted_changes": 2**60}
+    if slices:
+        bounds |= {"slice_changes": 5}
     return bounds
 
 
@@ -205,7 +209,8 @@ def check_history(
     """
     seed = recorded.history.seed
     if paths is None:
-        paths = forced(bulk=seed % 3 == 0, large=seed % 2 == 0, spark=seed % 3 == 1, arrow=seed % 8 < 4)
+        ways = {"bulk": seed % 3 == 0, "large": seed % 2 == 0, "spark": seed % 3 == 1}
+        paths = forced(**ways, arrow=seed % 8 < 4, slices=seed % 5 < 2)
     with cq_engine.connect(
         directory, catalog, spark, scheduler=False, conf={"maintenance": "manual", **(conf or {})},
         limits=Limits(**paths),
