@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cq_engine.core.arrays import distinct
 from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.core import faults
@@ -267,7 +268,7 @@ def _distinct_values(values: pa.Array) -> Sequence[Any] | None:
     if convert is None:
         return None
     if pa.types.is_signed_integer(kind):
-        return cast("Sequence[int]", np.unique(values))
+        return cast("Sequence[int]", distinct(np.asarray(values)))
     try:
         found = values.cast(kind).to_pylist()
     except (pa.ArrowInvalid, OverflowError, ValueError):  # a time between two microseconds, a year after 9999

@@ -1,5 +1,5 @@
 """Arrow arrays of a few Python values, made without `pa.array`, which imports pandas: a quarter of the time that a process
-takes to its first commit."""
+takes to its first commit. And distinct numbers, in order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["array", "empty_table", "few"]
+__all__ = ["array", "distinct", "distinct_values", "empty_table", "few"]
+
+_Number = TypeVar("_Number", bound=np.integer[Any])
 
 _FEW = 1_000
 """Values up to which the detour costs less than what it saves."""
@@ -35,6 +39,30 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def empty_table(schema: pa.Schema) -> pa.Table:
     """`schema.empty_table()`."""
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """Whole numbers in order, each once; the array itself where it is that. NumPy's own `unique` puts them into a hash table
+    first, which takes 25 times as long for some hundred thousand."""
+    if np.all(numbers[:-1] < numbers[1:]):
+        return numbers
+    ordered = np.sort(numbers)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    found: npt.NDArray[_Number] = ordered[first]
+    return found
+
+
+def distinct_values(values: pa.Array) -> pa.Array:
+    """The distinct values of an array; whole numbers and dates without NULL in order."""
+    kind = values.type
+    if values.null_count or not (pa.types.is_signed_integer(kind) or pa.types.is_date32(kind)):
+        return pc.unique(values)
+    numbers = np.asarray(values.view(pa.int32()) if pa.types.is_date32(kind) else values)
+    found = distinct(numbers)
+    if found is numbers:
+        return values
+    return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(found)])
 
 
 def few(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:

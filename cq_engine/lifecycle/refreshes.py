@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cq_engine.catalog.graph import ancestors
 from cq_engine.catalog.groups import owner
-from cq_engine.catalog.model import ContinuousQuery, QueryStatus
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.core.errors import RefreshError, said
 from cq_engine.definition.registry import Registry
 from cq_engine.delivery.delivery import Delivery

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.lineage import lineage
 from cq_engine.algebra.nodes import Node, RuntimeFilter
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.arrays import distinct_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type
@@ -199,7 +199,7 @@ class KeyValues:
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
     """The distinct values; None for types of which Arrow does not know any."""
-    return None if pa.types.is_nested(column.type) else pc.unique(column.combine_chunks())
+    return None if pa.types.is_nested(column.type) else distinct_values(column.combine_chunks())
 
 
 def _with_null(values: pa.Array) -> pa.Array:
@@ -219,7 +219,7 @@ def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
         if not all(pa.types.is_integer(kind) for kind in kinds):
             return None
         known = [part.cast(pa.int64()) for part in known]
-    return pc.unique(pa.concat_arrays(known))
+    return distinct_values(pa.concat_arrays(known))
 
 
 def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE, VersionedTable
+from cq_engine.core.arrays import distinct
 from cq_engine.core.limits import Limits
 from cq_engine.planner.forms import LookUp, Reference
 from cq_engine.refresh.report import Report
@@ -134,7 +135,7 @@ def _subtract(
     combinations = {n: left[c].take(pa.array(place)) for n, c, place in zip(names, columns, places)}
     rest = ~excluded.holds(pa.table(combinations))
     for name, place in zip(columns, places):
-        stay = np.unique(place[rest])
+        stay = distinct(place[rest])
         if len(stay) < len(left[name]):
             left[name] = left[name].take(pa.array(stay))
     return left

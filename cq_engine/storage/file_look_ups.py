@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
+from cq_engine.core.arrays import distinct_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
@@ -47,7 +48,7 @@ class FileLookUps:
         `columns` include those of `restrict`.
         """
         known = {c.name for c in columns if can(c.type, Use.EQUAL)}
-        restrict = {name: values for name, values in restrict.items() if name in known}
+        restrict = {name: distinct_values(values) for name, values in restrict.items() if name in known}
         parts, others = [], []
         for path, count in files:
             part = self.indexed.rows(path, columns, restrict, limit)
@@ -83,7 +84,9 @@ def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array
     """The values of `columns` in `rows`, for a read that is restricted to them; without columns whose equality Arrow
     does not know."""
     return {
-        c.name: pc.unique(rows.column(c.name).combine_chunks()) for c in columns if can(c.type, Use.EQUAL)
+        c.name: distinct_values(rows.column(c.name).combine_chunks())
+        for c in columns
+        if can(c.type, Use.EQUAL)
     }
 
 

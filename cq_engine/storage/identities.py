@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.core.arrays import distinct
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
@@ -95,7 +96,7 @@ class KeySet:
 
     def __init__(self, identities: Identities, numbers: Numbers) -> None:
         self._identities = identities
-        self._numbers = np.unique(numbers)
+        self._numbers = distinct(numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -107,7 +108,7 @@ class KeySet:
     def without(self, rows: pa.Table) -> KeySet:
         """The set without the identities that these rows have."""
         gone = self._identities.find(rows)
-        return KeySet(self._identities, np.setdiff1d(self._numbers, gone))
+        return KeySet(self._identities, self._numbers[~np.isin(self._numbers, gone)])
 
 
 def _is_plain(column: Column, kind: pa.DataType) -> bool:

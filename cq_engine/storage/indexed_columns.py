@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core import faults
+from cq_engine.core.arrays import distinct
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
@@ -36,7 +37,7 @@ from cq_engine.storage.scratch import scratch_directory
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["IndexedColumns"]
+__all__ = ["IndexedColumns", "Restrict"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
@@ -260,8 +261,14 @@ class _Copy:
         if self.ordered is None or len(values) * search > len(self.ordered) or not _is_number(values.type):
             return None
         kind = np.iinfo(self.ordered.dtype)
-        wanted = np.unique(_numbers(values.drop_null()))
+        wanted = distinct(_numbers(values.drop_null()))
         wanted = wanted[(wanted >= kind.min) & (wanted <= kind.max)].astype(self.ordered.dtype)
+        if len(self.ordered):  # of a table that is clustered by the column, a file has one range
+            among = (
+                np.searchsorted(wanted, self.ordered[0]),
+                np.searchsorted(wanted, self.ordered[-1], "right"),
+            )
+            wanted = wanted[slice(*among)]
         low = np.searchsorted(self.ordered, wanted, "left")
         there = low < len(self.ordered)
         there[there] = self.ordered[low[there]] == wanted[there]

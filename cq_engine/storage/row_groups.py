@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from cachetools import LRUCache
 
+from cq_engine.core.arrays import distinct
+
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
@@ -102,7 +104,7 @@ def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return None
     if pa.types.is_integer(kind):
-        return cast("Sequence[int]", np.unique(values.drop_null()))
+        return cast("Sequence[int]", distinct(np.asarray(values.drop_null())))
     try:
         return sorted(value for value in values.to_pylist() if value is not None)
     except OverflowError:

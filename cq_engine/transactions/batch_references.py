@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import distinct
 from cq_engine.core.errors import ConstraintError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
@@ -29,7 +29,7 @@ def check_within(services: Services, state: CatalogState, logs: Mapping[str, Log
 
     `logs` are the changes by table name, `first` is the first commit's version. Raises ConstraintError.
     """
-    if len({version for log in logs.values() for version in np.unique(log.events.version).tolist()}) < 2:
+    if len({version for log in logs.values() for version in distinct(log.events.version).tolist()}) < 2:
         return
     for child in state.tables.values():
         for key in child.foreign_keys:

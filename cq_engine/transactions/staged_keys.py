@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.model import DataFile, VersionedTable
+from cq_engine.core.arrays import distinct
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.reader import Reader
@@ -36,7 +37,7 @@ def repeated_keys(
         return None
     if not np.all(numbers[:-1] < numbers[1:]):
         ordered = np.sort(numbers)
-        twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])[:shown]
+        twice = distinct(ordered[1:][ordered[1:] == ordered[:-1]])[:shown]
         if len(twice):
             found = rows.filter(pa.array(np.isin(numbers, twice)))
             return found.group_by(found.column_names).aggregate([])

@@ -11,10 +11,13 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cq_engine.core.arrays import empty_table, few
+from cq_engine.core.arrays import distinct, distinct_values, empty_table, few
 
 CHANCE = random.Random(7)
 UTC = timezone.utc
@@ -93,3 +96,23 @@ def test_pandas_is_left_alone() -> None:
         "assert array([[1]], pa.list_(pa.int32())).to_pylist() == [[1]]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@given(numbers=st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)))
+def test_distinct_numbers_are_those_of_numpy(numbers: list[int]) -> None:
+    given_numbers = np.array(numbers, np.int64)
+    found = distinct(given_numbers)
+    assert found.tolist() == sorted(set(numbers))
+    assert distinct(found) is found
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.date32(), pa.string()], ids=str)
+@pytest.mark.parametrize("nulls", [False, True])
+def test_distinct_values_are_those_of_arrow(kind: pa.DataType, nulls: bool) -> None:
+    values = [CHANCE.randrange(-9, 9) for _ in range(40)] + [None] * nulls
+    array = pa.array(values).cast(pa.int32()).cast(kind)
+    for part in (array, array.slice(3, 20), array.slice(0, 0), array.slice(0, 1)):
+        found = distinct_values(part)
+        assert found.type == kind
+        assert sorted(map(str, found.to_pylist())) == sorted(set(map(str, part.to_pylist())))
+        assert distinct_values(found).equals(found)
