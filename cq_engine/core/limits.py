@@ -91,9 +91,11 @@ class Limits:
 
     refresh_changes: int = 1_000_000
     """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
-    slice_changes: int = 250_000
+    slice_changes: int = 500_000
     """Of a transactional query, an interval with more change rows is refreshed in slices of whole commits, each with about so
     many at most: the rows that one of them makes stay within the other bounds, and the time grows with the changes."""
+    least_slice_changes: int = 50_000
+    """A slice with more change rows than this is cut again where an operator gives more than `arrow_rows`."""
     sliced_changes: int = 4_000_000
     """An interval with more change rows than this is not cut: executors take it as a whole."""
     refresh_rows: int = 2_000_000

@@ -67,24 +67,41 @@ class Driver(Executor[pa.Table]):
         most, binder = min(self.services.limits.arrow_rows, self._most), self.binder
         if self.query.functions or statement.name in self._cached.only_spark:
             return None
-        rows: dict[int, Rows] = {}
         try:
-            for leaf in statement.leaves:
-                found = binder.source_rows(leaf)
-                most_left = most - sum(each.count for each in rows.values())
-                if found is None or found.rows.num_rows > most_left:
-                    return None
-                rows[id(leaf)] = Rows.of(found.rows, found.columns, leaf.columns)
+            rows = self._source_rows(statement, most)
+            if rows is None:
+                return None
             table = statement.evaluate(lambda leaf: rows[id(leaf)], most)
         except (UnsupportedError, pa.ArrowNotImplementedError):
             self._cached.only_spark.add(statement.name)
             return None
-        except (TooLargeError, pa.ArrowInvalid):
+        except (TooLargeError, pa.ArrowInvalid) as error:
+            if isinstance(error, TooLargeError):
+                self._divide()
             self._cached.note_overflow(statement.name, self.services.limits.plan_misses)
             return None
         self._cached.overflows.pop(statement.name, None)
         binder.report.in_arrow.append(statement.name)
         return table
+
+    def _source_rows(self, statement: Statement, most: int) -> dict[int, Rows] | None:
+        """By the id of each leaf its rows; None where the driver cannot have them, or they are more than `most`."""
+        rows: dict[int, Rows] = {}
+        for leaf in statement.leaves:
+            found = self.binder.source_rows(leaf)
+            if found is None:
+                return None
+            most -= found.rows.num_rows
+            if most < 0:
+                self._divide()
+                return None
+            rows[id(leaf)] = Rows.of(found.rows, found.columns, leaf.columns)
+        return rows
+
+    def _divide(self) -> None:
+        """Gives up where a part of the interval may do with fewer rows."""
+        if self.interval.divisible:
+            raise FallbackError(Fallback.DIVIDE)
 
     def _run_by_spark(self, statement: Statement) -> pa.Table:
         assert self._cached is not None

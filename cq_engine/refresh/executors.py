@@ -46,6 +46,7 @@ class Fallback(Enum):
 
     UNPREPARED = "the shared plan has no prepared statement for it"
     TOO_LARGE = "its rows are too many for the driver"
+    DIVIDE = "its rows are too many for the driver, but not those of a part of its commits"
 
 
 class FallbackError(Exception):

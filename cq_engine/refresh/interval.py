@@ -32,6 +32,8 @@ class Interval:
     b: int
     kinds: Mapping[str, frozenset[str]]
     rows: int
+    divisible: bool = False
+    """May it be cut where its rows turn out to be too many?"""
 
     @property
     def changed(self) -> frozenset[str]:
@@ -58,10 +60,10 @@ def pending_interval(
     return Interval(a, b, kinds, rows)
 
 
-def end_of_slice(services: Services, compiled: Compiled, interval: Interval) -> int:
-    """The greatest version up to which the commits of an interval have about `slice_changes` change rows, as far as the
-    catalog can tell without reading them; at least one commit lies before it."""
-    catalog, most = services.catalog, services.limits.slice_changes
+def end_of_slice(services: Services, compiled: Compiled, interval: Interval, most: int) -> int:
+    """The greatest version up to which the commits of an interval have about `most` change rows, as far as the catalog can
+    tell without reading them; at least one commit lies before it."""
+    catalog = services.catalog
     sets: list[ChangeSet] = []
     for name in interval.changed:
         sets += catalog.changes(compiled.sources[name].storage.id, interval.a + 1, interval.b)

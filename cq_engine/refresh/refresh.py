@@ -114,31 +114,48 @@ class Refresher:
             return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         whole: Refresh | None = None
         end = interval.b
-        in_slices = self._in_slices(query, compiled, interval)
+        most = self.services.limits.slice_changes if self._in_slices(query, compiled, interval) else 0
         while interval.a < end:
-            if in_slices and interval.rows > self.services.limits.slice_changes:
-                stop = end_of_slice(self.services, compiled, interval)
-                interval = self.interval(query, compiled, stop)
+            interval = self._slice(query, compiled, interval, most) if most else interval
             done = self._refresh_interval(query, compiled, interval)
-            whole = done if whole is None else whole.then(done)
+            if done is None:
+                most = interval.rows // 2
+            else:
+                whole = done if whole is None else whole.then(done)
             interval = self.interval(query, compiled, end)
         assert whole is not None
         return whole
 
     def _in_slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
-        """Whether a large interval may be cut: where the deltas of its commits do not depend on how they are refreshed."""
+        """Whether an interval may be cut: where the deltas of its commits do not depend on how they are refreshed."""
         limits = self.services.limits
         if query.mode != "TRANSACTIONAL" or compiled.node is None or compiled.verdict == PARTIAL:
             return False
-        if not limits.slice_changes < interval.rows <= limits.sliced_changes:
+        if not limits.least_slice_changes < interval.rows <= limits.sliced_changes:
             return False
         return decide(self.services, query, compiled, interval).form != "recompute"
 
-    def _refresh_interval(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Refresh:
+    def _slice(self, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int) -> Interval:
+        """The first slice of an interval, with about `most` change rows at most, or all of it."""
+        if interval.rows > most:
+            stop = end_of_slice(self.services, compiled, interval, most)
+            interval = self.interval(query, compiled, stop)
+        least = self.services.limits.least_slice_changes
+        divisible = interval.rows > least and (
+            end_of_slice(self.services, compiled, interval, interval.rows // 2) < interval.b
+        )
+        return replace(interval, divisible=divisible)
+
+    def _refresh_interval(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+    ) -> Refresh | None:
+        """None where the interval is to be divided."""
         started = time.monotonic()
         faults.point("refresh.begin")
         self.reports[query.name] = Report()
         outcome = self._compute(query, compiled, interval)
+        if isinstance(outcome, Fallback):
+            return None
         faults.point("refresh.computed")
         report = self.reports.setdefault(query.name, Report())
         result = Refresh(query.name, interval.a, interval.b, plan=query.verdict)
@@ -174,7 +191,9 @@ class Refresher:
         if isinstance(outcome, Outcome) and outcome.attempt is not None:
             outcome.attempt.abandon()
 
-    def _compute(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Outcome | NoChange:
+    def _compute(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+    ) -> Outcome | NoChange | Fallback:
         try:
             with plain_errors(f"refresh {query.name}", self.services.catalog.warehouse):
                 return self._run_choices(query, compiled, interval)
@@ -188,12 +207,12 @@ class Refresher:
 
     def _run_choices(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval
-    ) -> Outcome | NoChange:
+    ) -> Outcome | NoChange | Fallback:
         choice = self._choose(query, compiled, interval)
         while isinstance(choice, Choice):
             report = self.reports[query.name] = Report(choice.decision, str(choice))
             outcome = self._run(query, compiled, interval, choice, report)
-            if isinstance(outcome, Outcome):
+            if isinstance(outcome, Outcome) or outcome is Fallback.DIVIDE:
                 return outcome
             choice = self._fall_back(query, compiled, interval, choice, outcome)
         return choice

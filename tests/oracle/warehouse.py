@@ -39,7 +39,7 @@ def forced(
     if spark:
         bounds |= {"driver_changes": -1, "counted_changes": 2**60}
     if slices:
-        bounds |= {"slice_changes": 5}
+        bounds |= {"slice_changes": 5, "least_slice_changes": 3}
     return bounds
 
 

@@ -21,14 +21,14 @@ QUERIES = {
     "grouped": "SELECT g, count(*) AS n, sum(v) AS s, max(v) AS m FROM o GROUP BY g",
     "outer_join": "SELECT c.k, o.k AS ok FROM c LEFT JOIN o ON o.g = c.k",
 }
-WHOLE = {"slice_changes": 10**9}
+WHOLE = {"slice_changes": 10**9, "least_slice_changes": 10**9}
 
 
 @pytest.fixture(params=[0, 2**25], ids=["slices of files", "files in memory"])
 def engine(
     spark: SparkSession, warehouse: Path, request: pytest.FixtureRequest
 ) -> Iterator[cq_engine.Engine]:
-    limits = Limits(inline_bytes=0, kept_change_bytes=request.param, slice_changes=20)
+    limits = Limits(inline_bytes=0, kept_change_bytes=request.param, slice_changes=20, least_slice_changes=8)
     with cq_engine.connect(
         warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=limits
     ) as opened:
@@ -88,6 +88,22 @@ def test_slices_give_the_deltas_of_the_whole(engine: cq_engine.Engine, seed: int
         ]
         assert shown[0]
         assert shown[0] == shown[1]
+
+
+def test_an_interval_with_too_many_rows_for_the_driver_is_divided(engine: cq_engine.Engine) -> None:
+    create(engine, "q", QUERIES["joined"])
+    create(engine, "whole", QUERIES["joined"])
+    apply(engine, 11, 30)
+    with limited(engine, slice_changes=10**9, arrow_rows=60, small_rows=-1):
+        engine.refresh("q")
+    with limited(engine, **WHOLE):
+        engine.refresh("whole")
+    assert len(intervals(engine, "q")) > 1
+    shown = [
+        [(d.commit_version, d.marker, d.key, d.new, d.old) for d in engine.deltas(name)]
+        for name in ("q", "whole")
+    ]
+    assert shown[0] == shown[1]
 
 
 def test_a_compressed_interval_is_not_cut(engine: cq_engine.Engine) -> None:
