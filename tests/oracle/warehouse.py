@@ -31,7 +31,7 @@ def forced(*, bulk: bool, large: bool, spark: bool = False, arrow: bool = True) 
     the size; without `arrow` Spark runs every statement."""
     bounds = {} if arrow else {"arrow_rows": -1}
     if bulk:
-        bounds |= {"refresh_changes": 0}
+        bounds |= {"refresh_changes": 0, "log_rows": -1, "recompute_bytes": -1}
     if large:
         bounds |= {"small_rows": 0, "relevant_rows": 0}
     if spark:
