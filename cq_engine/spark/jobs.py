@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cq_engine.core import calls
@@ -13,8 +12,6 @@ from cq_engine.spark.sql import Py4JError
 
 __all__ = ["LOST", "cancel_all", "has_ended", "stop_jobs", "tag_jobs"]
 
-_FORGOTTEN = ("INVALID_HANDLE", "SESSION_CLOSED", "SESSION_CHANGED", "NO_ACTIVE_SESSION", "closed channel")
-"""What errors say after a server was started anew, or a session closed."""
 LOST: tuple[type[Exception], ...] = (Py4JError, OSError, AttributeError)
 """What the first use of a session raises whose JVM has gone, or (AttributeError: no Java object) that was stopped."""
 
@@ -59,13 +56,9 @@ def cancel_all(spark: SparkSession) -> None:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether the session can never be used again: it was stopped, its JVM is gone, or the server of Spark Connect has
-    forgotten it."""
+    """Whether the session can never be used again: it was stopped, or its JVM is gone. Not known of Spark Connect, whose client
+    tries to reach its server for minutes."""
     if is_connect(spark):
-        try:
-            spark.conf.get("spark.sql.ansi.enabled")
-        except PySparkException as error:
-            return any(word in str(error) for word in _FORGOTTEN)
         return False
     for _ in range(2):  # a connection that was lost fails once; Py4J makes another one
         try:
