@@ -68,24 +68,17 @@ def executors(spark: SparkSession) -> int:
 
 
 def copied(engine: cq_engine.Engine, files: str) -> None:
-    """COPY, a catch-up, a recomputation, a merge and time travel, all by executors."""
+    """COPY, and a catch-up with what was changed since, by executors."""
     engine.execute("CREATE TABLE t (id INT PRIMARY KEY, g INT, s STRING)")
-    engine.execute("CREATE TABLE names (g INT PRIMARY KEY, name STRING)")
-    engine.execute("INSERT INTO names SELECT CAST(id AS INT), concat('g', id) FROM range(7)")
     engine.execute(
-        "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT name, count(*) AS n, max(s) AS m FROM t JOIN names ON t.g = names.g GROUP BY name"
+        "CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT g, count(*) AS n, max(s) AS m FROM t GROUP BY g"
     )
     engine.execute(f"COPY INTO t FROM '{files}'")
-    engine.refresh("q")
-    before = engine.catalog.newest_version
     engine.execute("UPDATE t SET g = (g + 1) % 7 WHERE id % 3 = 0")
-    engine.execute("DELETE FROM t WHERE id % 5 = 0")
     engine.refresh("q")
-    engine.execute("COMPACT TABLE t")
-    text = "SELECT name, count(*), max(s) FROM t JOIN names ON t.g = names.g GROUP BY name ORDER BY name"
-    assert engine.execute("SELECT * FROM q ORDER BY name").fetchall() == engine.execute(text).fetchall()
-    assert engine.execute(f"SELECT count(*) FROM t VERSION AS OF {before}").fetchall() == [(400,)]
-    assert engine.execute("SELECT count(*) FROM t").fetchall() == [(320,)]
+    text = "SELECT g, count(*), max(s) FROM t GROUP BY g ORDER BY g"
+    assert engine.execute("SELECT * FROM q ORDER BY g").fetchall() == engine.execute(text).fetchall()
+    assert engine.execute("SELECT count(*) FROM t").fetchall() == [(400,)]
 
 
 def main(master: str, port: str, database: str, files: str, count: str = "1") -> None:

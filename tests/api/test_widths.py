@@ -128,16 +128,33 @@ def test_logs_states_and_relations_of_executors(connect: Connect) -> None:
 def test_few_rows_of_executors_make_no_file(connect: Connect) -> None:
     engine = created(connect(refresh_changes=0, small_rows=0), 200)
     engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT g, count(*) AS n FROM t GROUP BY g")
+    engine.execute("CREATE CONTINUOUS QUERY bag ON DEMAND AS SELECT g % 2 AS h FROM t")  # rows without a key
+    for name, column in (("q", "n"), ("bag", "h")):
+        engine.execute(
+            f"CREATE CONTINUOUS QUERY above_{name} ON DEMAND AS SELECT {column}, count(*) AS c FROM {name} GROUP BY {column}"
+        )
     engine.execute("UPDATE t SET g = g + 1 WHERE id < 20")
-    engine.refresh("q")
-    assert engine.queries.refresher.reports["q"].run.startswith("cluster")
-    query = engine.catalog.state.queries["q"]
-    for table in (query.result, *dict(query.states).values()):
+    for name in ("q", "bag", "above_q", "above_bag"):
+        engine.refresh(name)
+        assert engine.queries.refresher.reports[name].run.startswith("cluster")
+    query, bag = (engine.catalog.state.queries[name] for name in ("q", "bag"))
+    assert query.relation is not None
+    assert bag.relation is not None
+    for table in (
+        query.result,
+        *dict(query.states).values(),
+        query.relation.storage,
+        bag.result,
+        bag.relation.storage,
+    ):
         sets = engine.catalog.layout(table.id, engine.catalog.newest_version).changes
         assert sets
         assert all(each.inline_id is not None for each in sets)
     assert engine.execute("SELECT * FROM q ORDER BY g").fetchall() == (
         engine.execute("SELECT g, count(*) FROM t GROUP BY g ORDER BY g").fetchall()
+    )
+    assert engine.execute("SELECT * FROM above_bag ORDER BY h").fetchall() == (
+        engine.execute("SELECT g % 2 AS h, count(*) FROM t GROUP BY g % 2 ORDER BY h").fetchall()
     )
 
 
