@@ -89,6 +89,23 @@ def test_copy(connect: Connect, tmp_path: Path, kind: str) -> None:
     assert counts[1] >= 3 * counts[0]
 
 
+def test_copy_of_rows_that_weigh_next_to_nothing(connect: Connect, tmp_path: Path) -> None:
+    counts = []
+    for size in SIZES:
+        engine = created(connect(**EXECUTORS), 0)
+        rows = pa.table(
+            {
+                "id": pa.array(range(size), pa.int32()),
+                "g": pa.array([1] * size, pa.int32()),
+                "s": ["x"] * size,
+            }
+        )
+        pq.write_table(rows, tmp_path / f"{size}.parquet")
+        engine.execute(f"COPY INTO t FROM '{tmp_path}/{size}.parquet'")
+        counts.append(len(files(engine, storage(engine))))
+    assert counts == [1, 10]
+
+
 def test_what_files_weigh_that_only_spark_reaches(connect: Connect, tmp_path: Path) -> None:
     services = connect().services
     for n in range(3):
