@@ -115,7 +115,9 @@ def prepare_start(
                     if each.state.label == KEY_STATE:
                         _check_keys(query, compiled, services, frame, version, each)
                     _keep(services, start, table, frame, more=more)
-            if relation or snapshot:
+            if (
+                relation or snapshot
+            ) and query.verdict != PARTIAL:  # whose table has what changes bring from now on
                 with _once(start, result_at(services, compiled, version)) as result:
                     if relation:
                         _keep_relation(services, start, query, result)
@@ -297,14 +299,14 @@ def _count_kinds(log: DataFrame) -> tuple[int, int, int]:
 def keep_relation(
     services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, version: int
 ) -> None:
-    """The result after commit `version` as the first rows of the table that other queries read."""
-    _keep_relation(services, start, query, result_at(services, compiled, version))
+    """The result after commit `version` as the first rows of the table that other queries read; none where the query is PARTIAL:
+    then it has what changes bring from now on."""
+    if query.verdict != PARTIAL:
+        _keep_relation(services, start, query, result_at(services, compiled, version))
 
 
 def _keep_relation(services: Services, start: Start, query: ContinuousQuery, result: DataFrame) -> None:
     assert query.relation is not None
-    if query.verdict == PARTIAL:
-        return  # it has the rows that changes bring from now on
     table = query.relation.storage
     shown = result.select(*(quote(c.name) for c in table.columns))
     _keep(services, start, table, first_rows(table, shown))
