@@ -124,21 +124,23 @@ def _example(options: Namespace) -> int:
 
 
 def _serve(options: Namespace) -> int:
+    from cq_engine.repl.health import Health, answering
     from cq_engine.repl.serve import Stop, serve
 
-    stop = Stop()
+    stop, health = Stop(), Health()
 
     def stop_serving(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
     before = {number: signal.signal(number, stop_serving) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        engine = _connect(options, _say)
-        try:
+        with contextlib.ExitStack() as opened:
+            if options.health is not None:
+                opened.enter_context(answering(options.health, health))
+            engine = _connect(options, _say)
+            opened.callback(engine.close)
             _say(f"serving {options.warehouse}; Ctrl-C stops")
-            serve(engine, stop, _say, seconds=_SERVE_POLL_SECONDS)
-        finally:
-            engine.close()
+            serve(engine, stop, _say, seconds=_SERVE_POLL_SECONDS, note=health.note)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -210,6 +212,7 @@ def _shell(
     from cq_engine.repl.shell import Settings, Shell
 
     _check_warehouse(options.warehouse)
+    start_spark = start_spark and not any(name == "spark.remote" for name, _ in options.conf)
     begin_spark = (lambda: prestart.start_spark(options.conf)) if start_spark else None
     opening = Opening(
         lambda: _connect(options, tell), start_spark=start_spark, prestart=begin_spark, hold=hold

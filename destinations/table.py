@@ -41,6 +41,7 @@ from cq_engine.destinations.options import COMMON, one_of
 from cq_engine.destinations.pairs import select_markers
 from cq_engine.destinations.triggers.depth import depth_of
 from cq_engine.grammar import ColumnSpec, CreateTable
+from cq_engine.spark.widths import size_of_rows
 
 __all__ = ["KIND", "TableDestination"]
 
@@ -127,10 +128,10 @@ class TableDestination(Destination):
         rows = rows.select(
             *(rows[n].cast(spark_type(c.type)).alias(c.name) for n, c in enumerate(self.table.columns))
         )
-        estimate = count_rows(self.services, self.query, cursor, upto)
+        size = size_of_rows(count_rows(self.services, self.query, cursor, upto), self.table.columns)
         attempt = self.services.catalog.attempt("deliver")
         try:
-            files = stage_plain(self.services, attempt, self.table, rows, estimate)
+            files = stage_plain(self.services, attempt, self.table, rows, size)
         except BaseException:
             attempt.abandon()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.model import ROW_ID, DataFile, Table
 from cq_engine.context.services import Services
 from cq_engine.spark.sql import quote
+from cq_engine.spark.widths import Size, cores, file_count
 from cq_engine.storage.data_files import write_files
 
 if TYPE_CHECKING:
@@ -38,19 +38,18 @@ def stage_plain(
     attempt: Attempt,
     table: Table,
     frame: DataFrame,
-    estimate: int | None = None,
+    size: Size,
     *,
     in_ranges: bool = False,
 ) -> list[DataFile]:
-    """Writes rows of the table's own columns as plain rows, sorted by the clustering columns over range partitions,
-    and with fresh hidden identities where the table has them. With `in_ranges` the frame's own partitions are such ranges.
+    """Writes rows of the table's own columns, about so many, as plain rows, sorted by the clustering columns over range
+    partitions, and with fresh hidden identities where the table has them. With `in_ranges` the frame's own partitions are
+    such ranges, however many there are.
 
     Raises CQError where an expression fails on some row.
     """
     limits = services.limits
-    count = limits.staged_files_unknown
-    if estimate is not None:
-        count = min(limits.staged_files, max(1, math.ceil(estimate / limits.staged_file_rows)))
+    count = file_count(size, cores(services.spark()), limits, limits.staged_file_rows)
     keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
     if not keys:
         frame = frame.repartition(count)

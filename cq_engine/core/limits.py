@@ -89,6 +89,10 @@ class Limits:
 
     # ------------------------------------------------------------ refreshes
 
+    log_rows: int = 100_000
+    """Of what executors have computed, the driver writes up to so many rows of a delta or a state: they make no files."""
+    recompute_bytes: int = 128 * _MIB
+    """Of larger tables executors keep and compare the results of a recomputation; the driver takes no more than `log_rows`."""
     refresh_changes: int = 1_000_000
     """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
     slice_changes: int = 500_000
@@ -164,15 +168,23 @@ class Limits:
     pending_rows: int = 100_000
     """Rows of one statement's effect that the driver takes; more are staged by executors."""
     apply_rows: int = 5_000_000
-    """Changes of one table that `apply_changes` takes at once; it puts them in order, commit by commit, on the driver."""
+    """Changes of one table that the driver puts in order, commit by commit, in `apply_changes`; executors do so with more. So many
+    transactions it takes at most."""
     staged_file_rows: int = 1_000_000
     """Rows per file that a statement writes."""
     staged_keys: int = 20_000_000
     """Staged rows whose keys the driver compares, in 16 bytes each and as many for each column; of more, Spark does."""
-    staged_files: int = 64
-    """Files that one statement writes at most, and so the tasks that write them."""
-    staged_files_unknown: int = 8
-    """Files where nobody knows how many rows there will be."""
+    file_least_bytes: int = 8 * _MIB
+    """Executors write a file for each core where each gets so many bytes: less is not worth a task and a file."""
+    file_most_bytes: int = 256 * _MIB
+    """And of more bytes than this at least two, however few rows they are: a task sorts what it writes."""
+    shuffle_bytes: int = 16 * _MIB
+    """A shuffle over tables has a partition for so many bytes of their files, which are a few times as many in memory. Spark
+    puts together those that turn out small."""
+    most_tasks: int = 20_000
+    """Tasks, and so files, of one piece of work: the driver keeps some kilobytes for each task, the catalog for each file."""
+    local_bytes: int = 32 * _MIB
+    """Rows of the driver that travel in one task: a message of Spark's has 128 MiB at most (`spark.rpc.message.maxSize`)."""
     row_group_rows: int = 10_000
     """Rows of a Parquet row group: files are sorted, and a look-up by key decodes only the groups that may hold it."""
     start_rows: int = 100_000
@@ -194,6 +206,8 @@ class Limits:
     """Rows per file of a snapshot: what one changed row causes to be written again."""
     merge_changes: int = 2_000_000
     """Change rows that the driver plans a merge with; more are merged by rewriting the whole table with Spark."""
+    merge_driver_rows: int = 20_000_000
+    """Rows that the driver rewrites in a merge, a slice after the other: about a minute. More are rewritten by executors."""
     merge_files: int = 1_000
     """Files of change rows that it reads for that."""
     merge_rows: int = 1_000_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -30,11 +31,16 @@ from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.refresh.cluster import write_log
 from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
 from cq_engine.refresh.recompute import difference, result_at, state_at
-from cq_engine.refresh.relations import change_files, change_rows, first_rows, write_changes
+from cq_engine.refresh.relations import change_files, change_rows, change_width, first_rows, write_changes
 from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import few_rows, to_arrow
+from cq_engine.spark.persisting import persisted
+from cq_engine.spark.settings import wide_settings
+from cq_engine.spark.sql import translate_errors
+from cq_engine.spark.widths import size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
+from cq_engine.storage.sizes import size_at
 
 __all__ = ["Start", "keep_difference", "keep_relation", "prepare_start"]
 
@@ -53,6 +59,8 @@ class Start:
         default_factory=list
     )
     """Rows of a delta log over the versions [low, high]."""
+    many: bool = False
+    """Are the query's tables large, so that executors keep what is wanted more than once?"""
 
     def add(
         self,
@@ -100,16 +108,21 @@ def prepare_start(
     start = Start(version)
     states = dict(query.states)
     try:
-        for each in compiled.states:
-            frame = state_at(services, compiled, each, version)
-            table = states[each.state.label]
-            if each.state.label == KEY_STATE:
-                _check_keys(query, compiled, services, frame, version, each)
-            _keep(services, start, table, frame, more=more)
-        if relation:
-            keep_relation(services, start, query, compiled, version)
-        if snapshot:
-            _keep_snapshot(services, start, query, compiled)
+        with _wide(services, start, compiled):
+            for each in compiled.states:
+                table = states[each.state.label]
+                with _once(start, state_at(services, compiled, each, version)) as frame:
+                    if each.state.label == KEY_STATE:
+                        _check_keys(query, compiled, services, frame, version, each)
+                    _keep(services, start, table, frame, more=more)
+            if (
+                relation or snapshot
+            ) and query.verdict != PARTIAL:  # whose table has what changes bring from now on
+                with _once(start, result_at(services, compiled, version)) as result:
+                    if relation:
+                        _keep_relation(services, start, query, result)
+                    if snapshot:
+                        _keep_snapshot(services, start, query, result)
     except BaseException:
         if start.attempt is not None:
             start.attempt.abandon()
@@ -117,10 +130,57 @@ def prepare_start(
     return start
 
 
+@contextmanager
+def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None]:
+    """A block that computes results over the query's tables: shuffles are as wide as they are large."""
+    tables = (table.storage for table in compiled.sources.values() if table.storage.kind != "constants")
+    size = size_at(services.catalog, tables, start.version)
+    start.many = size.rows > services.limits.start_rows
+    if not start.many:
+        yield
+        return
+    with wide_settings(services.spark(), size.bytes, services.limits):
+        yield
+
+
+def _once(start: Start, frame: DataFrame) -> AbstractContextManager[DataFrame]:
+    """A block in which the rows are computed once, where that takes time."""
+    return persisted(frame) if start.many else nullcontext(frame)
+
+
+@contextmanager
+def _counted(
+    services: Services, start: Start, frame: DataFrame
+) -> Iterator[tuple[pa.Table | None, DataFrame, int]]:
+    """The rows in Arrow where they are few, else the frame, which executors keep for the block, and their number."""
+    with _once(start, frame) as once:
+        rows = few_rows(once, services.limits.start_rows)
+        if rows is not None:
+            yield rows, once, rows.num_rows
+            return
+        with nullcontext(once) if start.many else persisted(once) as kept:
+            with translate_errors():
+                count = kept.count()
+            yield None, kept, count
+
+
 def _keep(
     services: Services, start: Start, table: VersionedTable, frame: DataFrame, *, more: bool = False
 ) -> None:
-    rows = few_rows(frame, services.limits.start_rows)
+    with _counted(services, start, frame) as found:
+        _keep_rows(services, start, table, *found, more=more)
+
+
+def _keep_rows(
+    services: Services,
+    start: Start,
+    table: VersionedTable,
+    rows: pa.Table | None,
+    frame: DataFrame,
+    count: int,
+    *,
+    more: bool,
+) -> None:
     if rows is not None:
         kinds = pa.array(["insert"] * rows.num_rows, pa.string())
         versions = pa.array([start.version] * rows.num_rows, pa.int64())
@@ -137,7 +197,8 @@ def _keep(
     columns = change_columns(table) if more else table.physical_columns
     shown = frame.select(*(quote(c.name) for c in columns))
     if keys:
-        shown = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
+        width = change_width(services, size_of_rows(count, columns))
+        shown = shown.repartitionByRange(width, *keys).sortWithinPartitions(*keys)
     store, limits = services.catalog.store, services.limits
     files = write_files(store, shown, directory, table.identity, limits, small_groups=True)
     if more:
@@ -172,9 +233,8 @@ def _check_keys(
     )
 
 
-def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
+def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, result: DataFrame) -> None:
     """The result at the start's version as I rows of the delta log."""
-    result = result_at(services, compiled, start.version)
     keep_difference(
         services, start, query, difference(services, result.limit(0), result, query.key, start.version)
     )
@@ -194,24 +254,14 @@ def keep_difference(
     `relation_at` is the version up to which the relation has its rows. Returns how many rows are I, D and U.
     Raises ResultKeyError where two rows have one key.
     """
-    found = few_rows(rows, services.limits.start_rows)
-    if found is None:
-        twice = to_arrow(rows.where("_duplicate").limit(10))
-        if twice.num_rows:
-            raise duplicate_key_error(query, twice)
-        start.attempt = start.attempt or services.catalog.attempt("create")
-        for column in query.result.columns:
-            if column.name not in rows.columns:
-                rows = rows.withColumn(column.name, f.lit(None).cast(column.type))
-        files = write_log(services, start.attempt, query, rows, start.version - 1, start.version)
-        kept: pa.Table | list[DataFile] = files
-        counts = _count_kinds(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
-    else:
-        duplicates = found.filter(found.column("_duplicate"))
-        if duplicates.num_rows:
-            raise duplicate_key_error(query, duplicates)
-        kept = log_rows_in_order(query.result, found, services)
-        counts = summarize(found).counts
+    with _counted(services, start, rows) as (found, frame, count):
+        if found is None:
+            kept, counts = _keep_files(services, start, query, frame, count)
+        else:
+            duplicates = found.filter(found.column("_duplicate"))
+            if duplicates.num_rows:
+                raise duplicate_key_error(query, duplicates)
+            kept, counts = log_rows_in_order(query.result, found, services), summarize(found).counts
     if not any(counts):
         return counts
     if log:
@@ -226,6 +276,21 @@ def keep_difference(
     return counts
 
 
+def _keep_files(
+    services: Services, start: Start, query: ContinuousQuery, rows: DataFrame, count: int
+) -> tuple[pa.Table | Sequence[DataFile], tuple[int, int, int]]:
+    """Many rows of a delta log as files, and how many are I, D and U."""
+    twice = to_arrow(rows.where("_duplicate").limit(10))
+    if twice.num_rows:
+        raise duplicate_key_error(query, twice)
+    start.attempt = start.attempt or services.catalog.attempt("create")
+    for column in query.result.columns:
+        if column.name not in rows.columns:
+            rows = rows.withColumn(column.name, f.lit(None).cast(column.type))
+    files = write_log(services, start.attempt, query, rows, start.version - 1, start.version, rows=count)
+    return files, _count_kinds(services.reader.files(files, [Column(CHANGE_TYPE, "string")]))
+
+
 def _count_kinds(log: DataFrame) -> tuple[int, int, int]:
     found = {row[0]: row[1] for row in log.groupBy(CHANGE_TYPE).count().collect()}
     return found.get(INSERT, 0), found.get(DELETE, 0), found.get(UPDATE_POSTIMAGE, 0)
@@ -234,10 +299,14 @@ def _count_kinds(log: DataFrame) -> tuple[int, int, int]:
 def keep_relation(
     services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, version: int
 ) -> None:
-    """The result after commit `version` as the first rows of the table that other queries read."""
+    """The result after commit `version` as the first rows of the table that other queries read; none where the query is PARTIAL:
+    then it has what changes bring from now on."""
+    if query.verdict != PARTIAL:
+        _keep_relation(services, start, query, result_at(services, compiled, version))
+
+
+def _keep_relation(services: Services, start: Start, query: ContinuousQuery, result: DataFrame) -> None:
     assert query.relation is not None
-    if query.verdict == PARTIAL:
-        return  # it has the rows that changes bring from now on
     table = query.relation.storage
-    result = result_at(services, compiled, version).select(*(quote(c.name) for c in table.columns))
-    _keep(services, start, table, first_rows(table, result))
+    shown = result.select(*(quote(c.name) for c in table.columns))
+    _keep(services, start, table, first_rows(table, shown))

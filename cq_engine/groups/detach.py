@@ -88,13 +88,15 @@ def _copy_log(
 ) -> None:
     first = max(query.created_version - 1, services.catalog.floor(query.result.id), 0)
     rows = services.reader.changes_arrow(query.result, first, position)
-    kinds = frozenset().union(
-        *(c.kinds for c in services.catalog.changes(query.result.id, first + 1, position))
-    )
+    sets = services.catalog.changes(query.result.id, first + 1, position)
+    kinds = frozenset().union(*(c.kinds for c in sets))
     if rows is None:
         start.attempt = start.attempt or services.catalog.attempt("create")
         frame = services.reader.changes(query.result, first, position)
-        files = write_log(services, start.attempt, own, frame, first, position)
+        count = sum(
+            each.rows for each in sets
+        )  # of all members of the group: more than there are, rather than fewer
+        files = write_log(services, start.attempt, own, frame, first, position, rows=count)
         start.logs.append((own.result, first + 1, position, files, kinds))
     elif rows.num_rows:
         bounds = pc.min_max(rows.column(COMMIT_VERSION)).as_py()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from cq_engine.core.errors import CQError
-from cq_engine.spark.jobs import LOST, has_ended, stop_jobs, tag_jobs
+from cq_engine.spark.jobs import LOST, cancel_all, has_ended, stop_jobs, tag_jobs
 
 __all__ = ["LazySession"]
 
@@ -65,7 +65,7 @@ class LazySession:
     def stop_everything(self) -> None:
         """Cancels all jobs, unless the session was given: then there may be jobs of others."""
         if self.started is not None and not self._given:
-            self.started.sparkContext.cancelAllJobs()
+            cancel_all(self.started)
 
     def _start(self) -> SparkSession:
         with self._starting:

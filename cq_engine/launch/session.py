@@ -29,6 +29,8 @@ from cq_engine.core.calls import one_call
 from cq_engine.core.errors import CQError
 from cq_engine.launch import class_archive
 from cq_engine.launch.java import Java, has_launched, launch_environment
+from cq_engine.launch.remote import REMOTE, remote_session
+from cq_engine.launch.settings import settings_for
 from cq_engine.spark.jobs import LOST, has_ended
 
 __all__ = [
@@ -37,31 +39,6 @@ __all__ = [
     "spark_session",
     "warm",
 ]
-
-SQL_SETTINGS: Mapping[str, str] = {
-    "spark.sql.ansi.enabled": "true",
-    # '${env:HOME}' is text, and no variable of whoever runs a refresh.
-    "spark.sql.variable.substitute": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # 1 to 8 cost a small refresh the same, Spark's 200 twice as much; bulk work wants every core busy.
-    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Delta readers do not know INT96, and Spark's own default is INT96.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # List files in the driver: a Spark job for it costs more than listing a few thousand local files.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Many small files share a task instead of being padded to 4 MB each.
-    "spark.sql.files.openCostInBytes": "65536",
-    # Key lists of up to 1 000 literals reach Parquet's row-group filter.
-    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
-    # Spark writes every plan as text for its web page, which is off; the default text has each operator in detail.
-    "spark.sql.ui.explainMode": "simple",
-    # TIME is behind a switch.
-    "spark.sql.timeType.enabled": "true",
-    # The driver reads variants from Parquet as their two binary parts, as Delta readers without VARIANT do.
-    "spark.sql.variant.writeShredding.enabled": "false",
-}
-"""What every session of ours has; each can be changed while Spark runs."""
 
 _COMPILER = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
@@ -103,7 +80,8 @@ def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
     only; the next call gets what was started.
 
     Args:
-        conf: Spark settings, which win over ours. `spark.master` decides where Spark runs (default `local[*]`).
+        conf: Spark settings, which win over ours. `spark.master` decides where Spark runs (default `local[*]`);
+            `spark.remote` names a server of Spark Connect instead.
 
     Returns:
         The session. The caller stops it; the process's end stops it, too.
@@ -112,6 +90,8 @@ def spark_session(conf: Mapping[str, str] | None = None) -> SparkSession:
         CQError: no usable Java was found, or `conf` asks a running Spark for a setting that only a start can change.
     """
     conf = {} if conf is None else dict(conf)
+    if REMOTE in conf:
+        return remote_session(conf)
     start: Future[SparkSession] | None = None
     while True:
         with _starting:
@@ -240,7 +220,8 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
         own["spark.driver.defaultJavaOptions"] += _archive_options(java, conf)
         _started.launching = True
         try:
-            return SparkSession.builder.config(map={**own, **SQL_SETTINGS, **conf}).getOrCreate()
+            settings = settings_for(own["spark.master"])
+            return SparkSession.builder.config(map={**own, **settings, **conf}).getOrCreate()
         finally:
             _started.launching = False
 
@@ -274,7 +255,8 @@ def _archive_options(java: Java, conf: Mapping[str, str]) -> str:
 
 def _sibling(running: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     session = running.newSession()
-    for key, value in {**SQL_SETTINGS, **conf}.items():
+    settings = settings_for(running.conf.get("spark.master", None) or "local")
+    for key, value in {**settings, **conf}.items():
         if session.conf.get(key, None) == value:
             continue
         if key in conf and not session.conf.isModifiable(key):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+from pyspark.sql import DataFrame
 
 from cq_engine.catalog.attempts import Attempt
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
@@ -13,9 +14,12 @@ from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.columns import quote
 from cq_engine.core.errors import CatalogError
-from cq_engine.maintenance.copy_on_write import Merge, plan_merge, stats_columns, write_merge
+from cq_engine.maintenance.copy_on_write import Merge, merged_rows, plan_merge, stats_columns, write_merge
+from cq_engine.spark.settings import wide_settings
+from cq_engine.spark.widths import Size, cores, file_count, size_of_files, size_of_rows
 from cq_engine.storage.change_rows import retry_reading
 from cq_engine.storage.data_files import write_files
+from cq_engine.storage.sizes import size_at
 
 __all__ = ["Compactor"]
 
@@ -100,7 +104,7 @@ class Compactor:
                 if merge is None:
                     files, removed = self._whole(table, at, attempt)
                 else:
-                    files = [*merge.kept, *write_merge(self.services.reader, merge, attempt)]
+                    files = [*merge.kept, *self._write_merge(merge, attempt)]
                     removed = merge.removed
             self._advance(table, at, files, removed, attempt)
         return True
@@ -143,18 +147,36 @@ class Compactor:
         """Writes the whole image; its files, and those that they replace."""
         catalog = self.services.catalog
         layout = catalog.layout(table.id, at)
-        image = self.services.reader.image(table, at)
-        rows = sum(f.rows for f in layout.snapshot) + sum(s.rows for s in layout.changes)
-        keys = [quote(name) for name in (table.cluster_by or table.identity)]
-        count = max(1, math.ceil(rows / self.services.limits.snapshot_file_rows))
-        if keys:
-            image = image.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
-        else:
-            image = image.repartition(count)
-        directory = attempt.directory(table, "snapshot") + f"/v{at}-whole"
-        limits, stats = self.services.limits, stats_columns(table)
-        files = write_files(catalog.store, image, directory, stats, limits, small_groups=True)
+        size = size_at(catalog, [table], at)
+        with wide_settings(self.services.spark(), size.bytes, self.services.limits):
+            image = self.services.reader.image(table, at)
+            files = self._write(table, image, size, attempt, f"v{at}-whole")
         return files, [f.path for f in layout.snapshot]
+
+    def _write_merge(self, merge: Merge, attempt: Attempt) -> list[DataFile]:
+        """The new files of a merge, in Arrow; by executors where that are many rows."""
+        if merge.rows <= self.services.limits.merge_driver_rows:
+            return write_merge(self.services.reader, merge, attempt)
+        files = size_of_files(file for file, _ in merge.rewritten)
+        size = files + size_of_rows(merge.added.num_rows, merge.table.physical_columns)
+        with wide_settings(self.services.spark(), size.bytes, self.services.limits):
+            rows = merged_rows(self.services.reader, merge)
+            return self._write(merge.table, rows, size, attempt, f"v{merge.at}-merged")
+
+    def _write(
+        self, table: VersionedTable, rows: DataFrame, size: Size, attempt: Attempt, name: str
+    ) -> list[DataFile]:
+        """Rows as files of a snapshot, in the order of the clustering, by executors."""
+        limits = self.services.limits
+        keys = [quote(name) for name in (table.cluster_by or table.identity)]
+        count = file_count(size, cores(self.services.spark()), limits, limits.snapshot_file_rows)
+        if keys:
+            rows = rows.repartitionByRange(count, *keys).sortWithinPartitions(*keys)
+        else:
+            rows = rows.repartition(count)
+        directory = attempt.directory(table, "snapshot") + f"/{name}"
+        store, stats = self.services.catalog.store, stats_columns(table)
+        return write_files(store, rows, directory, stats, limits, small_groups=True)
 
     def _advance(
         self, table: VersionedTable, at: int, add: Sequence[DataFile], remove: Sequence[str], attempt: Attempt

@@ -5,7 +5,7 @@ updated row had in the clustering and identity columns. Other files stay as they
 are taken into the snapshot as they are. Small files are rewritten with the rest while together they are no larger
 than it: so there are few of them, and no row is rewritten for this more than a logarithmic number of times.
 
-All of it is done in Arrow, in slices of the clustering order: whatever the size of the table, a merge takes the memory
+All of it is done in Arrow on the driver, but where many rows are to be rewritten (`Limits.merge_driver_rows`), in slices of the clustering order: whatever the size of the table, a merge takes the memory
 of one slice, no task of Spark, and the interpreter only between calls that let others have it.
 """
 
@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
@@ -34,13 +36,14 @@ from cq_engine.catalog.model import (
     Layout,
     VersionedTable,
 )
+from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.identities import Identities, Numbers
-from cq_engine.storage.reader import Reader
+from cq_engine.storage.reader import Reader, join_identities
 from cq_engine.storage.rows import conform, identity_columns
 from cq_engine.storage.uncompacted_log import group_starts
 
-__all__ = ["Merge", "plan_merge", "stats_columns", "write_merge"]
+__all__ = ["Merge", "merged_rows", "plan_merge", "stats_columns", "write_merge"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Merge:
     """Of these, the paths that leave the snapshot."""
     added: pa.Table
     """The newest after-images of changed rows, physical columns."""
-    changed: _Changed
-    """Every identity that change rows name, with its last version."""
+    newest: pa.Table
+    """Every identity that change rows name, with its last version: the identity's columns and `_commit_version`."""
     restrict: Mapping[str, pa.Array]
     """Identity column → values of rows that left: what can be obsolete in a file."""
 
@@ -128,7 +131,7 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
         tuple(rewritten),
         tuple(file.path for file in layout.snapshot if file.path in again),
         added,
-        _Changed(table, newest),
+        newest.select([*(c.name for c in identity), COMMIT_VERSION]),
         restriction(gone, identity),
     )
 
@@ -176,10 +179,28 @@ def _small(
 def write_merge(reader: Reader, merge: Merge, attempt: Attempt) -> list[DataFile]:
     """Writes the new files of the merge, a slice after the other."""
     directory = attempt.directory(merge.table, "snapshot") + f"/v{merge.at}"
+    changed = _Changed(merge.table, merge.newest)
     files: list[DataFile] = []
     for stored, added in _slices(merge, reader.limits.merge_rows):
-        files += _write_slice(reader, merge, stored, added, f"{directory}/part-{len(files):05d}")
+        files += _write_slice(reader, merge, changed, stored, added, f"{directory}/part-{len(files):05d}")
     return files
+
+
+def merged_rows(reader: Reader, merge: Merge) -> DataFrame:
+    """The rows of the new files of the merge, for executors to write: those of the files without the ones that a later
+    change names, and the new ones."""
+    columns = merge.table.physical_columns
+    by_version: dict[int, list[DataFile]] = {}
+    for file, version in merge.rewritten:
+        by_version.setdefault(version, []).append(file)
+    identity = identity_columns(merge.table)
+    newest = reader.frame(merge.newest, [*identity, Column(COMMIT_VERSION, "bigint")])
+    parts = [reader.frame(merge.added, columns)]
+    for version, files in by_version.items():
+        later = newest.where(f.col(COMMIT_VERSION) > version)
+        rows = reader.files(files, columns)
+        parts.append(join_identities(rows, later, merge.table.identity, "left_anti"))
+    return reduce(DataFrame.unionAll, parts)
 
 
 def _slices(merge: Merge, most: int) -> list[tuple[list[tuple[DataFile, int]], pa.Table]]:
@@ -202,10 +223,15 @@ def _slices(merge: Merge, most: int) -> list[tuple[list[tuple[DataFile, int]], p
 
 
 def _write_slice(
-    reader: Reader, merge: Merge, stored: Sequence[tuple[DataFile, int]], added: pa.Table, prefix: str
+    reader: Reader,
+    merge: Merge,
+    changed: _Changed,
+    stored: Sequence[tuple[DataFile, int]],
+    added: pa.Table,
+    prefix: str,
 ) -> list[DataFile]:
     table = merge.table
-    parts = [_rows_without_changes(reader, merge, file, version) for file, version in stored]
+    parts = [_rows_without_changes(reader, merge, changed, file, version) for file, version in stored]
     rows = pa.concat_tables([*parts, added])
     with suppress(pa.ArrowException):  # a column whose type Arrow does not sort
         rows = rows.sort_by([(name, "ascending") for name in (table.cluster_by or table.identity)])
@@ -223,12 +249,14 @@ def _write_slice(
     ]
 
 
-def _rows_without_changes(reader: Reader, merge: Merge, file: DataFile, version: int) -> pa.Table:
+def _rows_without_changes(
+    reader: Reader, merge: Merge, changed: _Changed, file: DataFile, version: int
+) -> pa.Table:
     """The rows of a file that no change after `version` names."""
     columns = merge.table.physical_columns
     rows = conform(reader.read_files(merge.table, [file], columns), columns)
     places = _suspects(rows, merge.restrict)
-    obsolete = places[merge.changed.versions(rows.take(pa.array(places))) > version]
+    obsolete = places[changed.versions(rows.take(pa.array(places))) > version]
     if not len(obsolete):
         return rows
     alive = np.ones(rows.num_rows, np.bool_)

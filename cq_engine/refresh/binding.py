@@ -146,7 +146,7 @@ class IntervalBinder:
     def _input_name(self, leaf: nodes.Given) -> str:
         if ("input", leaf.name) not in self._names:
             rows, columns = self._input_rows[leaf.name]
-            self.bind_frame(leaf, self.reader.frame(rows, columns).coalesce(1))
+            self.bind_frame(leaf, self.reader.one_part(rows, columns))
         return self._names["input", leaf.name]
 
     # ------------------------------------------------------------ changes
@@ -199,9 +199,9 @@ class IntervalBinder:
         return name
 
     def _name_rows(self, key: tuple[object, ...], rows: pa.Table, columns: Sequence[Column]) -> str:
-        """Rows of the driver as a relation of one partition."""
+        """Rows of the driver as a relation, of one partition where they are not too many."""
         name = self._names[key] = fresh_name(str(key[0]))
-        self.relations[name] = self.reader.frame(rows, columns).coalesce(1)
+        self.relations[name] = self.reader.one_part(rows, columns)
         return name
 
     def _changes(self, name: str) -> str:

@@ -4,6 +4,7 @@ driver."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import reduce
 from types import TracebackType
 
@@ -30,14 +31,18 @@ from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.planner.delta_plan import Statement
-from cq_engine.refresh.delta_rows import UPDATED, Summary
+from cq_engine.refresh.delta_rows import UPDATED, Summary, log_rows_in_order
 from cq_engine.refresh.executors import Changes, Executor
-from cq_engine.refresh.relations import change_files, completed_files
+from cq_engine.refresh.relations import change_files, change_width, completed_files, few_changes
 from cq_engine.spark.arrow_io import to_arrow
+from cq_engine.spark.jobs import LOST
 from cq_engine.spark.persisting import release
+from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import quote, run_sql
+from cq_engine.spark.widths import size_of_rows
 from cq_engine.storage.data_files import write_files
-from cq_engine.storage.rows import change_columns
+from cq_engine.storage.rows import change_columns, conform
+from cq_engine.storage.sizes import size_at
 
 __all__ = ["Cluster", "write_log"]
 
@@ -49,23 +54,41 @@ class Cluster(Executor[DataFrame]):
 
     def __enter__(self) -> Cluster:
         self._kept: list[DataFrame] = []
-        self.attempt = self.services.catalog.attempt("refresh")
+        self._rows = 0
+        self._wide = ExitStack()
+        self._wide.enter_context(
+            wide_settings(self.services.spark(), self._input_bytes(), self.services.limits)
+        )
+        try:
+            self.attempt = self.services.catalog.attempt("refresh")
+        except BaseException:
+            self._wide.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
-        for frame in self._kept:
-            release(frame)
+        try:
+            super().__exit__(kind, error, trace)
+            for frame in self._kept:
+                release(frame)
+        finally:
+            with suppress(*LOST):
+                self._wide.close()
+
+    def _input_bytes(self) -> int:
+        """About what the statements read at most: the query's tables, and its states."""
+        catalog, at = self.services.catalog, self.interval.b
+        tables = [*self.binder.tables.values(), *self.binder.states.values()]
+        return size_at(catalog, (each for each in tables if each.kind != "constants"), at).bytes
 
     def run(self, statement: Statement) -> DataFrame:
         text = statement.text(self.binder, self.binder.attach)
-        return self.load(run_sql(self.services.spark(), text, self.binder.relations), keep=True)
+        return self.load(run_sql(self.services.spark(), text, self.binder.relations))
 
-    def load(self, frame: DataFrame, *, keep: bool) -> DataFrame:
-        if keep:
-            self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+    def load(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
     def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:  # noqa: ARG002 - a frame has them
@@ -94,10 +117,15 @@ class Cluster(Executor[DataFrame]):
             kind = f.when(f.col("_n") == 0, "delete").otherwise(kind)
         version = f.lit(self.interval.b).cast("bigint")
         rows = rows.withColumn("_change_type", kind).withColumn("_commit_version", version)
-        shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(table)))
+        columns = change_columns(table)
+        shown = rows.select(*(f.col(quote(c.name)) for c in columns))
+        count = shown.count()
+        if count <= self.services.limits.log_rows:
+            return conform(to_arrow(shown), columns)
         if table.identity:
             keys = [f.col(quote(k)) for k in table.identity]
-            shown = shown.repartitionByRange(2, *keys).sortWithinPartitions(*keys)
+            width = change_width(self.services, size_of_rows(count, columns))
+            shown = shown.repartitionByRange(width, *keys).sortWithinPartitions(*keys)
         directory = self.attempt.directory(table, "log") + f"/{table.id}"
         store, limits = self.services.catalog.store, self.services.limits
         return write_files(store, shown, directory, table.identity, limits, small_groups=True)
@@ -116,6 +144,7 @@ class Cluster(Executor[DataFrame]):
             f.coalesce(f.max("_commit_version"), f.lit(0)),
             count(UPSERT),
         ).collect()[0]
+        self._rows = int(row[0])
         return Summary(*row)
 
     def sample(self, log: DataFrame, *, duplicates: bool) -> pa.Table:
@@ -124,18 +153,30 @@ class Cluster(Executor[DataFrame]):
         )
 
     def log_changes(self, log: DataFrame) -> Changes:
-        return write_log(self.services, self.attempt, self.query, log, self.interval.a, self.interval.b)
+        if self._rows <= self.services.limits.log_rows:
+            return log_rows_in_order(self.query.result, to_arrow(log), self.services)
+        a, b = self.interval.a, self.interval.b
+        return write_log(self.services, self.attempt, self.query, log, a, b, rows=self._rows)
 
     def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
+        if isinstance(log, pa.Table):
+            return few_changes(self.services, self.query, relation, log, self.interval.a)
         if self.query.verdict == PARTIAL:
             return completed_files(self.services, relation, log, self.interval.a, self.attempt)
         return change_files(self.services, relation, log, self.interval.a, self.attempt)
 
 
 def write_log(
-    services: Services, attempt: Attempt, query: ContinuousQuery, log: DataFrame, a: int, b: int
+    services: Services,
+    attempt: Attempt,
+    query: ContinuousQuery,
+    log: DataFrame,
+    a: int,
+    b: int,
+    *,
+    rows: int,
 ) -> list[DataFile]:
-    """The delta log's rows, clustered by version, with their commit timestamps as published."""
+    """The delta log's rows, so many, clustered by version, with their commit timestamps as published."""
     reader = services.reader
     moments = services.catalog.timestamps(a + 1, b)
     clock = pa.table(
@@ -148,13 +189,15 @@ def write_log(
         clock, [Column("_commit_version", "bigint"), Column("_commit_timestamp", "timestamp")]
     )
     now = f.lit(services.clock.now()).cast("timestamp")
-    shown = [c.name for c in change_columns(query.result)]
-    rows = (
+    columns = change_columns(query.result)
+    shown = [c.name for c in columns]
+    width = change_width(services, size_of_rows(rows, columns))
+    ordered = (
         log.withColumn("_refresh_time", now)
         .join(f.broadcast(times), "_commit_version", "left")
         .select(*(f.col(quote(n)) for n in shown), f.col("_commit_timestamp"))
-        .repartitionByRange(4, "_commit_version", "_sequence")
+        .repartitionByRange(width, "_commit_version", "_sequence")
         .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
     )
     directory = attempt.directory(query.result, "log") + "/log"
-    return write_files(services.catalog.store, rows, directory, ["_commit_version"], services.limits)
+    return write_files(services.catalog.store, ordered, directory, ["_commit_version"], services.limits)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.nodes import BEFORE, FROM, Given
-from cq_engine.catalog.model import PARTIAL, ContinuousQuery, VersionedTable
+from cq_engine.catalog.model import ContinuousQuery, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows
@@ -27,7 +27,7 @@ from cq_engine.refresh.delta_rows import Summary, log_rows_in_order, state_rows,
 from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.plan_cache import CachedPlan
-from cq_engine.refresh.relations import change_rows, completed
+from cq_engine.refresh.relations import few_changes
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import few_rows_settings, small_settings
 from cq_engine.spark.sql import SPARK_ERRORS, run_sql
@@ -128,7 +128,7 @@ class Driver(Executor[pa.Table]):
         few = self.binder.report.rows <= self.services.limits.compiled_rows
         return few_rows_settings(spark) if few else small_settings(spark)
 
-    def load(self, frame: DataFrame, *, keep: bool) -> pa.Table:  # noqa: ARG002 - rows in memory stay
+    def load(self, frame: DataFrame) -> pa.Table:
         with _size_guard():
             return self._collect(frame)
 
@@ -171,11 +171,7 @@ class Driver(Executor[pa.Table]):
         return log_rows_in_order(self.query.result, log, self.services)
 
     def relation_changes(self, relation: VersionedTable, log: Changes) -> Changes:
-        if self.query.verdict == PARTIAL:
-            rows = self.services.reader.frame(log, change_columns(self.query.result))
-            log = to_arrow(completed(self.services, relation, rows, self.interval.a))
-            return conform(log, change_columns(relation))
-        return change_rows(self.services, relation, log, self.interval.a)
+        return few_changes(self.services, self.query, relation, log, self.interval.a)
 
     def _check_size(self, rows: pa.Table) -> pa.Table:
         if rows.num_rows > self._most:

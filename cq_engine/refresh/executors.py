@@ -98,8 +98,8 @@ class Executor(ABC, Generic[Rows]):
         """The rows of a delta plan's statement, computed once. Raises FallbackError."""
 
     @abstractmethod
-    def load(self, frame: DataFrame, *, keep: bool) -> Rows:
-        """The rows of a DataFrame; `keep`: they are wanted more than once. Raises FallbackError."""
+    def load(self, frame: DataFrame) -> Rows:
+        """The rows of a DataFrame, computed once. Raises FallbackError."""
 
     @abstractmethod
     def bind(self, leaf: Given, rows: Rows, columns: Sequence[Column]) -> None:
@@ -196,7 +196,7 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
         label = stored.state.label
         with report.step(f"state {label}"):
             frame = changed_state(services, compiled, stored, tables[label], interval)
-            rows = executor.load(frame, keep=False)
+            rows = executor.load(frame)
             if label == KEY_STATE:
                 repeated += executor.repeated_keys(rows, stored.keys)
             states.append((tables[label], executor.state_changes(tables[label], stored, rows)))
@@ -205,7 +205,7 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
         for before, after, version in plan.steps:
             old, new = (result_at(services, compiled, each) for each in (before, after))
             frame = difference(services, old, new, compiled.key, version)
-            parts.append(executor.load(frame, keep=True))
+            parts.append(executor.load(frame))
         return _outcome(executor, executor.union(parts), states, repeated)
 
 
@@ -214,7 +214,7 @@ def _run_partial(plan: PartialPlan, executor: Executor[Rows]) -> Outcome:
     with executor.binder.report.step("delta"):
         statement = plan.sql(binder, executor.binder.attach)
         frame = run_sql(executor.services.spark(), statement, executor.binder.relations)
-        return _outcome(executor, executor.load(frame, keep=True), [], [])
+        return _outcome(executor, executor.load(frame), [], [])
 
 
 def _outcome(

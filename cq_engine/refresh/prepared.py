@@ -23,8 +23,9 @@ from cq_engine.refresh.operators import keeps_nothing
 from cq_engine.refresh.plan_inputs import PlanInput, PlanInputFullError, fits_plan_input
 from cq_engine.refresh.source_rows import SourceRows
 from cq_engine.spark.arrow_io import is_plain
+from cq_engine.spark.session_kind import is_connect
 from cq_engine.spark.settings import few_rows_session, plan_input_settings, small_settings
-from cq_engine.spark.sql import explained_sql, fresh_name, is_connect, run_sql
+from cq_engine.spark.sql import explained_sql, fresh_name, run_sql
 
 __all__ = ["PreparedStatement", "PreparedStatements"]
 

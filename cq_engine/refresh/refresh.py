@@ -31,6 +31,7 @@ from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputa
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
 from cq_engine.spark.failures import plain_errors
+from cq_engine.storage.sizes import size_at
 
 __all__ = ["Refresh", "Refresher"]
 
@@ -223,7 +224,9 @@ class Refresher:
         if not interval.kinds:
             return NoChange.NO_ROWS
         if compiled.node is None:
-            return Choice(plan_full(self.services, query, compiled, interval), Place.DRIVER, "FULL")
+            small = self._input_bytes(compiled, interval) <= self.services.limits.recompute_bytes
+            place = Place.DRIVER if small else Place.CLUSTER
+            return Choice(plan_full(self.services, query, compiled, interval), place, "FULL")
         if compiled.verdict == PARTIAL:
             return self._choose_partial(compiled, interval)
         decision = decide(self.services, query, compiled, interval)
@@ -239,6 +242,10 @@ class Refresher:
         return Choice(
             plan, Place.DRIVER if small else Place.CLUSTER, f"{interval.rows} change rows", decision
         )
+
+    def _input_bytes(self, compiled: Compiled, interval: Interval) -> int:
+        tables = (table.storage for table in compiled.sources.values() if table.storage.kind != "constants")
+        return size_at(self.services.catalog, tables, interval.b).bytes
 
     def _choose_partial(self, compiled: Compiled, interval: Interval) -> Choice | NoChange:
         plan = plan_partial(compiled, interval.changed)

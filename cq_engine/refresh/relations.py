@@ -24,8 +24,10 @@ from cq_engine.catalog.model import (
     COMMIT_VERSION,
     DELETE,
     INSERT,
+    PARTIAL,
     ROW_ID,
     SEQUENCE,
+    ContinuousQuery,
     DataFile,
     VersionedTable,
 )
@@ -38,11 +40,20 @@ from cq_engine.delta.partial.model import complete_changes
 from cq_engine.planner.comparable import comparable
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import fresh_name, run_sql
+from cq_engine.spark.widths import Size, cores, file_count, size_of_files
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.rows import change_columns, conform
 
-__all__ = ["change_files", "change_rows", "completed", "completed_files", "first_rows", "write_changes"]
+__all__ = [
+    "change_files",
+    "change_rows",
+    "change_width",
+    "completed_files",
+    "few_changes",
+    "first_rows",
+    "write_changes",
+]
 
 
 def first_rows(relation: VersionedTable, result: DataFrame) -> DataFrame:
@@ -83,7 +94,8 @@ def change_files(
     for rounded in (False, True):
         numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
-        ordered = numbered.select(*shown).repartitionByRange(4, ROW_ID).sortWithinPartitions(ROW_ID)
+        width = change_width(services, size_of_files(log))
+        ordered = numbered.select(*shown).repartitionByRange(width, ROW_ID).sortWithinPartitions(ROW_ID)
         files = write_files(
             services.catalog.store, ordered, directory, [ROW_ID, COMMIT_VERSION], services.limits
         )
@@ -91,6 +103,22 @@ def change_files(
         if written.where(f"{ROW_ID} IS NULL").limit(1).count() == 0:
             return files
     raise _unknown_row_error(relation)
+
+
+def few_changes(
+    services: Services, query: ContinuousQuery, relation: VersionedTable, log: pa.Table, a: int
+) -> pa.Table:
+    """The table's change rows for rows of the delta log in Arrow, whatever the query's verdict."""
+    if query.verdict == PARTIAL:
+        rows = services.reader.frame(log, change_columns(query.result))
+        return conform(to_arrow(completed(services, relation, rows, a)), change_columns(relation))
+    return change_rows(services, relation, log, a)
+
+
+def change_width(services: Services, size: Size) -> int:
+    """By how many tasks, and into how many files, change rows are written."""
+    limits = services.limits
+    return file_count(size, cores(services.spark()), limits, limits.staged_file_rows)
 
 
 def completed(services: Services, relation: VersionedTable, log: DataFrame, a: int) -> DataFrame:
@@ -112,7 +140,8 @@ def completed_files(
     directory = f"{attempt.directory(relation, 'log')}/{relation.id}"
     keys = [f.col(quote(name)) for name in relation.identity]
     shown = rows.select(*(f.col(quote(c.name)) for c in change_columns(relation)))
-    ordered = shown.repartitionByRange(4, *keys).sortWithinPartitions(*keys)
+    width = change_width(services, size_of_files(log))
+    ordered = shown.repartitionByRange(width, *keys).sortWithinPartitions(*keys)
     stats = [*relation.identity, COMMIT_VERSION]
     return write_files(services.catalog.store, ordered, directory, stats, services.limits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 __all__ = ["COMMANDS", "DEFAULT_WAREHOUSE", "Namespace", "build_parser", "parse_arguments", "version"]
 
@@ -80,6 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="keep the queries of a warehouse running until Ctrl-C")
     serve.add_argument("warehouse", metavar="WAREHOUSE", help="the warehouse's directory or URI")
+    serve.add_argument(
+        "--health",
+        metavar="HOST:PORT",
+        help="answer GET /health and /ready there, with JSON and without accounts",
+    )
     _add_connection(serve)
     serve.set_defaults(command="serve", read_only=False, duties=True)
 
@@ -157,6 +163,22 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
         type=_setting,
         help="an engine or Spark option",
     )
+    where = parser.add_mutually_exclusive_group()
+    for option, setting, text in (
+        (
+            "--master",
+            "spark.master",
+            "where Spark runs: local[*] (the default), spark://host:7077, yarn, k8s://…",
+        ),
+        (
+            "--remote",
+            "spark.remote",
+            "a Spark Connect server, sc://host:15002, in the place of a Spark of cq's own",
+        ),
+    ):
+        where.add_argument(
+            option, metavar="URL", dest="conf", action="append", type=partial(_named, setting), help=text
+        )
 
 
 def _add_display(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +207,10 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name.strip(), value.strip()
+
+
+def _named(setting: str, text: str) -> tuple[str, str]:
+    return setting, text
 
 
 def _count(text: str) -> int:

@@ -45,17 +45,31 @@ class Stop:
             return False
 
 
-def serve(engine: EngineLike, stop: Stop, say: Callable[[str], None], *, seconds: float) -> None:
-    """Tells what the engine's scheduler does until `stop` is set, looking every `seconds`."""
+def serve(
+    engine: EngineLike,
+    stop: Stop,
+    say: Callable[[str], None],
+    *,
+    seconds: float,
+    note: Callable[[Overview], None] | None = None,
+) -> None:
+    """Tells what the engine's scheduler does until `stop` is set, looking every `seconds`; `note` gets what is seen."""
     catalog = engine.catalog
+
+    def look() -> Mapping[str, QueryStatus]:
+        overview = Overview.of(catalog)
+        if note is not None:
+            note(overview)
+        return overview.status
+
     last = next(iter(catalog.refreshes(limit=1)), None)
-    states = _tell_states({}, Overview.of(catalog).status, say)
+    states = _tell_states({}, look(), say)
     while not stop.wait(seconds):
         fresh = _since(last, catalog.refreshes(limit=_MOST))
         for record in reversed(fresh):
             say(refresh_line(record))
         last = fresh[0] if fresh else last
-        states = _tell_states(states, Overview.of(catalog).status, say)
+        states = _tell_states(states, look(), say)
 
 
 def _since(last: RefreshRecord | None, newest_first: list[RefreshRecord]) -> list[RefreshRecord]:

@@ -15,7 +15,7 @@ from cq_engine.core.errors import CQError
 from cq_engine.core.types import spark_schema
 from cq_engine.sources.bulk import all_columns, is_empty, merge
 from cq_engine.sources.sql.parts import NotBegun, Parts, failure_in
-from cq_engine.spark.sql import is_connect
+from cq_engine.spark.session_kind import is_connect
 from cq_engine.storage.data_files import write_files
 from cq_engine.transactions.transaction import Transaction
 

@@ -6,6 +6,7 @@ months. A variant that is NULL fails, because PySpark says that its two parts ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import types as t
 
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
+from cq_engine.core.limits import DEFAULT_LIMITS
 from cq_engine.core.types import contains, rebuild_type, spark_schema
 from cq_engine.core.values import Parts, is_variant, with_variants
 from cq_engine.spark.sql import translate_errors
@@ -79,13 +81,26 @@ def received(rows: pa.Table, schema: t.StructType) -> pa.Table:
     return rows
 
 
-def from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
-    """Arrow rows in the types of `columns` (see `rows.conform`) as a DataFrame of them."""
+def from_arrow(
+    spark: SparkSession, rows: pa.Table, columns: Sequence[Column], most: int = DEFAULT_LIMITS.local_bytes
+) -> DataFrame:
+    """Arrow rows in the types of `columns` (see `rows.conform`) as a DataFrame of them, whose partitions have about `most`
+    bytes at most: they travel to the executors in tasks."""
     schema = spark_schema(columns)
     # An empty chunk between others would end Spark's reading there: combine them first.
     # No chunk at all is an error for nested types.
     rows = rows.combine_chunks() if len(rows) else rows.schema.empty_table()
-    return receiving(spark.createDataFrame(sent(rows, schema), schema=sent_schema(schema)), schema)
+    rows = _cut(sent(rows, schema), most)
+    return receiving(spark.createDataFrame(rows, schema=sent_schema(schema)), schema)
+
+
+def _cut(rows: pa.Table, most: int) -> pa.Table:
+    """The same rows in chunks of at most about so many bytes, each of which becomes a partition of its own."""
+    parts = min(rows.num_rows, math.ceil(rows.nbytes / most))
+    if parts < 2:
+        return rows
+    size = math.ceil(rows.num_rows / parts)
+    return pa.concat_tables([rows.slice(start, size) for start in range(0, rows.num_rows, size)])
 
 
 def sent_schema(schema: t.StructType) -> t.StructType:

@@ -7,9 +7,10 @@ from collections.abc import Hashable
 from pyspark.sql import SparkSession
 
 from cq_engine.core import calls
-from cq_engine.spark.sql import Py4JError, is_connect
+from cq_engine.spark.session_kind import is_connect
+from cq_engine.spark.sql import Py4JError
 
-__all__ = ["LOST", "has_ended", "stop_jobs", "tag_jobs"]
+__all__ = ["LOST", "cancel_all", "has_ended", "stop_jobs", "tag_jobs"]
 
 LOST: tuple[type[Exception], ...] = (Py4JError, OSError, AttributeError)
 """What the first use of a session raises whose JVM has gone, or (AttributeError: no Java object) that was stopped."""
@@ -46,8 +47,17 @@ def stop_jobs(spark: SparkSession) -> None:
     calls.stop_all(_work_of(spark))
 
 
+def cancel_all(spark: SparkSession) -> None:
+    """Cancels everything that the session's Spark runs; of a server of Spark Connect, what this session has asked for."""
+    if is_connect(spark):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
 def has_ended(spark: SparkSession) -> bool:
-    """Whether the session can never be used again: it was stopped, or its JVM is gone. Not known of Spark Connect."""
+    """Whether the session can never be used again: it was stopped, or its JVM is gone. Not known of Spark Connect, whose client
+    tries to reach its server for minutes."""
     if is_connect(spark):
         return False
     for _ in range(2):  # a connection that was lost fails once; Py4J makes another one

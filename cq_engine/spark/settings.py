@@ -13,7 +13,9 @@ from pyspark.sql import types as t
 
 from cq_engine.core.errors import CQError
 from cq_engine.core.interrupts import deferred
+from cq_engine.core.limits import Limits
 from cq_engine.core.types import contains
+from cq_engine.spark.widths import cores, shuffle_width
 
 __all__ = [
     "SMALL_SETTINGS",
@@ -25,6 +27,7 @@ __all__ = [
     "plan_input_settings",
     "small_settings",
     "whole_plans",
+    "wide_settings",
     "writer",
 ]
 
@@ -35,6 +38,12 @@ _FEW_ROWS_SETTINGS = {
     # To compile a plan takes longer than it saves where it is run over some hundred rows, however often.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+_WIDTH = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+_WIDE_SETTINGS = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
 }
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
@@ -61,8 +70,10 @@ class _Session:
         self.changed = threading.Condition()
         self.shared = 0
         self.exclusive = False
-        self.scopes: dict[str, int] = {}
-        self.before: dict[str, dict[str, str | None]] = {}
+        self.layers: list[Mapping[str, str]] = []
+        """The settings of the blocks that run now; of each setting the last one counts."""
+        self.before: dict[str, str | None] = {}
+        """What the settings in `layers` were before the first of them."""
 
 
 _sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
@@ -88,17 +99,26 @@ def _put(spark: SparkSession, settings: Mapping[str, str | None]) -> dict[str, s
 
 def small_settings(spark: SparkSession) -> AbstractContextManager[None]:
     """Runs the block with SMALL_SETTINGS."""
-    return _scope(spark, "small", SMALL_SETTINGS)
+    return _scope(spark, SMALL_SETTINGS)
 
 
 def few_rows_settings(spark: SparkSession) -> AbstractContextManager[None]:
     """Runs the block with SMALL_SETTINGS, and without compiling plans."""
-    return _scope(spark, "few rows", {**SMALL_SETTINGS, **_FEW_ROWS_SETTINGS})
+    return _scope(spark, {**SMALL_SETTINGS, **_FEW_ROWS_SETTINGS})
+
+
+def wide_settings(spark: SparkSession, size: int, limits: Limits) -> AbstractContextManager[None]:
+    """Runs the block, which works over `size` bytes of files, with shuffles as wide as that asks for.
+
+    Spark begins with so many partitions and puts together what turns out small, so that each core has some.
+    """
+    width = shuffle_width(size, cores(spark), limits)
+    return _scope(spark, {**_WIDE_SETTINGS, _WIDTH: str(width)})
 
 
 def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:
     """Runs the block, inside of `small_settings`, so that plans over plan inputs (`refresh.plan_inputs`) need no shuffle."""
-    return _scope(spark, "plan inputs", _for_plan_inputs(spark.conf.get(_EXCLUDED, None)))
+    return _scope(spark, _for_plan_inputs(spark.conf.get(_EXCLUDED, None)))
 
 
 def _for_plan_inputs(given: str | None) -> dict[str, str]:
@@ -129,27 +149,35 @@ def few_rows_session(spark: SparkSession) -> SparkSession:
 
 def whole_plans(spark: SparkSession) -> AbstractContextManager[None]:
     """Runs the block so that plans that are shown have all their columns; Spark leaves out what comes after the 25th."""
-    return _scope(spark, "whole plans", {"spark.sql.debug.maxToStringFields": str(2**31 - 1)})
+    return _scope(spark, {"spark.sql.debug.maxToStringFields": str(2**31 - 1)})
 
 
 @contextmanager
-def _scope(spark: SparkSession, name: str, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Runs the block with settings; the last block of its name to end puts back what the first one found."""
+def _scope(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Runs the block with settings, over those of blocks that began before it; after the last, they are what they were."""
     session = _of(spark)
-    inside = False
+    layer: Mapping[str, str] | None = None
     try:
         with session.changed, deferred():
-            if session.scopes.get(name, 0) == 0:
-                session.before[name] = _put(spark, settings)
-            session.scopes[name] = session.scopes.get(name, 0) + 1
-            inside = True
+            before = _put(spark, {n: v for n, v in settings.items() if _top(session, n) != v})
+            session.before.update({n: v for n, v in before.items() if n not in session.before})
+            layer = dict(settings)
+            session.layers.append(layer)
         yield
     finally:
         with deferred(), session.changed:
-            if inside:
-                session.scopes[name] -= 1
-                if session.scopes[name] == 0:
-                    _put(spark, session.before[name])
+            if layer is not None:
+                session.layers = [each for each in session.layers if each is not layer]
+                found = {name: _top(session, name) for name in layer}
+                over = {
+                    n: session.before.pop(n) for n, v in found.items() if v is None and n in session.before
+                }
+                _put(spark, {**{n: v for n, v in found.items() if v not in (None, layer[n])}, **over})
+
+
+def _top(session: _Session, name: str) -> str | None:
+    """What the innermost block that has the setting wants; None where none has."""
+    return next((layer[name] for layer in reversed(session.layers) if name in layer), None)
 
 
 @contextmanager

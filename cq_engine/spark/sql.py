@@ -24,6 +24,7 @@ from cq_engine.core.errors import (
     location_at,
 )
 from cq_engine.grammar.nesting import MAX_LEVELS
+from cq_engine.spark.session_kind import is_connect
 from cq_engine.spark.settings import whole_plans
 
 try:
@@ -48,7 +49,6 @@ __all__ = [
     "analysed_plan",
     "explained_sql",
     "fresh_name",
-    "is_connect",
     "is_lost",
     "location_at",
     "quote",
@@ -80,11 +80,6 @@ def fresh_name(prefix: str) -> str:
     """
     plain = re.sub(r"[^a-z0-9]+", "_", prefix.lower()).strip("_") or "t"
     return f"cq_{plain}_{_token}_{next(_counter)}"
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """True where the session is a Spark Connect client."""
-    return ".connect." in type(spark).__module__
 
 
 def run_sql(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:

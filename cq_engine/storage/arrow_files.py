@@ -29,7 +29,8 @@ from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import columns_of, spark_schema
 from cq_engine.spark.arrow_io import received, receiving, sendable, sent, sent_schema
-from cq_engine.spark.sql import is_connect, translate_errors
+from cq_engine.spark.sql import translate_errors
+from cq_engine.spark.widths import cores, task_bytes
 from cq_engine.storage.layout import in_layout
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import conform, open_dataset
@@ -67,17 +68,11 @@ def read(
     """
     schema = spark_schema(columns)
     few = {name: values for name, values in restrict.items() if len(values) <= limits.in_list}
-    tasks = _cut(files, _task_bytes(spark, files, limits))
+    size = sum(file.bytes for file in files)
+    tasks = _cut(files, task_bytes(size, cores(spark), limits))
     reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows)
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, sent_schema(schema))
     return receiving(frame, schema)
-
-
-def _task_bytes(spark: SparkSession, files: Sequence[DataFile], limits: Limits) -> int:
-    """What one task reads, at most about: as much as lets every core have some, within bounds."""
-    cores = 1 if is_connect(spark) else spark.sparkContext.defaultParallelism
-    share = math.ceil(sum(file.bytes for file in files) / cores)
-    return min(limits.scan_most_bytes, max(limits.scan_least_bytes, share))
 
 
 def _cut(files: Sequence[DataFile], size: int) -> list[list[_Share]]:

@@ -72,7 +72,12 @@ class ChangeReader:
 
     def frame(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
         """Arrow rows as a DataFrame with exactly `columns`."""
-        return from_arrow(self.spark(), conform(rows, columns), columns)
+        return from_arrow(self.spark(), conform(rows, columns), columns, self.limits.local_bytes)
+
+    def one_part(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
+        """The same in one partition, where it can travel in one task."""
+        frame = self.frame(rows, columns)
+        return frame.coalesce(1) if rows.nbytes <= self.limits.local_bytes else frame
 
     def files(
         self,

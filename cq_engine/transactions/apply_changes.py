@@ -30,9 +30,18 @@ from cq_engine.core import faults
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.transactions.batch_references import check_within
-from cq_engine.transactions.change_batches import Batch, Roles, Rows, prepare, rank_transactions, timestamps
+from cq_engine.transactions.change_batches import (
+    Batch,
+    Roles,
+    Rows,
+    TooManyError,
+    prepare,
+    rank_transactions,
+    timestamps,
+)
 from cq_engine.transactions.commit import Also, nothing
 from cq_engine.transactions.constraints import Change, check_foreign_keys, check_not_null
+from cq_engine.transactions.large_changes import Large, ranked, read_large, stage_changes
 from cq_engine.transactions.partial_changes import partial_changes
 from cq_engine.transactions.replay import Log, replay
 from cq_engine.transactions.write_set import NetPending
@@ -111,7 +120,13 @@ def apply_all(
     """
     words = {**OPERATIONS, **(operations or {})}
     roles = Roles(op, words, transaction, order, commit_time if isinstance(commit_time, str) else None)
-    prepared = [prepare(services, name, rows, roles) for name, rows in batches.items()]
+    try:
+        prepared = [prepare(services, name, rows, roles) for name, rows in batches.items()]
+    except TooManyError:
+        with read_large(services, batches, roles, keep or {}) as large_batches:
+            return _apply_large(
+                services, large_batches, roles, commit_time, also, clamp=clamp, keep_empty=keep_empty
+            )
     ranks, times = rank_transactions(prepared)
     if not times:
         return Applied([], {})
@@ -131,6 +146,49 @@ def apply_all(
     finally:
         if attempt is not None:
             attempt.abandon()  # which does nothing where it was used
+
+
+def _apply_large(
+    services: Services,
+    batches: Sequence[Large],
+    roles: Roles,
+    commit_time: str | datetime | None,
+    also: Also,
+    *,
+    clamp: bool,
+    keep_empty: bool,
+) -> Applied:
+    """The same where executors have the changes; others' commits wait until they are through."""
+    ranks = ranked(services, batches, roles)
+    catalog = services.catalog
+    attempt = catalog.attempt("apply", by_any=True)
+    try:
+        with catalog.exclusive(by_any=True):
+            first = catalog.newest_version + 1
+            stamps = timestamps(services, ranks.times, commit_time, clamp=clamp)
+            faults.point("commit.begin")
+            staged = [stage_changes(services, attempt, each, ranks, first, stamps) for each in batches]
+            if not keep_empty and not any(each.files for each in staged):
+                return Applied([], {})
+            faults.point("commit.staged")
+            with catalog.write(attempt if any(each.files for each in staged) else None, by_any=True) as unit:
+                for n, stamp in enumerate(stamps):
+                    unit.add_commit(first + n, stamp)
+                for each in staged:
+                    if each.files:
+                        kinds = frozenset().union(*each.kinds.values())
+                        low, high = min(each.kinds), max(each.kinds)
+                        unit.add_change_files(each.table.storage, low, high, each.files, kinds)
+                also(unit, first + len(stamps) - 1)
+                faults.point("commit.before_catalog")
+        faults.point("commit.after_catalog")
+    finally:
+        attempt.abandon()  # which does nothing where it was used
+    changed: dict[int, dict[str, frozenset[str]]] = {}
+    for each in staged:
+        for version, kinds in each.kinds.items():
+            changed.setdefault(version, {})[each.table.name] = kinds
+    return Applied([first + n for n in range(len(stamps))], dict(sorted(changed.items())))
 
 
 def _changes(

@@ -31,7 +31,20 @@ from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.commit import next_timestamp
 from cq_engine.transactions.copy_into import format_of
 
-__all__ = ["Batch", "Operation", "Roles", "Rows", "prepare", "rank_transactions", "timestamps"]
+__all__ = [
+    "Batch",
+    "Operation",
+    "Roles",
+    "Rows",
+    "TooManyError",
+    "operation_of",
+    "order_transactions",
+    "prepare",
+    "rank_transactions",
+    "sources_of",
+    "timestamps",
+    "too_many",
+]
 
 Rows: TypeAlias = "pa.Table | DataFrame | str"
 """A string is the path of CSV (with header), JSON or Parquet files."""
@@ -101,7 +114,46 @@ def prepare(
     given: Rows,
     roles: Roles,
 ) -> Batch:
-    """The changes of table `name`. Raises AnalysisError where the table, a column or an operation is unknown."""
+    """The changes of table `name`.
+
+    Raises AnalysisError where the table, a column or an operation is unknown; TooManyError where they are more than the
+    driver takes.
+    """
+    table, given, present = sources_of(services, name, given, roles)
+    extra = [c for c in (roles.op, roles.transaction, roles.order, roles.time) if c]
+    key = table.primary_key or ()
+    old = [f"old_{c}" for c in key]
+    own = {c.name.lower() for c in table.columns}  # which may be called old_..., too
+    has_old = bool(old) and all(c.lower() in present and c.lower() not in own for c in old)
+    whole = [] if table.has_snapshot else [f"old_{c.name}" for c in table.columns]
+    has_whole = bool(whole) and all(c.lower() in present and c.lower() not in own for c in whole)
+    most = services.limits.apply_rows
+    before = whole if has_whole else old if has_old else []
+    if not isinstance(given, DataFrame) and given.num_rows > most:
+        raise TooManyError
+    rows, others = _columns(table, given, present, [*extra, *before], most)
+    if rows.num_rows > most:
+        raise TooManyError
+    return Batch(
+        table,
+        rows,
+        _old_keys(table, others, old) if has_old else None,
+        _operations(table, others[roles.op], roles.words),
+        others[roles.transaction] if roles.transaction else None,
+        others[roles.order] if roles.order else None,
+        others[roles.time] if roles.time else None,
+        _old_rows(table, others) if has_whole else None,
+    )
+
+
+class TooManyError(Exception):
+    """The driver does not take so many changes."""
+
+
+def sources_of(
+    services: Services, name: str, given: Rows, roles: Roles
+) -> tuple[Table, pa.Table | DataFrame, dict[str, str]]:
+    """The table `name`, its changes, and what their columns are called, by name in lower case. Raises AnalysisError."""
     table = services.catalog.state.tables.get(name.lower())
     if table is None:
         raise unknown_table(services.catalog.state, name)
@@ -121,29 +173,15 @@ def prepare(
         raise AnalysisError(
             f"the changes of {table.name} have no column {missing[0]}", hint="give every column of the table"
         )
-    key = table.primary_key or ()
-    old = [f"old_{c}" for c in key]
-    own = {c.name.lower() for c in table.columns}  # which may be called old_..., too
-    has_old = bool(old) and all(c.lower() in present and c.lower() not in own for c in old)
-    whole = [] if table.has_snapshot else [f"old_{c.name}" for c in table.columns]
-    has_whole = bool(whole) and all(c.lower() in present and c.lower() not in own for c in whole)
-    most = services.limits.apply_rows
-    before = whole if has_whole else old if has_old else []
-    rows, others = _columns(table, given, present, [*extra, *before])
-    if rows.num_rows > most:
-        raise AnalysisError(
-            f"there are more than {most} changes of {table.name}, which apply_changes does not take at once",
-            hint="apply them in parts, each of whole transactions; COPY INTO and INSERT load rows without that limit",
-        )
-    return Batch(
-        table,
-        rows,
-        _old_keys(table, others, old) if has_old else None,
-        _operations(table, others[roles.op], roles.words),
-        others[roles.transaction] if roles.transaction else None,
-        others[roles.order] if roles.order else None,
-        others[roles.time] if roles.time else None,
-        _old_rows(table, others) if has_whole else None,
+    return table, given, present
+
+
+def too_many(services: Services, table: Table, reason: str) -> AnalysisError:
+    """The error where there are more changes than the driver takes, and executors cannot take them for that reason."""
+    return AnalysisError(
+        f"there are more than {services.limits.apply_rows} changes of {table.name}, which apply_changes does not take at once",
+        detail=f"executors take more only where each is of one row: {reason}",
+        hint="apply them in parts, each of whole transactions; COPY INTO and INSERT load rows without that limit",
     )
 
 
@@ -166,14 +204,14 @@ def _read(services: Services, table: Table, path: str) -> DataFrame:
 
 
 def _columns(
-    table: Table, given: pa.Table | DataFrame, present: Mapping[str, str], extra: Sequence[str]
+    table: Table, given: pa.Table | DataFrame, present: Mapping[str, str], extra: Sequence[str], most: int
 ) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
     sources = [present[c.name.lower()] for c in table.columns]
     if isinstance(given, DataFrame):
         picked = select(table, table.columns, sources, given.schema)
         more = [f.col(f"`{present[c.lower()]}`").alias(f"_extra{n}") for n, c in enumerate(extra)]
         with translate_errors():
-            arrow = to_arrow(given.select(*picked, *more))
+            arrow = to_arrow(given.select(*picked, *more).limit(most + 1))
         rows = conform(arrow.select([c.name for c in table.columns]), table.columns)
         return rows, {c: arrow.column(f"_extra{n}") for n, c in enumerate(extra)}
     renamed = given.select(sources).rename_columns([c.name for c in table.columns])
@@ -195,10 +233,11 @@ def _old_rows(table: Table, others: Mapping[str, pa.ChunkedArray]) -> pa.Table:
 
 def _operations(table: Table, column: pa.ChunkedArray, words: Mapping[str, str]) -> Numbers:
     places, values = _numbered(column)
-    return np.array([_operation(table, value, words) for value in values], np.int64)[places]
+    return np.array([operation_of(table, value, words) for value in values], np.int64)[places]
 
 
-def _operation(table: Table, value: object, words: Mapping[str, str]) -> Operation:
+def operation_of(table: Table, value: object, words: Mapping[str, str]) -> Operation:
+    """What an operation's word means. Raises AnalysisError."""
     word = words.get(str(value), str(value).lower())
     found = next((each for each in Operation if each.word == word), None)
     if found is None:
@@ -258,18 +297,23 @@ def rank_transactions(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Any
         for group, _, moment in _ends(batch, groups, batch.times) if batch.times is not None else ():
             known = greatest.get(values[group])
             greatest[values[group]] = moment if known is None or moment > known else known
-    try:
-        inorder = sorted(least, key=least.__getitem__ if ordered else None) if len(least) > 1 else list(least)
-    except TypeError as error:
-        raise AnalysisError(
-            "the transactions cannot be ordered", detail=str(error), hint="name an `order` column"
-        ) from error
+    inorder = order_transactions(least, ordered=ordered)
     places = {value: n for n, value in enumerate(inorder)}
     ranks = [
         np.array([places[v] for v in values], np.int64)[groups] if len(groups) else groups
         for groups, values in numbered
     ]
     return ranks, [greatest.get(value) for value in inorder]
+
+
+def order_transactions(least: Mapping[Any, Any], *, ordered: bool) -> list[Any]:
+    """Transactions in order: where `ordered`, by their least orders, else by value. Raises AnalysisError."""
+    try:
+        return sorted(least, key=least.__getitem__ if ordered else None) if len(least) > 1 else list(least)
+    except TypeError as error:
+        raise AnalysisError(
+            "the transactions cannot be ordered", detail=str(error), hint="name an `order` column"
+        ) from error
 
 
 def timestamps(

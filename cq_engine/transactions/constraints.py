@@ -29,7 +29,7 @@ from cq_engine.transactions import bulk
 from cq_engine.transactions.staged_keys import repeated_keys
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
-__all__ = ["Change", "check", "check_foreign_keys", "check_not_null"]
+__all__ = ["Change", "check", "check_foreign_keys", "check_not_null", "required_columns"]
 
 SHOWN = 3
 """Offending rows that a message names."""
@@ -78,14 +78,15 @@ def check_foreign_keys(services: Services, state: CatalogState, changes: Mapping
 
 def check_not_null(table: Table, rows: pa.Table) -> None:
     """Raises ConstraintError where a NOT NULL or key column of `rows` is NULL."""
-    for name in _required_columns(table):
+    for name in required_columns(table):
         column = rows.column(name)
         if column.null_count:
             at = pc.index(column.is_null(), pa.scalar(True)).as_py()
             raise _null_error(table, name, python_rows(rows.slice(at, 1))[0])
 
 
-def _required_columns(table: Table) -> list[str]:
+def required_columns(table: Table) -> list[str]:
+    """The columns that are never NULL."""
     keys = table.primary_key if table.primary_key is not None and table.primary_key_enforced else ()
     lower = {name.lower() for name in keys or ()}
     return [c.name for c in table.columns if not c.nullable or c.name.lower() in lower]
@@ -105,7 +106,7 @@ def _check_nulls(services: Services, table: Table, change: Change) -> None:
     if change.net is not None:
         check_not_null(table, change.net.added_rows())
         return
-    required = _required_columns(table)
+    required = required_columns(table)
     if not required:
         return
     rows = change.added_rows(services.reader)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
@@ -18,6 +19,7 @@ from cq_engine.core.types import spark_schema
 from cq_engine.grammar.statements import CopyInto
 from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
+from cq_engine.spark.widths import Size
 from cq_engine.transactions.dml import find_column
 
 __all__ = ["FORMATS", "copy_frame", "format_of"]
@@ -38,10 +40,11 @@ _NO_FILE_SYSTEM = re.compile(
     r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\."
 )
 _BYTES_PER_ROW = {"csv": 40, "json": 80, "parquet": 12}
+_BYTES_PER_PARQUET_BYTE = {"csv": 3, "json": 6, "parquet": 1}
 
 
-def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[DataFrame, int | None]:
-    """The files' rows as the table's columns, and a guess at their number (None where the size is not known).
+def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[DataFrame, Size | None]:
+    """The files' rows as the table's columns, and a guess at how many they are (None where nobody says what they weigh).
 
     Options go to Spark's reader. Defaults of ours: CSV has a `header`, whose names say which column goes where in
     any order (with `header` false, columns go by position); `mode` is FAILFAST, so that a malformed value is an
@@ -63,7 +66,11 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
         frame = _read(
             services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
         )
-        return _assign_columns(table, frame), _estimate(statement.path, kind)
+        size = _size(services, statement.path, kind)
+        if kind == "parquet" and size is not None and size.bytes > services.limits.inline_bytes:
+            # By what their footers say: values that repeat weigh next to nothing.
+            size = Size(frame.count(), size.bytes)
+        return _assign_columns(table, frame), size
 
 
 @contextmanager
@@ -154,11 +161,20 @@ def _assign_columns(table: Table, frame: DataFrame) -> DataFrame:
     return plain.select(*select(table, table.columns, sources, plain.schema))
 
 
-def _estimate(path: str, kind: str) -> int | None:
-    """Rows by the size of local files; more than there are, rather than fewer."""
+def _size(services: Services, path: str, kind: str) -> Size | None:
+    """How much the files have, by what they weigh: more rows than there are, rather than fewer. None where nobody says it."""
     if "://" in path and not path.startswith("file://"):
-        return None
-    local = Path(path.removeprefix("file://"))
-    files = list(local.rglob("*")) if local.is_dir() else list(local.parent.glob(local.name))
-    size = sum(file.stat().st_size for file in files if file.is_file())
-    return size // _BYTES_PER_ROW[kind] if size else None
+        weight = _remote_bytes(services, path)
+    else:
+        local = Path(path.removeprefix("file://"))
+        files = list(local.rglob("*")) if local.is_dir() else list(local.parent.glob(local.name))
+        weight = sum(file.stat().st_size for file in files if file.is_file())
+    return Size(weight // _BYTES_PER_ROW[kind], weight // _BYTES_PER_PARQUET_BYTE[kind]) if weight else None
+
+
+def _remote_bytes(services: Services, path: str) -> int:
+    """What files weigh that only Spark reaches, which is asked to list them; 0 where it cannot."""
+    with suppress(CQError), translate_errors():
+        row = services.spark().read.format("binaryFile").load(path).agg(f.sum("length")).first()
+        return int((row and row[0]) or 0)
+    return 0

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import ROW_ID
+from cq_engine.catalog.model import ROW_ID, Table
 from cq_engine.context.services import Services
 from cq_engine.core.errors import ConstraintError
 from cq_engine.core.values import python_rows
@@ -24,7 +24,7 @@ from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.change_batches import Batch, Operation
 from cq_engine.transactions.write_set import Net
 
-__all__ = ["Events", "Log", "replay"]
+__all__ = ["NEEDS", "Events", "Log", "replay", "step_error"]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class _Steps:
     """Is there a row afterwards?"""
 
 
-_NEEDS = {
+NEEDS = {
     Operation.INSERT: -1,
     Operation.UPDATE: 1,
     Operation.DELETE: 1,
@@ -138,6 +138,7 @@ _NEEDS = {
     Operation.PARTIAL_DELETE: 0,
     Operation.PARTIAL_UPDATE: 1,
 }
+"""1: a row must be there, -1: none may be, 0: it is all the same."""
 _DELETES = (Operation.DELETE, Operation.PARTIAL_DELETE)
 
 
@@ -151,7 +152,7 @@ def _steps(batch: Batch, keys: Numbers, old: Numbers, ranks: Numbers) -> _Steps:
     key = np.append(np.where(leaves, keys, old), keys[moved])
     place = np.append(place, place[moved] + 1)
     order = np.lexsort((place, key))
-    needs = np.append(np.array([_NEEDS[each] for each in Operation])[operations], np.full(len(moved), -1))
+    needs = np.append(np.array([NEEDS[each] for each in Operation])[operations], np.full(len(moved), -1))
     return _Steps(
         key[order],
         place[order],
@@ -178,12 +179,16 @@ def _check_steps(batch: Batch, rows: pa.Table, steps: _Steps, before: Numbers) -
         return
     at = wrong[np.argmin(steps.place[wrong])]
     operation = Operation(batch.operations[steps.row[at]])
+    raise step_error(batch.table, operation, int(steps.needs[at]), rows.slice(int(steps.row[at]), 1))
+
+
+def step_error(table: Table, operation: Operation, needs: int, row: pa.Table) -> ConstraintError:
+    """The error of a change that does not find what it needs; `row` is the change's."""
     which = "the new" if operation is Operation.UPDATE else "this"
-    why = "there is no row with this key" if steps.needs[at] > 0 else f"a row with {which} key exists already"
-    row = python_rows(rows.slice(int(steps.row[at]), 1))[0]
-    shown = ", ".join(f"{k} = {v!r}" for k, v in row.items() if k != ROW_ID)
-    raise ConstraintError(
-        f"cannot {operation.word} a row of table {batch.table.name}: {why}",
+    why = "there is no row with this key" if needs > 0 else f"a row with {which} key exists already"
+    shown = ", ".join(f"{k} = {v!r}" for k, v in python_rows(row)[0].items() if k != ROW_ID)
+    return ConstraintError(
+        f"cannot {operation.word} a row of table {table.name}: {why}",
         detail=f"the change is ({shown})",
         hint="nothing of the batch was applied; an operation `upsert` inserts or updates",
     )

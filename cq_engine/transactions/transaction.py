@@ -116,14 +116,12 @@ class Transaction(Workspace):
         text = f"DELETE FROM {quote(table)}" + (f" WHERE {where}" if where else "")
         return self.execute(Dml("DELETE", text), text)
 
-    def load(
-        self, table: str, frame: DataFrame, estimate: int | None = None, *, in_ranges: bool = False
-    ) -> int:
+    def load(self, table: str, frame: DataFrame, *, in_ranges: bool = False) -> int:
         """Inserts a DataFrame (by name) with executors writing; the number of rows. For initial loads. With `in_ranges` each of
         its partitions has a range of the clustering columns already."""
         self._check_open()
         found = self.table(table)
-        return self._stage_insert(found, by_name(found, frame), estimate, in_ranges=in_ranges)
+        return self._stage_insert(found, by_name(found, frame), None, in_ranges=in_ranges)
 
     def commit(self, commit_time: datetime | None = None, also: Also = nothing) -> int | None:
         """Makes the net changes durable as one commit; its version, or None where there is no net change. `also` says what
@@ -134,7 +132,8 @@ class Transaction(Workspace):
         """
         self._check_open()
         try:
-            commit.commit(self, commit_time, self._note_commit, also)
+            with self._wide():
+                commit.commit(self, commit_time, self._note_commit, also)
         finally:
             self._end()
         return self.commit_version
@@ -158,10 +157,10 @@ class Transaction(Workspace):
     def _copy(self, statement: CopyInto) -> Result:
         table = self.table(statement.table, "COPY INTO")
         self._check_own(table)
-        frame, estimate = copy_frame(self.services, table, statement)
-        if estimate is not None and estimate <= self._driver_rows:
+        frame, size = copy_frame(self.services, table, statement)
+        if size is not None and size.rows <= self._driver_rows:
             return _result(self._insert_frame(table, frame, overwrite=False), "copied")
-        return _result(self._stage_insert(table, frame, estimate), "copied")
+        return _result(self._stage_insert(table, frame, size), "copied")
 
     def _check_own(self, table: Table) -> None:
         """Raises AnalysisError for a table that only the sweeps of a query write."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,16 +12,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import ROW_ID, CatalogState, Table
+from cq_engine.catalog.model import ROW_ID, CatalogState, DataFile, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.arrays import array
 from cq_engine.core.errors import CQError
 from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import few_rows, to_arrow
+from cq_engine.spark.persisting import persisted
+from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import translate_errors
+from cq_engine.spark.widths import Size, size_of_files, size_of_rows
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys
+from cq_engine.storage.sizes import size_at
 from cq_engine.transactions import bulk, dml
 from cq_engine.transactions.merge import MergeEffect
 from cq_engine.transactions.write_set import BulkPending, SmallPending
@@ -39,6 +44,8 @@ class Workspace:
         """Names of the tables that DML has read."""
         self.pending: dict[str, SmallPending | BulkPending] = {}
         self._driver_rows = driver_rows
+        self._seen = Size()
+        """How much the tables have that statements have looked at."""
         self._attempt: Attempt | None = None
         self._scratch: Attempt | None = None
 
@@ -53,6 +60,7 @@ class Workspace:
             if rows is not None:
                 rows = rows if pending is None else pending.overlay(rows)
                 return reader.frame(filter_rows(rows, restrict), table.storage.physical_columns)
+        self._seen += size_at(self.services.catalog, [table.storage], self.snapshot)
         if pending is None:
             return reader.image(table.storage, self.snapshot)
         small = self.small_view(table)
@@ -67,6 +75,27 @@ class Workspace:
             return None
         small = self.services.reader.small_image(table.storage, self.snapshot)
         return small if small is None or pending is None else pending.overlay(small)
+
+    # ------------------------------------------------------------ how wide executors work
+
+    def _size(self) -> Size:
+        """How much statements have looked at, and what is pending in files."""
+        pending = (each for each in self.pending.values() if isinstance(each, BulkPending))
+        return sum((size_of_files((*each.plain, *each.signed)) for each in pending), self._seen)
+
+    @contextmanager
+    def _wide(self) -> Iterator[None]:
+        """A block whose shuffles are as wide as what it works on is large."""
+        size = self._size()
+        if size.rows <= self._driver_rows:
+            yield
+            return
+        with wide_settings(self.services.spark(), size.bytes, self.services.limits):
+            yield
+
+    def _once(self, frame: DataFrame) -> AbstractContextManager[DataFrame]:
+        """A block in which the rows are computed once, where that takes time."""
+        return persisted(frame) if self._size().rows > self._driver_rows else nullcontext(frame)
 
     # ------------------------------------------------------------ files
 
@@ -102,13 +131,16 @@ class Workspace:
     def _absorb(self, effect: dml.Effect) -> int:
         """Takes an effect in; the number of rows that it inserted, updated or deleted."""
         table = effect.table
-        if effect.rows is not None:
-            return self._insert_arrow(table, conform(effect.rows, table.columns), effect.overwrite)
-        if effect.inserts is not None:
-            return self._insert_frame(table, effect.inserts, effect.overwrite)
-        if effect.pairs is not None:
-            return self._change(table, effect)
-        return self._insert_arrow(table, empty(table.columns), overwrite=True)
+        with self._wide():
+            if effect.rows is not None:
+                return self._insert_arrow(table, conform(effect.rows, table.columns), effect.overwrite)
+            if effect.inserts is not None:
+                with self._once(effect.inserts) as rows:
+                    return self._insert_frame(table, rows, effect.overwrite)
+            if effect.pairs is not None:
+                with self._once(effect.pairs) as pairs:
+                    return self._change(table, replace(effect, pairs=pairs))
+            return self._insert_arrow(table, empty(table.columns), overwrite=True)
 
     def _insert_frame(self, table: Table, frame: DataFrame, overwrite: bool) -> int:
         pending = self.pending.get(table.name)
@@ -231,12 +263,10 @@ class Workspace:
         return rows.append_column(ROW_ID, array(range(first, first + rows.num_rows), pa.int64()))
 
     def _stage_insert(
-        self, table: Table, frame: DataFrame, estimate: int | None, *, in_ranges: bool = False
+        self, table: Table, frame: DataFrame, size: Size | None, *, in_ranges: bool = False
     ) -> int:
         pending = self.pending.get(table.name)
-        files = staging.stage_plain(
-            self.services, self.attempt(), table, frame, estimate, in_ranges=in_ranges
-        )
+        files = self._stage_plain(self.attempt(), table, frame, size, in_ranges=in_ranges)
         count = sum(file.rows for file in files)
         if isinstance(pending, BulkPending) and not pending.signed:
             self.pending[table.name] = BulkPending(table, plain=(*pending.plain, *files))
@@ -248,13 +278,25 @@ class Workspace:
             staging.discard(self.services, files)
         return count
 
+    def _stage_plain(
+        self, attempt: Attempt, table: Table, frame: DataFrame, size: Size | None, *, in_ranges: bool = False
+    ) -> list[DataFile]:
+        """The rows in files; executors keep and count them first where nobody knows how many they are."""
+        if in_ranges or size is not None:
+            return staging.stage_plain(
+                self.services, attempt, table, frame, size or Size(), in_ranges=in_ranges
+            )
+        with persisted(frame) as kept, translate_errors():
+            known = size_of_rows(kept.count(), table.columns)
+            return staging.stage_plain(self.services, attempt, table, kept, known)
+
     def _all_removed(self, table: Table) -> DataFrame:
         self.read.add(table.name)
         return self.view(table).withColumn(staging.SIGN, f.lit(-1))
 
     def _remove_all(self, table: Table, frame: DataFrame) -> None:
         """INSERT OVERWRITE with many rows."""
-        files = staging.stage_plain(self.services, self.scratch(), table, frame)
+        files = self._stage_plain(self.scratch(), table, frame, None)
         added = bulk.sign(self.services.reader, BulkPending(table, plain=tuple(files)))
         self._stage_signed(table, [added, self._all_removed(table)])
 

@@ -46,6 +46,8 @@ CHEAP: dict[str, dict[str, Any]] = {
 COSTLY: dict[str, dict[str, Any]] = {
     "delta by executors": forced(bulk=True, large=False),
     "delta by executors of large tables": forced(bulk=True, large=True),
+    "deltas of executors by the driver": {"refresh_changes": 0, "recompute_bytes": -1},
+    "files and tasks of few bytes": {"file_least_bytes": 1, "file_most_bytes": 200, "local_bytes": 100},
     "few delta rows": {"refresh_rows": 0},
     "changes netted by Spark": forced(bulk=False, large=False, spark=True),
     "changes of large tables netted by Spark": forced(bulk=False, large=True, spark=True),
@@ -55,6 +57,7 @@ COSTLY: dict[str, dict[str, Any]] = {
     "effects staged by executors": {"pending_rows": 0},
     "starts by executors": {"start_rows": 0},
     "merges by Spark": {"merge_changes": 0, "merge_rows": 0, "compact_rows": 0, "compact_long_rows": 0},
+    "merges of few files by Spark": {"merge_driver_rows": -1, "compact_rows": 0, "compact_long_rows": 0},
 }
 
 _MERGE = {"compact_rows": 0, "compact_long_rows": 0, "compact_share": 1000}

@@ -10,11 +10,14 @@ from pyspark.sql import SparkSession, functions
 
 from cq_engine.core.errors import CQError
 from cq_engine.launch import session as session_module
-from cq_engine.launch.session import SQL_SETTINGS, spark_session, warm
+from cq_engine.launch.session import spark_session, warm
+from cq_engine.launch.settings import settings_for
+
+SETTINGS = settings_for("local[2]")
 
 
 def test_the_settings_are_in_force(spark: SparkSession) -> None:
-    assert {key: spark.conf.get(key) for key in SQL_SETTINGS} == dict(SQL_SETTINGS)
+    assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.conf.get("spark.driver.memory") == "2g"
 
@@ -46,7 +49,7 @@ def test_an_sql_error_prints_nothing(spark: SparkSession, capfd: pytest.CaptureF
 def test_a_second_session_shares_spark_and_leaves_the_first_alone(spark: SparkSession) -> None:
     second = spark_session({"spark.sql.shuffle.partitions": "7"})
     assert second.conf.get("spark.sql.shuffle.partitions") == "7"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == SQL_SETTINGS["spark.sql.shuffle.partitions"]
+    assert spark.conf.get("spark.sql.shuffle.partitions") == SETTINGS["spark.sql.shuffle.partitions"]
     assert second.sparkContext is spark.sparkContext
     second.range(1).createOrReplaceTempView("only_in_the_second")
     assert not spark.catalog.tableExists("only_in_the_second")

@@ -33,7 +33,7 @@ def forced(
     the size; without `arrow` Spark runs every statement, with `slices` few commits are refreshed at a time."""
     bounds = {} if arrow else {"arrow_rows": -1}
     if bulk:
-        bounds |= {"refresh_changes": 0}
+        bounds |= {"refresh_changes": 0, "log_rows": -1, "recompute_bytes": -1}
     if large:
         bounds |= {"small_rows": 0, "relevant_rows": 0}
     if spark:

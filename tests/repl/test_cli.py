@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +28,7 @@ from cq_engine.launch import prestart as ahead
 from cq_engine.query.result import text_result
 from cq_engine.query.stream import StreamingResult
 from cq_engine.repl.arguments import COMMANDS
+from cq_engine.repl.health import Health, answering
 from cq_engine.repl.serve import Stop, serve
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -456,6 +460,45 @@ class TestServe:
             "2024-05-01 12:00:00Z big_spenders (4, 7] +3 -1 ~1 aggregate 0.12 s",
             "big_spenders is FAILED: two rows with one key",
         ]
+
+    def test_health(self, fake: ModuleType) -> None:
+        def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
+                    return found.status, json.loads(found.read())
+            except urllib.error.HTTPError as error:
+                return error.code, json.loads(error.read())
+
+        engine, stop, health = fake.FakeEngine(), Stop(), Health(patience=0.5)
+        with answering("127.0.0.1:0", health) as port:
+            assert ask(port, "/health")[0] == 200
+            assert ask(port, "/ready") == (503, {"ready": False, "seconds": None})
+            serving = threading.Thread(
+                target=serve,
+                args=(engine, stop, lambda _: None),
+                kwargs={"seconds": 0.01, "note": health.note},
+            )
+            serving.start()
+            time.sleep(0.2)
+            status, found = ask(port, "/ready")
+            assert status == 200
+            assert found["ready"] is True
+            assert found["version"] == engine.catalog.newest_version
+            assert sum(found["states"].values()) == len(engine.catalog.statuses)
+            assert ask(port, "/else")[0] == 404
+            stop.set()
+            serving.join(5)
+            time.sleep(0.8)
+            assert ask(port, "/health")[0] == ask(port, "/ready")[0] == 503
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+
+    @pytest.mark.parametrize("address", ["8080", "127.0.0.1:no", "127.0.0.1:99999", "203.0.113.1:80"])
+    def test_health_at_a_place_that_is_none(
+        self, cq: Callable[..., int], capsys: pytest.CaptureFixture[str], address: str
+    ) -> None:
+        assert cq("serve", "wh", "--health", address) == 1
+        assert f"error: nobody can be answered at {address}" in capsys.readouterr().err
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_signals(self, tmp_path: Path, number: signal.Signals) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from cq_engine import CQError
-from cq_engine.spark.settings import SMALL_SETTINGS, few_rows_session, meaning, small_settings, writer
+from cq_engine.core.limits import Limits
+from cq_engine.spark.settings import (
+    SMALL_SETTINGS,
+    few_rows_session,
+    meaning,
+    small_settings,
+    wide_settings,
+    writer,
+)
 
 ZONE = "spark.sql.session.timeZone"
 
@@ -23,6 +33,57 @@ def test_small_settings_are_put_back_by_the_last_block(spark: SparkSession) -> N
     assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
     second.__exit__(None, None, None)
     assert {name: spark.conf.get(name) for name in SMALL_SETTINGS} == before
+
+
+def test_the_innermost_block_counts_in_any_order_of_ends(spark: SparkSession) -> None:
+    session = spark.newSession()
+    limits = Limits(shuffle_bytes=1000)
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    names = (*SMALL_SETTINGS, "spark.sql.adaptive.coalescePartitions.initialPartitionNum")
+    before = {name: session.conf.get(name, None) for name in names}
+
+    def found() -> tuple[str | None, ...]:
+        return tuple(session.conf.get(name, None) for name in names)
+
+    for seed in range(20):
+        rng, open_blocks = random.Random(seed), []
+        for _ in range(12):
+            if open_blocks and rng.random() < 0.5:
+                open_blocks.pop(rng.randrange(len(open_blocks)))[0].__exit__(None, None, None)
+            else:
+                size = rng.choice([None, 50_000, 900_000])
+                block = small_settings(session) if size is None else wide_settings(session, size, limits)
+                block.__enter__()
+                open_blocks.append((block, size))
+            sizes = [size for _, size in open_blocks]
+            if sizes:
+                assert found()[0] == ("false" if sizes[-1] is None else "true")
+                assert found()[1] == ("1" if None in sizes else before[names[1]])
+                widths = [size // 1000 for size in sizes if size is not None]
+                assert found()[2] == (str(widths[-1]) if widths else before[names[2]])
+            else:
+                assert dict(zip(names, found())) == before
+        for block, _ in open_blocks:
+            block.__exit__(None, None, None)
+        assert dict(zip(names, found())) == before
+
+
+def test_shuffles_are_as_wide_as_their_input_is_large(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.coalescePartitions.minPartitionSize", "1b")
+    session.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", "1b")
+    session.conf.set("spark.sql.adaptive.coalescePartitions.parallelismFirst", "false")
+    tasks = []
+    for size in (3_000, 30_000):
+        with wide_settings(session, size, Limits(shuffle_bytes=1000)):
+            rows = (
+                session.range(2000)
+                .groupBy(f.expr("id % 1000"))
+                .count()
+                .select(f.spark_partition_id().alias("part"))
+            )
+            tasks.append(rows.distinct().count())
+    assert tasks == [3, 30]
 
 
 def test_a_block_that_changes_the_meaning_runs_alone(spark: SparkSession) -> None:

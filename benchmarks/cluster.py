@@ -1,0 +1,256 @@
+"""A standalone cluster on this machine: two one-core workers beside one, small refreshes on it, tasks and memory by size.
+
+    python benchmarks/cluster.py                      # scale 0.3: 3 000 000 order lines
+    python benchmarks/cluster.py --scale 1 --growth 1 4
+
+Master and workers are Spark's own, with directories of their own; the driver is a process for each kind of cluster. By executors are
+measured: COPY of the order lines (Parquet), the start of the join of all tables with its snapshot, one refresh over 2 000
+transactions of stream B, and a FULL recomputation after as many. `growth` is COPY at each of these multiples of the scale: how many tasks
+the largest stage has (by Spark's event log), and the peak memory of the driver, Python and JVM. Then refreshes after 20 transactions, as they
+are, and with Spark for every statement (`arrow_rows=-1`), on the cluster and on local Spark. One JSON line per figure goes to standard
+output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from frame import JOINED, UNDISTURBED, Figure, apply, arguments, canvas, create, ratio, run, timed
+
+import cq_engine
+from cq_engine.core.limits import Limits
+from estore import STREAM_B, TABLES, Shop, Sizes, change_tables
+from estore.bulk import bulk_rows
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.cluster import DRIVER, cluster
+
+NAME = "cluster"
+ORDERS = 12
+SMALL = ("every_line", "big_spenders")
+BY_EXECUTORS = Limits(
+    refresh_changes=0,
+    driver_changes=-1,
+    small_rows=0,
+    start_rows=0,
+    pending_rows=0,
+    log_rows=-1,
+    recompute_bytes=-1,
+)
+"""Whatever the size, executors do it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and prints its JSON lines."""
+    options = _options(argv)
+    if options.inside:
+        for figure in _inside(options):
+            print(json.dumps(figure), flush=True)
+        return 0
+    return run(NAME, options, lambda place, scale: measure(place, scale, options), draw=plot)
+
+
+def measure(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
+    """Each part with each kind of cluster, in turns."""
+    for multiple in sorted({1, *options.growth}):
+        _child(directory, "generate", "local[2]", scale * multiple, options)
+    taken: dict[str, dict[int, list[float]]] = {}
+    for number in range(options.rounds):
+        for workers in (1, 2)[:: 1 if number % 2 else -1]:
+            place = directory / f"cluster-{number}-{workers}"
+            place.mkdir()
+            with cluster(place, workers, memory="3g") as made:
+                for each in _child(directory, "bulk", made.url, scale, options):
+                    taken.setdefault(each["of"], {}).setdefault(workers, []).append(each["seconds"])
+    for of, by in taken.items():
+        one, two = median(by[1]), median(by[2])
+        yield {"figure": "two workers over one", "scale": scale, "of": of, "seconds_of_one": round(one, 3),
+               "seconds_of_two": round(two, 3), "rounds": options.rounds, "ratio": ratio(one, two)}  # fmt: skip
+    place = directory / "cluster"
+    place.mkdir()
+    with cluster(place, 2, memory="3g") as made:
+        for multiple in options.growth:
+            for each in _child(directory, "growth", made.url, scale * multiple, options):
+                yield {"figure": "growth", "scale": scale * multiple, **each}
+        small: dict[tuple[str, str], dict[str, float]] = {}
+        for where, master in (("cluster", made.url), ("local", "local[2]")):
+            for each in _child(directory, "small", master, scale, options):
+                small.setdefault((each["of"], each["query"]), {})[where] = each["seconds"]
+        for (of, query), seconds in small.items():
+            yield {"figure": "refresh after 20 transactions", "scale": scale, "of": of, "query": query, **seconds,
+                   "ratio": ratio(seconds["cluster"], seconds["local"])}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the driver, a process of its own
+
+
+def _child(
+    directory: Path, part: str, master: str, scale: float, options: argparse.Namespace
+) -> list[Figure]:
+    words = ["--inside", part, "--master", master, "--directory", str(directory), "--scale", str(scale)]
+    words += [
+        "--seed",
+        str(options.seed),
+        "--rounds",
+        str(options.rounds),
+        "--transactions",
+        str(options.transactions),
+    ]
+    done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _inside(options: argparse.Namespace) -> Iterator[Figure]:
+    conf = {"spark.master": options.master, "spark.driver.memory": "2g"}
+    if not options.master.startswith("local"):
+        conf |= {**DRIVER, "spark.executor.memory": "2g"}
+    events = options.directory / f"events-{os.getpid()}"
+    if options.inside == "growth":
+        events.mkdir()
+        conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": "false",
+                 "spark.eventLog.rolling.enabled": "false"}  # fmt: skip
+    spark = cq_engine.spark_session(conf)
+    files = options.directory / f"files-{options.scales[0]:g}"
+    if options.inside == "generate":
+        for table, frame in bulk_rows(spark, Sizes(options.scales[0])).items():
+            frame.write.parquet(f"{files}/{table}")
+        return
+    spark.range(10**6).selectExpr("sum(hash(id))").collect()  # executors are there, and their classes
+    place = options.directory / f"warehouse-{os.getpid()}"
+    if options.inside == "growth":
+        with cq_engine.connect(place, spark=spark, scheduler=False, conf=UNDISTURBED) as engine:
+            for table in TABLES.values():
+                engine.execute(table)
+            copy = f"COPY INTO orderline FROM '{files}/orderline' FORMAT parquet"
+            seconds, _ = timed(lambda: engine.execute(copy))
+            peak = _peak_memory()
+        spark.stop()
+        size = sum(path.stat().st_size for path in (files / "orderline").glob("*.parquet"))
+        yield {
+            "bytes": size,
+            "seconds": round(seconds, 3),
+            "tasks_of_largest_stage": _largest(events),
+            "driver_mib": peak,
+        }
+        return
+    limits = BY_EXECUTORS if options.inside == "bulk" else Limits()
+    with cq_engine.connect(place, spark=spark, scheduler=False, conf=UNDISTURBED, limits=limits) as engine:
+        shop = Shop(options.seed, options.scales[0])
+        if options.inside == "bulk":
+            yield from _bulk(engine, files, shop, options)
+        else:
+            yield from _small(engine, files, shop)
+    spark.stop()
+
+
+def _copy(engine: cq_engine.Engine, files: Path, tables: Sequence[str] = tuple(TABLES)) -> None:
+    for table in tables:
+        engine.execute(TABLES[table])
+        engine.execute(f"COPY INTO {table} FROM '{files}/{table}' FORMAT parquet")
+
+
+def _bulk(engine: cq_engine.Engine, files: Path, shop: Shop, options: argparse.Namespace) -> Iterator[Figure]:
+    _copy(engine, files, [table for table in TABLES if table != "orderline"])
+
+    def commit() -> None:
+        batch = list(islice(shop.transactions(mix=STREAM_B, orders=ORDERS), options.transactions))
+        apply(engine, change_tables(batch))
+
+    def start() -> None:
+        query = JOINED["every_line"]
+        engine.execute(f"CREATE CONTINUOUS QUERY every_line ON DEMAND START FROM SNAPSHOT AS {query}")
+
+    works: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
+        ("COPY", lambda: None, lambda: _copy(engine, files, ("orderline",))),
+        ("start of the join", lambda: None, start),
+        ("catch-up", commit, lambda: engine.refresh("every_line")),
+        ("FULL", lambda: (create(engine, "again", JOINED["every_line"], options="refresh = 'full'"), commit()),
+         lambda: engine.refresh("again")),
+    ]  # fmt: skip
+    for name, before, work in works:
+        before()
+        yield {"of": name, "seconds": timed(work)[0]}
+
+
+def _small(engine: cq_engine.Engine, files: Path, shop: Shop) -> Iterator[Figure]:
+    _copy(engine, files)
+    for query in SMALL:
+        create(engine, query, JOINED[query])
+    for of, arrow_rows in (("Arrow", Limits().arrow_rows), ("Spark", -1)):
+        engine.catalog.limits = Limits(arrow_rows=arrow_rows)
+        taken: dict[str, list[float]] = {query: [] for query in SMALL}
+        for number in range(9):
+            apply(engine, change_tables(list(islice(shop.transactions(mix=STREAM_B, orders=ORDERS), 20))))
+            for query, seconds in taken.items():
+                spent = timed(lambda: engine.refresh(query))[0]  # noqa: B023 - called at once
+                if number >= 3:
+                    seconds.append(spent)
+        for query, seconds in taken.items():
+            yield {"of": of, "query": query, "seconds": round(median(seconds), 4)}
+
+
+def _largest(events: Path) -> int:
+    found = 0
+    for path in events.rglob("*"):
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError):
+                    event = json.loads(line)
+                    if event.get("Event") == "SparkListenerStageCompleted":
+                        found = max(found, event["Stage Info"]["Number of Tasks"])
+    return found
+
+
+def _peak_memory() -> int:
+    """MiB that this process and its JVM have had at most."""
+    own = os.getpid()
+    parents: dict[int, int] = {}
+    peaks: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, KeyError, ValueError):
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            parents[int(fields["Pid"])] = int(fields["PPid"])
+            peaks[int(fields["Pid"])] = int(fields["VmHWM"].split()[0]) // 1024
+    family = {own}
+    for _ in range(4):
+        family |= {pid for pid, parent in parents.items() if parent in family}
+    return sum(peaks.get(pid, 0) for pid in family)
+
+
+def plot(figures: Sequence[Figure], path: str) -> None:
+    """The ratios."""
+    drawn = canvas(1)
+    if drawn is None:
+        return
+    drawing, (panel,) = drawn
+    found: dict[str, Any] = {f"{f['of']} {f.get('query', '')}": f["ratio"] for f in figures if "ratio" in f}
+    panel.barh(list(found), list(found.values()))
+    panel.set(title="one worker over two; cluster over local")
+    drawing.savefig(path, dpi=150)
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = arguments(__doc__ or "", scales=(0.3,), rounds=2)
+    parser.add_argument("--transactions", type=int, default=2000, help="of a catch-up (default: %(default)s)")
+    parser.add_argument(
+        "--growth", type=float, nargs="*", default=[1, 4], help="multiples of the scale for COPY alone"
+    )
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--master", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

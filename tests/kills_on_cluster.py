@@ -1,0 +1,278 @@
+"""Workers, driver, database and store of a cluster, killed and stalled while refreshes run: nothing is lost or doubled.
+
+    python -m tests.kills_on_cluster --trials 50 --seed 1
+
+A driver commits numbered transactions and has executors refresh a query after each. A trial does one thing to one part at a random moment,
+and waits until three more transactions are through. At the end another process looks at everything: each number that was
+acknowledged is there, none is there twice, the rows are those of a model, and the deltas lead to the result step by step.
+
+moto's server has its objects in memory, so the store is stalled and made to fail, not killed. PostgreSQL's sessions are killed, and all of it
+is stalled. Files that nobody refers to are not looked for here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import cq_engine
+from cq_engine.core.limits import Limits
+from cq_engine.launch.session import spark_session
+from tests import object_store, postgres
+from tests.cluster import DRIVER, ROOT, Cluster, cluster
+from tests.object_store import Faults, ObjectStoreServer
+from tests.on_cluster import EXECUTORS
+
+QUERY = "SELECT g, count(*) AS n, sum(v) AS s FROM t GROUP BY g"
+AFTER = 3
+"""Transactions that come through after what was done, before the next trial."""
+
+
+def statements(number: int) -> list[str]:
+    """What transaction `number` does; with its number, which can be there once."""
+    low = 10 * number
+    return [
+        f"INSERT INTO done VALUES ({number})",
+        f"INSERT INTO t SELECT CAST(id AS INT), CAST(id % 5 AS INT), CAST(id AS BIGINT) FROM range({low}, {low + 10})",
+        f"UPDATE t SET v = v + 1 WHERE id BETWEEN {low - 12} AND {low - 8}",
+        f"DELETE FROM t WHERE id = {low - 25}",
+    ]
+
+
+def model(numbers: int) -> dict[int, tuple[int, int]]:
+    """The query's result after so many transactions."""
+    rows: dict[int, int] = {}
+    for number in range(numbers):
+        low = 10 * number
+        rows.update({key: key for key in range(low, low + 10)})
+        for key in range(low - 12, low - 7):
+            if key in rows:
+                rows[key] += 1
+        rows.pop(low - 25, None)
+    found: dict[int, tuple[int, int]] = {}
+    for key, value in rows.items():
+        count, total = found.get(key % 5, (0, 0))
+        found[key % 5] = (count + 1, total + value)
+    return found
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def opened(words: argparse.Namespace, **more: Any) -> cq_engine.Engine:
+    store = ObjectStoreServer(words.port)
+    spark = spark_session({"spark.master": words.master, **DRIVER, "spark.network.timeout": "60s",
+                           "spark.executor.heartbeatInterval": "3s"})  # fmt: skip
+    limits = Limits(**{**EXECUTORS, "lease_seconds": 6.0, "heartbeat_seconds": 1.0})
+    conf = {"maintenance": "manual", **store.options}
+    return cq_engine.connect(
+        words.url, words.database, spark, conf=conf, limits=limits, scheduler=False, **more
+    )
+
+
+def drive(words: argparse.Namespace) -> None:
+    """Transactions for ever; what has been acknowledged goes to standard output."""
+    engine = opened(words)
+    with suppress(cq_engine.CQError):
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, g INT, v BIGINT)")
+        engine.execute("CREATE TABLE done (number INT PRIMARY KEY)")
+        engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND AS {QUERY}")
+    while True:
+        try:
+            row = engine.execute("SELECT max(number) FROM done").fetchall()[0][0]
+            number = -1 if row is None else int(row)
+            with engine.transaction() as transaction:
+                for text in statements(number + 1):
+                    transaction.execute(text)
+            print("committed", number + 1, flush=True)
+            engine.refresh("q")
+            print("refreshed", number + 1, flush=True)
+        except cq_engine.LeaseError:
+            raise
+        except cq_engine.CQError as error:
+            print("failed", error.message[:200].replace("\n", " "), flush=True)
+            time.sleep(0.5)
+
+
+def look(words: argparse.Namespace) -> dict[str, Any]:
+    """What is there in the end, in words of the checks."""
+    with opened(words) as engine:
+        engine.refresh("q")
+        numbers = sorted(row[0] for row in engine.execute("SELECT number FROM done").fetchall())
+        result = {row[0]: (row[1], row[2]) for row in engine.execute("SELECT * FROM q").fetchall()}
+        state: dict[Any, Any] = {}
+        for delta in engine.deltas("q"):
+            before = state.get(delta.key)
+            assert (before is None) == (delta.marker == "I"), f"{delta} follows {before}"
+            assert before is None or delta.old is None or before == delta.old
+            if delta.marker == "D":
+                del state[delta.key]
+            else:
+                state[delta.key] = delta.new
+        assert numbers == list(range(len(numbers))), "a transaction is missing or twice there"
+        assert result == model(len(numbers)), "the result is another one"
+        assert {row[0]: tuple(row[1:]) for row in state.values()} == result, "the deltas lead elsewhere"
+        return {"transactions": len(numbers)}
+
+
+# ---------------------------------------------------------------- the trials
+
+
+class Trials:
+    def __init__(
+        self, words: argparse.Namespace, made: Cluster, store: ObjectStoreServer, server: str
+    ) -> None:
+        self.words, self.made, self.store, self.server = words, made, store, server
+        self.acknowledged = -1
+        self.refreshed = 0
+        self.failed: Counter[str] = Counter()
+        self.start()
+
+    def start(self) -> None:
+        self.driver = self.process("drive", stdout=subprocess.PIPE)
+        threading.Thread(target=self.read, args=(self.driver,), daemon=True).start()
+
+    def process(self, what: str, **more: Any) -> subprocess.Popen[str]:
+        own = [f"--{name}={getattr(self.words, name)}" for name in ("master", "port", "url", "database")]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.kills_on_cluster", f"--inside={what}", *own],
+            cwd=ROOT, text=True, start_new_session=True, env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}, **more,
+        )  # fmt: skip
+
+    def read(self, driver: subprocess.Popen[str]) -> None:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            what, _, rest = line.strip().partition(" ")
+            if what == "committed":
+                self.acknowledged = max(self.acknowledged, int(rest))
+            elif what == "refreshed":
+                self.refreshed += 1
+            elif what == "failed":
+                self.failed[rest[:80]] += 1
+
+    def until(self, refreshes: int, seconds: float = 240) -> None:
+        end = time.monotonic() + seconds
+        while self.refreshed < refreshes:
+            if self.driver.poll() is not None:
+                self.start()
+            if time.monotonic() > end:
+                raise TimeoutError(f"nothing comes through any more: {self.failed}")
+            time.sleep(0.05)
+
+    def do(self, kind: str, rng: random.Random) -> None:
+        seconds = rng.uniform(1, 8)
+        if kind == "worker killed":
+            self.made.kill_worker(
+                rng.choice([n for n, w in enumerate(self.made.workers) if w.poll() is None])
+            )
+            self.made.add_worker()
+        elif kind == "worker stalled":
+            self.made.stall_worker(
+                rng.choice([n for n, w in enumerate(self.made.workers) if w.poll() is None]), seconds
+            )
+        elif kind == "driver killed":
+            with suppress(ProcessLookupError):
+                os.killpg(self.driver.pid, signal.SIGKILL)
+            self.driver.wait()
+            self.start()
+        elif kind == "driver stalled":
+            os.killpg(self.driver.pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.killpg(self.driver.pid, signal.SIGCONT)
+        elif kind == "sessions of PostgreSQL killed":
+            with psycopg.connect(self.server, dbname="postgres", autocommit=True) as session:
+                session.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                )
+        elif kind == "PostgreSQL stalled":
+            with psycopg.connect(self.server, dbname="postgres", autocommit=True) as session:
+                rows = session.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                ).fetchall()
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for (pid,) in rows:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                time.sleep(seconds if number == signal.SIGSTOP else 0)
+        elif kind == "store stalled":
+            self.store.fault(Faults(delay=seconds / 4))
+            time.sleep(seconds)
+            self.store.fault(Faults())
+        else:
+            self.store.fault(Faults(fail=0.5, throttle=0.3, seed=rng.randrange(10**6)))
+            time.sleep(seconds)
+            self.store.fault(Faults())
+
+
+KINDS = (
+    "worker killed", "worker stalled", "driver killed", "driver stalled", "sessions of PostgreSQL killed", "PostgreSQL stalled",
+    "store stalled", "store failing",
+)  # fmt: skip
+
+
+def main() -> int:
+    words = _arguments()
+    if words.inside == "drive":
+        drive(words)
+    if words.inside == "look":
+        print(json.dumps(look(words)))
+        return 0
+    rng = random.Random(words.seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="cq-kills-", ignore_cleanup_errors=True) as directory,
+        postgres.server() as server, object_store.server() as store, cluster(Path(directory)) as made,
+    ):  # fmt: skip
+        words.master, words.port, words.database = made.url, store.port, postgres.fresh(server)
+        words.url = f"s3://lake/kills-{words.seed}"
+        trials, met = Trials(words, made, store, server), Counter[str]()
+        trials.until(2)
+        end = time.monotonic() + words.seconds
+        kinds = [KINDS[n % len(KINDS)] for n in range(words.trials)]
+        rng.shuffle(kinds)
+        for kind in kinds:
+            if time.monotonic() > end:
+                break
+            time.sleep(rng.uniform(0, 2))
+            trials.do(kind, rng)
+            met[kind] += 1
+            trials.until(trials.refreshed + AFTER)
+            print(time.strftime("%T"), kind, trials.acknowledged, flush=True)
+        os.killpg(trials.driver.pid, signal.SIGKILL)
+        trials.driver.wait()
+        seen = trials.process("look", stdout=subprocess.PIPE).communicate(timeout=300)[0]
+        found = json.loads(seen.splitlines()[-1])
+        assert found["transactions"] > trials.acknowledged, "an acknowledged transaction is lost"
+        print(
+            json.dumps(
+                {"trials": dict(met), **found, "acknowledged": trials.acknowledged, "failed": trials.failed}
+            )
+        )
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=3600, help="no trial begins after so many")
+    parser.add_argument("--seed", type=int, default=1)
+    for name, kind in (("inside", str), ("master", str), ("port", int), ("url", str), ("database", str)):
+        parser.add_argument(f"--{name}", type=kind, default=None, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

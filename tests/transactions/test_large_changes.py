@@ -1,0 +1,130 @@
+"""Changes that executors put in order, against the driver's: versions, rows of every version, kinds, errors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine.core.limits import Limits
+
+DDL = "CREATE TABLE {} (a INT, b STRING, x DOUBLE, m MAP<STRING, INT>, v DECIMAL(10, 2) NOT NULL, PRIMARY KEY (a, b))"
+SCHEMA = pa.schema([
+    ("op", pa.string()), ("a", pa.int32()), ("b", pa.string()), ("x", pa.float64()),
+    ("m", pa.map_(pa.string(), pa.int32())), ("v", pa.decimal128(10, 2)), ("txn", pa.string()), ("seq", pa.int64()),
+])  # fmt: skip
+ARGUMENTS: dict[str, Any] = {"op": "op", "transaction": "txn", "order": "seq"}
+NAMES = ("t", "u")
+
+
+@pytest.fixture
+def engines(warehouse: Path, spark: SparkSession) -> Iterator[tuple[cq_engine.Engine, cq_engine.Engine]]:
+    limits = (Limits(), Limits(apply_rows=3, staged_file_rows=7))
+    made = [
+        cq_engine.connect(warehouse / str(n), spark=spark, scheduler=False, limits=each)
+        for n, each in enumerate(limits)
+    ]
+    for engine in made:
+        for name in NAMES:
+            engine.execute(DDL.format(name))
+    yield made[0], made[1]
+    for engine in made:
+        engine.close()
+
+
+def batch(rng: random.Random, there: set[tuple[str, int, str]], wrong: bool) -> dict[str, pa.Table]:
+    """Changes of both tables that fit what is there, but for one, perhaps."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
+    places = list(range(rng.randrange(8, 19)))
+    error = rng.choice(places) if wrong else -1
+    for seq in places:
+        name, a, b = rng.choice(NAMES), rng.randrange(4), rng.choice("pq")
+        exists = (name, a, b) in there
+        op = rng.choice(["U", "U", "D", "S", "P", "K"] if exists else ["I", "I", "S", "K"])
+        if seq == error:
+            op = "I" if exists else "U"
+        found[name].append(
+            {
+                "op": op, "a": a, "b": b, "x": rng.choice([0.0, -0.0, float("nan"), 1.5, None]),
+                "m": rng.choice([None, [("k", 1)], [("k", 1), ("l", 2)], [("l", 2), ("k", 1)]]),
+                "v": rng.choice(["1.00", "2.50"]), "txn": f"t{seq // 6}", "seq": seq,
+            }
+        )  # fmt: skip
+        there.discard((name, a, b)) if op in "DK" else there.add((name, a, b))
+    shuffled = {name: rng.sample(rows, len(rows)) for name, rows in found.items()}
+    casts = {name: [{**r, "v": pa.scalar(r["v"]).cast(pa.decimal128(10, 2)).as_py()} for r in rows] for name, rows in shuffled.items()}  # fmt: skip
+    return {name: pa.Table.from_pylist(rows, SCHEMA) for name, rows in casts.items()}
+
+
+def outcome(engine: cq_engine.Engine, changes: dict[str, Any]) -> Any:
+    try:
+        done = engine.apply_changes(changes, **ARGUMENTS)
+    except cq_engine.ConstraintError as error:
+        return error.message
+    return done
+
+
+def images(engine: cq_engine.Engine) -> list[Any]:
+    found: list[Any] = []
+    for version in range(1, engine.catalog.newest_version + 1):
+        for name in NAMES:
+            rows = engine.execute(
+                f"SELECT a, b, x, map_entries(m), v FROM {name} VERSION AS OF {version}"
+            ).fetchall()
+            found.append((version, name, sorted(map(repr, rows))))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_batches(engines: tuple[cq_engine.Engine, cq_engine.Engine], seed: int) -> None:
+    rng = random.Random(seed)
+    there: set[tuple[str, int, str]] = set()
+    failed = 0
+    for step in range(4):
+        known, wrong = set(there), step == 2
+        changes = batch(rng, known, wrong)
+        frames = {
+            name: engines[1].spark.createDataFrame(each) if step % 2 else each
+            for name, each in changes.items()
+        }
+        driver, executors = outcome(engines[0], changes), outcome(engines[1], frames)
+        assert executors == driver
+        if isinstance(driver, str):
+            failed += 1
+        else:
+            there = known
+    assert failed == 1
+    assert images(engines[1]) == images(engines[0])
+    for name in NAMES:
+        sets = engines[1].catalog.changes(engines[1].catalog.state.tables[name].storage.id, 1, 10**6)
+        assert any(each.files for each in sets)
+
+
+def test_null_in_a_column_that_has_none(engines: tuple[cq_engine.Engine, cq_engine.Engine]) -> None:
+    rows = [{"op": "I", "a": n, "b": "p", "v": None, "txn": "t", "seq": n} for n in range(5)]
+    changes = {"t": pa.Table.from_pylist(rows, SCHEMA)}
+    driver, executors = (outcome(engine, changes) for engine in engines)
+    assert driver == executors
+    assert "must not be NULL" in driver
+    assert engines[1].execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+
+
+def test_what_only_the_driver_applies(engines: tuple[cq_engine.Engine, cq_engine.Engine]) -> None:
+    _, engine = engines
+    engine.execute("CREATE TABLE plain (a INT)")
+    rows = pa.table({"op": ["I"] * 5, "a": pa.array(range(5), pa.int32())})
+    with pytest.raises(cq_engine.AnalysisError, match="more than 3 changes of plain") as caught:
+        engine.apply_changes({"plain": rows})
+    assert "no PRIMARY KEY" in caught.value.detail
+    changes = pa.Table.from_pylist(
+        [{"op": "I", "a": n, "b": "p", "txn": str(n), "seq": n} for n in range(5)], SCHEMA
+    )
+    with pytest.raises(cq_engine.AnalysisError, match="more than 3 transactions"):
+        engine.apply_changes({"t": changes}, **ARGUMENTS)
+    assert engine.apply_changes({"plain": rows.slice(2)})
