@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 from cq_engine.catalog.graph import ancestors
 from cq_engine.catalog.groups import owner
@@ -84,7 +83,7 @@ class Refreshes:
         for _ in range(self.services.limits.refresh_rounds):
             free = self.refresh_sources(query.sources, target)
             done = self.refresh(name, target)
-            whole = done if whole is None else _sum(whole, done)
+            whole = done if whole is None else whole.and_then(done)
             if done.to_version >= wanted or not free:
                 break
             target = self.services.catalog.newest_version
@@ -136,14 +135,3 @@ class Refreshes:
         return (
             meaning(self.services.spark(), wanted) if self.services.spark_runs() else meaning_at_use(wanted)
         )
-
-
-def _sum(first: Refresh, second: Refresh) -> Refresh:
-    return replace(
-        second,
-        from_version=first.from_version,
-        inserted=first.inserted + second.inserted,
-        deleted=first.deleted + second.deleted,
-        updated=first.updated + second.updated,
-        seconds=first.seconds + second.seconds,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from cq_engine.refresh.images import select_fields
 from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
+from cq_engine.refresh.mesh import QueryMesh
 from cq_engine.refresh.report import Read, Report
 from cq_engine.refresh.source_rows import (
     SourceRows,
@@ -51,6 +53,7 @@ class IntervalBinder:
         references: the foreign keys that may be relied on.
         report: its decision says how tables are read; it is told what was.
         columns: of which tables only which columns are read, by name.
+        mesh: the query's mesh join, where it has one.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class IntervalBinder:
         references: Sequence[Reference] = (),
         report: Report | None = None,
         columns: Mapping[str, Collection[str]] | None = None,
+        mesh: QueryMesh | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -82,6 +86,7 @@ class IntervalBinder:
         self._input_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
         self._known_rows: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
+        self._mesh = mesh
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
         limits = reader.limits
@@ -288,13 +293,28 @@ class IntervalBinder:
             rows = filter_rows(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
-            layout = self.reader.catalog.layout(table.id, self.a)
-            rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
-            if rows is not None:
-                self._note(table, "look-up", rows.num_rows, len(prune_files(layout.snapshot, restrict)))
+            rows = self._look_up(table, restrict)
         limits = self.reader.limits
         if rows is None or rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes:
             return None
+        return rows
+
+    def _look_up(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
+        layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
+        how, started = "mesh", time.perf_counter()
+        rows = (
+            None
+            if self._mesh is None
+            else self._mesh.rows(table, layout, restrict, wanted, self.report.meshes)
+        )
+        if rows is None:
+            how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted)
+            if self._mesh is not None and rows is not None:
+                keys = max(len(values) for values in restrict.values())
+                self._mesh.note_look_up(table, keys, time.perf_counter() - started)
+        if rows is not None:
+            self._note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cq_engine.algebra.rewrite.pruning import scans
 from cq_engine.catalog.model import ContinuousQuery
@@ -12,8 +14,18 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import Decision, Reference, Statistics, TableStatistics, choose, references
+from cq_engine.refresh.frontier import frontier
 
-__all__ = ["Interval", "decide", "foreign_keys", "pending_interval", "statistics", "touched_versions"]
+__all__ = [
+    "Interval",
+    "cut_interval",
+    "decide",
+    "foreign_keys",
+    "interval_between",
+    "pending_interval",
+    "statistics",
+    "touched_versions",
+]
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,12 @@ def pending_interval(
     catalog: Catalog, query: ContinuousQuery, compiled: Compiled, upto: int | None = None
 ) -> Interval:
     """What is to be processed: from the query's position to the newest commit, or to `upto`."""
-    a = catalog.status(query.name).position
     b = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
+    return interval_between(catalog, compiled, catalog.status(query.name).position, b)
+
+
+def interval_between(catalog: Catalog, compiled: Compiled, a: int, b: int) -> Interval:
+    """What the commits (a, b] changed of the query's tables."""
     kinds: dict[str, frozenset[str]] = {}
     rows = 0
     for name, table in compiled.sources.items() if b > a else ():
@@ -48,6 +64,26 @@ def pending_interval(
             kinds[name] = frozenset().union(*(s.kinds for s in sets))
             rows += sum(s.rows for s in sets)
     return Interval(a, b, kinds, rows)
+
+
+def cut_interval(
+    catalog: Catalog, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int
+) -> Interval:
+    """The first commits of an interval with at most so many change rows: at least one, and never up to a version inside of a
+    refresh of a compressed query that this one reads."""
+    if interval.rows <= most:
+        return interval
+    rows: Counter[int] = Counter()
+    for name in interval.changed:
+        for each in catalog.changes(compiled.sources[name].storage.id, interval.a + 1, interval.b):
+            rows[min(each.high, interval.b)] += each.rows
+    ends = sorted(rows)
+    sums = list(accumulate(rows[end] for end in ends))
+    fitting = max(1, bisect_right(sums, most))
+    for end in (*reversed(ends[:fitting]), *ends[fitting:]):
+        if frontier(catalog, query.sources, end) == end:
+            return interval if end >= ends[-1] else interval_between(catalog, compiled, interval.a, end)
+    return interval
 
 
 def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:
