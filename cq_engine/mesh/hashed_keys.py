@@ -1,12 +1,13 @@
 """H of MESHJOIN: the keys of all changes in the window, which the rows of a page are asked against.
 
-Keys that are whole numbers to Arrow (integers, dates, times) stand in order, with the number of batches that want them, below a filter of one
-byte per slot (Bloom, CACM 1970, with one hash function): most rows of a page are ruled out by one load from it, the others by binary search. It is
-made when a batch comes or goes, not for every page. Other types are compared by Arrow's own hash table.
+Keys that are whole numbers to Arrow (integers, dates, times) stay in the batches, in order, below one filter of bits for all of them (Bloom, CACM
+1970, with one hash function): most rows of a page are ruled out by one look at it, the others by binary search in each batch. It takes two to
+four bytes per key beside the key, since the more keys there are the more of them share a read. Other types are compared by Arrow's own hash table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["BYTES_PER_KEY", "HashedKeys"]
+__all__ = ["BYTES_PER_KEY", "HashedKeys", "in_order", "is_numeric"]
 
-BYTES_PER_KEY = 64
-"""What a key takes at most with its count and its slots, and while another batch is merged in."""
-_SLOTS = 8
-"""Slots per key, up to twice as many: about one row in so many passes the filter without being wanted."""
+BYTES_PER_KEY = 16
+"""What a key takes at most: itself, its bits, and what hashing a block of keys takes."""
+_BITS = 16
+"""Bits per key, up to twice as many: about one row in so many passes the filter without being wanted."""
+_BLOCK = 4_096
+"""Keys that are hashed at a time."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: multiplicative hashing (Knuth, TAOCP 3, 6.4)."""
 
@@ -28,32 +31,33 @@ Mask = npt.NDArray[np.bool_]
 
 
 class _Numbers(NamedTuple):
-    """Distinct keys in order, how many batches want each, and the filter's slots. It is replaced, never changed."""
+    """The keys of each batch in order, and the filter's bits. It is replaced, never changed."""
 
-    keys: Numbers
-    counts: Numbers
-    slots: Mask
+    batches: tuple[Numbers, ...]
+    bits: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, keys: Numbers, counts: Numbers) -> _Numbers:
-        if not len(keys):
-            return _NOTHING
-        slots = np.zeros(1 << (_SLOTS * len(keys) - 1).bit_length(), np.bool_)
-        slots[_hash(keys, len(slots))] = True
-        return cls(keys, counts, slots)
+    def of(cls, batches: Sequence[Numbers]) -> _Numbers:
+        count = sum(map(len, batches))
+        bits = np.zeros((1 << max(3, (_BITS * count - 1).bit_length())) // 8 if count else 0, np.uint8)
+        for batch in batches:
+            for start in range(0, len(batch), _BLOCK):
+                _set_bits(bits, batch[start : start + _BLOCK])
+        return cls(tuple(batches), bits)
 
     def search(self, values: Numbers) -> Mask:
         found = np.zeros(len(values), np.bool_)
-        if not len(self.keys):
+        if not len(self.bits):
             return found
-        places = np.flatnonzero(self.slots[_hash(values, len(self.slots))])
+        byte, mask = _place(values, len(self.bits))
+        places = np.flatnonzero(self.bits[byte] & mask)
         passed = values[places]
-        at = np.minimum(np.searchsorted(self.keys, passed), len(self.keys) - 1)
-        found[places] = self.keys[at] == passed
+        wanted = np.zeros(len(passed), np.bool_)
+        for keys in self.batches:
+            if len(keys):
+                wanted |= keys[np.minimum(np.searchsorted(keys, passed), len(keys) - 1)] == passed
+        found[places] = wanted
         return found
-
-
-_NOTHING = _Numbers(np.empty(0, np.int64), np.empty(0, np.int64), np.zeros(0, np.bool_))
 
 
 class HashedKeys:
@@ -62,53 +66,38 @@ class HashedKeys:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._nulls = 0
-        self._numbers = _NOTHING
+        self._numbers = _Numbers.of(())
         self._batches: list[pa.Array] = []
         self._whole = pa.array([], kind)
-        self.is_numeric = _is_numeric(kind)
-
-    def __len__(self) -> int:
-        """How many keys there are, each once, without NULL."""
-        return len(self._numbers.keys) if self.is_numeric else len(self._whole)
+        self.is_numeric = is_numeric(kind)
 
     @property
     def nbytes(self) -> int:
-        """What the structure takes."""
+        """What the structure takes beside the batches' own keys (and those, of types that are no numbers)."""
         if self.is_numeric:
-            return sum(int(array.nbytes) for array in self._numbers)
+            return self._numbers.bits.nbytes
         return 3 * int(self._whole.nbytes)
 
     def add(self, values: pa.Array) -> None:
-        """Takes the keys of a batch in."""
+        """Takes the keys of a batch in; numbers are in order (`in_order`), NULL last."""
         self._nulls += bool(values.null_count)
-        came = values.drop_null()
-        if not self.is_numeric:
-            self._batches.append(came)
+        came = values.slice(0, len(values) - 1) if values.null_count else values
+        self._batches.append(values)
+        if self.is_numeric:
+            self._numbers = _Numbers.of((*self._numbers.batches, _numbers(came)))
+        else:
             self._gather()
-            return
-        keys, counts, _ = self._numbers
-        both = np.concatenate([keys, _numbers(came)])
-        counts = np.concatenate([counts, np.ones(len(came), np.int64)])
-        order = np.argsort(both, kind="stable")
-        both, counts = both[order], counts[order]
-        if len(both):
-            starts = np.flatnonzero(np.r_[True, both[1:] != both[:-1]])
-            self._numbers = _Numbers.of(both[starts], np.add.reduceat(counts, starts))
 
     def remove(self, values: pa.Array) -> None:
-        """Takes the keys of a batch out; a key that another batch wants stays."""
+        """Takes the keys of a batch out, which is the same object; a key that another batch wants stays."""
         self._nulls -= bool(values.null_count)
-        gone = values.drop_null()
-        if not self.is_numeric:
-            place = next(n for n, each in enumerate(self._batches) if each.equals(gone))
-            del self._batches[place]
+        place = next(n for n, each in enumerate(self._batches) if each is values)
+        del self._batches[place]
+        if self.is_numeric:
+            rest = self._numbers.batches
+            self._numbers = _Numbers.of((*rest[:place], *rest[place + 1 :]))
+        else:
             self._gather()
-            return
-        keys, counts, _ = self._numbers
-        counts = counts.copy()
-        counts[np.searchsorted(keys, _numbers(gone))] -= 1
-        stay = counts > 0
-        self._numbers = _Numbers.of(keys[stay], counts[stay])
 
     def probe(self, column: pa.Array) -> Mask:
         """Which of the values some batch wants."""
@@ -118,23 +107,40 @@ class HashedKeys:
         else:
             mask = np.asarray(pc.is_in(column, value_set=self._whole))
         if column.null_count:
-            missing = np.asarray(column.is_null())
-            mask = np.where(missing, self._nulls > 0, mask)
+            mask = np.where(np.asarray(column.is_null()), self._nulls > 0, mask)
         return np.asarray(mask, np.bool_)
 
     def _gather(self) -> None:
-        parts = self._batches or [pa.array([], self._kind)]
+        parts = [each.drop_null() for each in self._batches] or [pa.array([], self._kind)]
         self._whole = pc.unique(pa.chunked_array(parts).combine_chunks())
 
 
-def _hash(keys: Numbers, slots: int) -> npt.NDArray[np.uint64]:
-    """A slot for each key; `slots` is a power of two, at least 2."""
+def in_order(values: pa.Array) -> pa.Array:
+    """Distinct keys of numbers from the smallest to the largest, NULL last; of other types as they are, NULL last."""
+    known = pc.unique(values)
+    there = known.drop_null()
+    if is_numeric(values.type):
+        there = there.take(pa.array(np.argsort(_numbers(there))))
+    return pa.concat_arrays([there, pa.nulls(1, known.type)]) if known.null_count else there
+
+
+def _place(keys: Numbers, count: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    """Of each key the byte and the bit of the filter, which has `count` bytes, a power of two."""
     spread: npt.NDArray[np.uint64] = keys.view(np.uint64) * _MULTIPLIER
-    slot: npt.NDArray[np.uint64] = spread >> np.uint64(64 - (slots.bit_length() - 1))
-    return slot
+    slot: npt.NDArray[np.uint64] = spread >> np.uint64(64 - (8 * count).bit_length() + 1)
+    bit = np.left_shift(np.uint8(1), (slot & np.uint64(7)).astype(np.uint8), dtype=np.uint8)
+    return slot >> np.uint64(3), bit
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
+def _set_bits(bits: npt.NDArray[np.uint8], keys: Numbers) -> None:
+    byte, mask = _place(keys, len(bits))
+    order = np.argsort(byte)
+    byte, mask = byte[order], mask[order]
+    starts = np.flatnonzero(np.r_[True, byte[1:] != byte[:-1]])
+    bits[byte[starts]] |= np.bitwise_or.reduceat(mask, starts)
+
+
+def is_numeric(kind: pa.DataType) -> bool:
     """Does the type stand for whole numbers of up to 64 bits, equal where they are?"""
     return bool(
         pa.types.is_signed_integer(kind)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,7 +89,8 @@ class Pages:
     def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]:
         """The rows of pages of one file, in their order, at most so many at a time. Raises OSError, ArrowException."""
         file = self._file(pages[0].file, columns)
-        present = [c.name for c in columns if c.name in file.schema_arrow.names]
+        names = set(file.schema_arrow.names)
+        present = [c.name for c in columns if c.name in names]
         groups = [page.group for page in pages]
         if not present:  # the columns came later than the file
             for page in pages:
@@ -107,7 +110,11 @@ class Pages:
             self.close()
             with self._guard:
                 footer = self._footer(path, columns)
-            handle = pa.OSFile(path) if self._filesystem is None else self._filesystem.open_input_file(path)
+            if self._filesystem is None:
+                _announce(path)
+                handle = pa.OSFile(path)
+            else:
+                handle = self._filesystem.open_input_file(path)
             file = pq.ParquetFile(handle, metadata=footer, coerce_int96_timestamp_unit="us")
             self._open = path, file, handle
         return self._open[1]
@@ -120,6 +127,17 @@ class Pages:
             dataset = open_dataset([path], columns, self._filesystem)
             self._fragments[path] = next(iter(dataset.get_fragments()))
         return self._fragments[path]
+
+
+def _announce(path: str) -> None:
+    """Tells the system that a file is about to be read, so that it reads ahead while pages are decoded."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(handle)
 
 
 def _nulls(count: int, columns: Sequence[Column]) -> pa.Table:

@@ -7,8 +7,8 @@ that the scan moves exactly while somebody waits, and stands where it stood when
 All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
 
 - the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts;
-- the keys of the batches in the window with their hash table H and queue Q, at most half; further batches wait outside;
-- rows of the table that match, until the batches that met them expire: beyond a quarter they go to a file.
+- the keys of the batches in the window with their hash table H and queue Q, at most five eighths; further batches wait outside;
+- rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CQError
 from cq_engine.core.types import arrow_type
+from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Waiting
 from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
-from cq_engine.mesh.hashed_keys import HashedKeys
-from cq_engine.mesh.staged import Staged
+from cq_engine.mesh.hashed_keys import HashedKeys, in_order
+from cq_engine.mesh.staged import Staged, spill
 from cq_engine.mesh.tuner import Tuner
-from cq_engine.mesh.window import Batch, Image, Page, Window
-from cq_engine.storage.file_look_ups import Restrict, filter_rows
+from cq_engine.mesh.window import Image, Page, Window
+from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import empty
 
 __all__ = ["Source", "TableMesh"]
@@ -59,33 +59,6 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class _Keys(Batch):
-    """A batch of keys of one refresh."""
-
-    def __init__(
-        self,
-        image: Image,
-        needed: npt.NDArray[np.bool_] | None,
-        key: Column,
-        values: pa.Array,
-        columns: Sequence[Column],
-    ) -> None:
-        super().__init__(image, needed)
-        self.key = key
-        self.values = values
-        self.columns = tuple(columns)
-        self.found: list[Staged] = []
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.values.nbytes) + self.left.nbytes
-
-    def release(self) -> None:
-        for each in self.found:
-            each.release()
-        self.found = []
-
-
 class TableMesh:
     """The mesh of one query with one table. Thread-safe."""
 
@@ -100,9 +73,9 @@ class TableMesh:
         self.counters = Counters()
         self._tuner = Tuner(memory, factors or Factors())
         self._source = source
-        self._window: Window[_Keys] = Window()
+        self._window: Window[Waiting] = Window()
         self._hashed: dict[Column, HashedKeys] = {}
-        self._waiting: deque[_Keys] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._turn = threading.Condition()
         self._scanning = False
         self._stopped = False
@@ -146,12 +119,23 @@ class TableMesh:
         have some. Raises what reading raises (OSError, ArrowException)."""
         by_name = {c.name: c for c in columns}
         name = max(restrict, key=lambda each: len(restrict[each]))
-        key, values = by_name[name], pc.unique(restrict[name]).cast(arrow_type(by_name[name].type))
+        key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
         most = max(1, int(self.tuning(image, columns).window) // _WINDOW_PARTS)
-        batches = [
-            _Keys(image, needed, key, values.slice(start, most), columns)
-            for start in range(0, len(values), most)
-        ]
+        return self._serve(
+            [
+                KeyBatch(image, needed, columns, key, values.slice(start, most), restrict)
+                for start in range(0, len(values), most)
+            ],
+            columns,
+        )
+
+    def rows_meeting(self, image: Image, matcher: Matcher, count: int, columns: Sequence[Column]) -> pa.Table:
+        """The rows of `image` for which the condition of `matcher` may be true with one of its `count` changes. Raises what reading
+        raises."""
+        return self._serve([ConditionBatch(image, None, columns, matcher, count)], columns)
+
+    def _serve(self, batches: Sequence[Waiting], columns: Sequence[Column]) -> pa.Table:
+        """What the batches find, when all of them have met their pages."""
         parts = []
         try:
             with self._turn:
@@ -159,7 +143,9 @@ class TableMesh:
             for batch in batches:
                 while not self._is_done(batch):
                     self._advance()
-                parts.append(self._collect(batch, restrict))
+                parts.append(batch.rows())
+                with self._turn:
+                    self._withdraw(batch)
         finally:
             with self._turn:
                 for batch in batches:
@@ -175,19 +161,9 @@ class TableMesh:
             self._stopped = True
             self._turn.notify_all()
 
-    def _is_done(self, batch: _Keys) -> bool:
+    def _is_done(self, batch: Waiting) -> bool:
         with self._turn:
             return batch.expired and not any(each is batch for each in self._waiting)
-
-    def _collect(self, batch: _Keys, restrict: Restrict) -> pa.Table:
-        """The rows that are the batch's, of those that its pages had for anybody."""
-        mine = {**restrict, batch.key.name: batch.values}
-        names = [c.name for c in batch.columns]
-        parts = [each.rows().select(names) for each in batch.found]
-        found = filter_rows(pa.concat_tables(parts), mine) if parts else empty(batch.columns)
-        with self._turn:
-            self._withdraw(batch)
-        return found
 
     # ------------------------------------------------------------ the scan
 
@@ -215,11 +191,12 @@ class TableMesh:
             queue = list(self._window.queue)
             most = self.tuning(queue[0].image, self._columns(queue)).chunk if queue else 1
             pages = self._window.next_pages(most)
-            hashed = dict(self._hashed)
+            matchers = [each.matcher for each in queue if isinstance(each, ConditionBatch)]
+            asked = Asked(dict(self._hashed), matchers)
         if not pages:
             return
         columns = self._columns(queue)
-        hits = self._read(pages, columns, hashed)
+        hits = self._read(pages, columns, asked)
         with self._turn:
             for page, found in zip(pages, hits):
                 self._keep(found, self._window.meet(page))
@@ -229,7 +206,7 @@ class TableMesh:
         faults.point("mesh.chunk")
         self._read_on()
 
-    def _columns(self, queue: Sequence[_Keys]) -> tuple[Column, ...]:
+    def _columns(self, queue: Sequence[Waiting]) -> tuple[Column, ...]:
         """What the queued batches want to have read."""
         return tuple(dict.fromkeys(column for batch in queue for column in batch.columns))
 
@@ -237,40 +214,36 @@ class TableMesh:
         """Lets waiting batches in while there is room in the window: at least one, so that the scan never stands still for room."""
         while self._waiting:
             batch = self._waiting[0]
-            inside = sum(len(each.values) for each in self._window.queue)
+            inside = sum(each.room for each in self._window.queue)
             room = self.tuning(batch.image, batch.columns).window
-            if self._window.queue and inside + len(batch.values) > room:
+            if self._window.queue and inside + batch.room > room:
                 return
             self._waiting.popleft()
             if batch.expired:
-                self.counters.changes += len(batch.values)
+                self.counters.changes += batch.count
                 continue
-            hashed = self._hashed.setdefault(batch.key, HashedKeys(arrow_type(batch.key.type)))
-            hashed.add(batch.values)
+            if isinstance(batch, KeyBatch):
+                hashed = self._hashed.setdefault(batch.key, HashedKeys(arrow_type(batch.key.type)))
+                hashed.add(batch.values)
             self._window.enter(batch)
             self.counters.batches += 1
-            self.counters.largest_window = max(self.counters.largest_window, inside + len(batch.values))
+            largest = sum(each.count for each in self._window.queue)
+            self.counters.largest_window = max(self.counters.largest_window, largest)
             self._note_peak()
 
-    def _read(
-        self, pages: Sequence[Page], columns: Sequence[Column], hashed: Mapping[Column, HashedKeys]
-    ) -> list[list[Staged]]:
+    def _read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
         """By page, the rows that some batch in the window wants."""
-        if self._tuner.matching < _SKIPPED and len(hashed) < len(columns):
-            found = self._match(pages, list(hashed), hashed, keep=False)
+        first = asked.columns(columns)
+        if self._tuner.matching < _SKIPPED and 0 < len(first) < len(columns):
+            found = self._match(pages, first, asked, keep=False)
             self.counters.decoded_keys_only += found.count([])
             chosen = [page for page, parts in zip(pages, found) if parts]
-            matched = dict(zip(chosen, self._match(chosen, columns, hashed) if chosen else ()))
+            matched = dict(zip(chosen, self._match(chosen, columns, asked) if chosen else ()))
             return [matched.get(page, []) for page in pages]
-        return self._match(pages, columns, hashed)
+        return self._match(pages, columns, asked)
 
     def _match(
-        self,
-        pages: Sequence[Page],
-        columns: Sequence[Column],
-        hashed: Mapping[Column, HashedKeys],
-        *,
-        keep: bool = True,
+        self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, *, keep: bool = True
     ) -> list[list[Staged]]:
         """By page, the rows with a key in the window, in parts; where they are not to be kept, the parts are empty."""
         per_row = self._tuner.row_bytes or max(_UNKNOWN_BYTES, self._source.row_bytes(pages[0], columns))
@@ -279,11 +252,10 @@ class TableMesh:
         start, page, nbytes, held = 0, 0, 0, 0
         for rows in self._source.read(pages, columns, max(1, int(self.memory / 4 / per_row))):
             nbytes += rows.nbytes
-            places = np.flatnonzero(_probe(rows, hashed))
+            places = np.flatnonzero(asked.probe(rows))
             while len(places) or start + rows.num_rows > ends[page]:
-                cut = int(
-                    np.searchsorted(places, ends[page] - start)
-                )  # what was read may go on into the next page
+                # What was read may go on into the next page.
+                cut = int(np.searchsorted(places, ends[page] - start))
                 if cut:
                     part = Staged(rows.take(pa.array(places[: cut if keep else 0])))
                     held += self._spill(part, held)
@@ -301,11 +273,10 @@ class TableMesh:
     def _spill(self, part: Staged, held: int) -> int:
         """Puts rows that were found into a file where too many are held already; what they take in memory then."""
         if held + part.nbytes > self.memory / 8:
-            self.counters.spilled += part.nbytes
-            part.spill()
+            self.counters.spilled += spill([part])
         return part.nbytes
 
-    def _keep(self, found: Sequence[Staged], met: Sequence[_Keys]) -> None:
+    def _keep(self, found: Sequence[Staged], met: Sequence[Waiting]) -> None:
         """Gives the rows of a page to the batches that have met it now."""
         for part in found:
             for batch in met:
@@ -314,27 +285,25 @@ class TableMesh:
                 part.hold().release()
             self.counters.matches += part.count
         self._staged += [part for part in found if part.nbytes]
-        held = sum(each.nbytes for each in self._staged)
-        for each in self._staged:
-            if held <= self.memory / 4:
-                break
-            held -= each.nbytes
-            self.counters.spilled += each.nbytes
-            each.spill()
-        self._staged = [each for each in self._staged if each.nbytes]
         self._note_peak()
+        if sum(each.nbytes for each in self._staged) > self.memory / 8:
+            self.counters.spilled += spill(self._staged)
+            self._staged = []
 
-    def _expire(self, batch: _Keys) -> None:
+    def _expire(self, batch: Waiting) -> None:
         self._window.leave(batch)
         self._forget_keys(batch)
-        self.counters.changes += len(batch.values)
+        self.counters.changes += batch.count
 
-    def _forget_keys(self, batch: _Keys) -> None:
+    def _forget_keys(self, batch: Waiting) -> None:
+        if not isinstance(batch, KeyBatch):
+            return
         self._hashed[batch.key].remove(batch.values)
-        if not any(each.key == batch.key for each in self._window.queue):
+        others = (each.key for each in self._window.queue if isinstance(each, KeyBatch))
+        if batch.key not in others:
             del self._hashed[batch.key]
 
-    def _withdraw(self, batch: _Keys) -> None:
+    def _withdraw(self, batch: Waiting) -> None:
         """Takes a batch out, wherever it is."""
         self._waiting = deque(each for each in self._waiting if each is not batch)
         if any(each is batch for each in self._window.queue):
@@ -377,10 +346,3 @@ class TableMesh:
         self._note_peak()
         self._buffer = 0
         self._tuner.learn(len(pages), rows, sum(map(bool, hits)), matches, seconds)
-
-
-def _probe(rows: pa.Table, hashed: Mapping[Column, HashedKeys]) -> npt.NDArray[np.bool_]:
-    found = np.zeros(rows.num_rows, np.bool_)
-    for column, keys in hashed.items():
-        found |= keys.probe(rows.column(column.name).combine_chunks())
-    return found

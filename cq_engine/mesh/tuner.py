@@ -12,7 +12,7 @@ __all__ = ["Tuner"]
 
 _LEARNT = 0.1
 """The weight of one page in what is known of many."""
-_MODELLED = 0.75
+_MODELLED = 7 / 8
 """The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
 
 
@@ -38,7 +38,7 @@ class Tuner:
         )
 
     def tune(self, model: Model) -> Tuning:
-        """The w and b with the best rate: one page at a time, and a few keys, where no page fits.
+        """The w and b with the best rate, with at most a quarter of the budget for pages.
 
         It is found anew when what has been measured has changed by a tenth.
         """
@@ -51,13 +51,12 @@ class Tuner:
 
     def _best(self, model: Model) -> Tuning:
         pages, modelled = model.relation.pages, self.memory * _MODELLED
-        most = max(1, int(self.memory / 4 / model.relation.page_bytes))
-        keys = self.memory / 2 / BYTES_PER_KEY
-        try:
-            best = model.best_rate(modelled)
-            chunk = min(best.chunk, most)
+        most = int(self.memory / 4 / model.relation.page_bytes)
+        keys = self.memory * 5 / 8 / BYTES_PER_KEY
+        if most:
+            chunk = min(model.best_rate(modelled).chunk, most)
             window = model.largest_batch(modelled, chunk) * pages / chunk
-        except ValueError:
+        else:  # a page is decoded in parts
             chunk, window = 1, keys
         return model.of(max(1.0, min(window, keys)) * chunk / pages, chunk)
 

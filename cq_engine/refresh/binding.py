@@ -19,7 +19,7 @@ from cq_engine.refresh.images import select_fields
 from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
-from cq_engine.refresh.mesh import QueryMesh
+from cq_engine.refresh.mesh import Changes, QueryMesh
 from cq_engine.refresh.report import Read, Report
 from cq_engine.refresh.source_rows import (
     SourceRows,
@@ -232,10 +232,13 @@ class IntervalBinder:
         table = self.tables[leaf.scan.table]
         restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
         wanted = self._keys.wanted(table, leaf.filters, leaf.scan.fields)
-        key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
+        meets = leaf.meets if self._mesh is not None and not restrict else None
+        key = ("history", leaf.scan.table, contents(restrict), contents(wanted), id(meets) if meets else 0)
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
             base = self._base_rows(table, restrict) if log is not None else None
+            if base is None and log is not None and meets is not None:
+                base = self._meeting_rows(table, leaf.scan, meets)
             if log is None or base is None:
                 self._known_rows[key] = None
             else:
@@ -294,10 +297,7 @@ class IntervalBinder:
             self._note(table, "memory", rows.num_rows)
         elif restrict:
             rows = self._look_up(table, restrict)
-        limits = self.reader.limits
-        if rows is None or rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes:
-            return None
-        return rows
+        return None if rows is None or self._is_too_large(rows) else rows
 
     def _look_up(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
@@ -316,6 +316,24 @@ class IntervalBinder:
         if rows is not None:
             self._note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows
+
+    def _meeting_rows(self, table: VersionedTable, scan: nodes.Scan, meets: nodes.Meeting) -> pa.Table | None:
+        """The rows of the snapshot that meet a change by other conditions than equality; None where only Spark finds them."""
+        assert self._mesh is not None
+        source = self._keys.source(meets.leaf)
+        if source is None:
+            return None
+        layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
+        changes = Changes(self.tables[source[0].table], *source)
+        rows = self._mesh.rows_meeting(table, layout, scan, meets, changes, wanted, self.report.meshes)
+        if rows is None or self._is_too_large(rows):
+            return None
+        self._note(table, "mesh", rows.num_rows, len(layout.snapshot))
+        return rows
+
+    def _is_too_large(self, rows: pa.Table) -> bool:
+        limits = self.reader.limits
+        return bool(rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes)
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from cq_engine.algebra.nodes import Meeting, Scan, references
 from cq_engine.catalog.model import ContinuousQuery, Layout, VersionedTable
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.options import JOIN, MEMORY, option_value, parse_memory
 from cq_engine.core.types import arrow_type
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
 from cq_engine.mesh.calibration import load_factors
 from cq_engine.mesh.cost import Factors, Tuning
 from cq_engine.mesh.counters import Counters
@@ -31,11 +33,12 @@ from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
 from cq_engine.mesh.pages import Pages
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.planner.compiled import Compiled
+from cq_engine.refresh.meeting import Meeting as Matcher
 from cq_engine.storage.file_look_ups import Restrict, prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform
 
-__all__ = ["MeshRun", "Meshes", "Plan", "QueryMesh", "wants_mesh"]
+__all__ = ["Changes", "MeshRun", "Meshes", "Plan", "QueryMesh", "wants_mesh"]
 
 _MISS = 2e-5
 """Seconds that a look-up of one key in copies of columns is taken to cost, before one has been measured."""
@@ -67,6 +70,22 @@ class Plan:
             f"{self.table}: {chosen}, {self.why}; mesh of {self.pages} pages, {t.chunk} at a time, window of {t.window:.0f} keys,"
             f" {_size(t.memory)}, predicted {t.rate:.0f} keys/s, cycle {t.cycle:.3f} s ({factors})"
         )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Rows of a table, with the names that a scan gives its columns."""
+
+    table: VersionedTable
+    scan: Scan
+    found: pa.Table
+
+    def rows(self, names: Collection[str]) -> Rows:
+        """Those of these names. Raises TooLargeError for values that evaluation does not hold."""
+        by_name = {c.name: c for c in self.table.physical_columns}
+        fields = [(name, by_name[source]) for name, source in self.scan.fields if name in names]
+        columns = {name: Vector.of(self.found.column(c.name), c.type) for name, c in fields}
+        return Rows(columns, self.found.num_rows)
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ class QueryMesh:
     @property
     def changes(self) -> int:
         """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds."""
-        return max(1, self.memory // 2 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_ahead))
+        return max(1, self.memory * 5 // 8 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_ahead))
 
     def rows(
         self,
@@ -138,17 +157,63 @@ class QueryMesh:
         runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)
 
+    def rows_meeting(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        scan: Scan,
+        meets: Meeting,
+        changes: Changes,
+        wanted: Collection[str] | None,
+        runs: list[MeshRun],
+    ) -> pa.Table | None:
+        """The rows of a snapshot that meet one of the changes under conditions that are no equality; None where only Spark can say
+        which those are, or where the changes take more than the window's room."""
+        names = frozenset(name for condition in meets.conditions for name in references(condition))
+        by_name = {c.name: c for c in table.physical_columns}
+        fields = {name: by_name[source] for name, source in scan.fields if name in names}
+        columns = _columns(table, {c.name: None for c in fields.values()}, wanted)
+        if any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
+            return None
+        try:
+            met = Matcher(changes.rows(names), fields, meets.conditions, self.memory // 8)
+        except (UnsupportedError, TooLargeError):
+            return None
+        pages, mesh = self._mesh(table)
+        if met.nbytes > mesh.memory / 2:
+            return None
+        plan = self.plan(table, layout, {}, wanted, meets=True)
+        with self._reader.reading(table, layout.snapshot):
+            image = pages.image(self._reader.paths(layout.snapshot), columns)
+            before, started = mesh.counters.copy(), time.perf_counter()
+            try:
+                rows = mesh.rows_meeting(image, met, len(met), columns)
+            except (UnsupportedError, TooLargeError):
+                return None
+        done = mesh.counters.since(before)
+        runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
+        return conform(rows, table.physical_columns)
+
     def plan(
-        self, table: VersionedTable, layout: Layout, restrict: Restrict, wanted: Collection[str] | None
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        wanted: Collection[str] | None,
+        *,
+        meets: bool = False,
     ) -> Plan:
-        """Whether the keys of a refresh are to be looked up or meshed. Without keys, `restrict` says of which columns."""
+        """Whether the keys of a refresh are to be looked up or meshed. Where there are none because the condition is no equality
+        (`meets`), the alternative is a scan by Spark."""
         columns = _columns(table, restrict, wanted)
         pages, mesh = self._mesh(table)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
             tuning = mesh.tuning(image, columns)
         chosen, why = True, f"WITH ({JOIN} = 'mesh') asks for it"
-        if self.join == "auto":
+        if meets and self.join == "auto":
+            why = "the condition is no equality, and Spark would scan the table, too"
+        elif self.join == "auto":
             keys = max((len(values) for values in restrict.values()), default=0)
             copied = self._copied(layout, columns)
             looked_up = keys * self._look_up_seconds.get(table.id, _MISS) * copied

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
-from cq_engine.mesh import table_mesh
+from cq_engine.mesh import staged, table_mesh
 from cq_engine.mesh.pages import Pages
-from cq_engine.mesh.staged import Staged
+from cq_engine.mesh.staged import Staged, spill
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image, Page
 
@@ -268,18 +268,23 @@ def test_what_is_measured_goes_into_the_model() -> None:
     assert seconds / 5 < mesh.tuning(image, COLUMNS).cycle < 5 * seconds
 
 
-def test_spilled_rows_are_shared_and_removed(tmp_path: Path) -> None:
-    rows = make(random.Random(4), 9)
-    staged = Staged(rows, lambda: tmp_path)
-    first, second = staged.hold(), staged.hold()
-    staged.spill()
-    staged.spill()
-    assert staged.nbytes == 0
-    assert len(list(tmp_path.iterdir())) == 1
-    assert first.rows().equals(rows)
-    first.release()
-    assert second.rows().equals(rows)
-    second.release()
+def test_spilled_rows_are_shared_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "scratch", lambda: tmp_path)
+    tables = [make(random.Random(n), 9) for n in range(3)]
+    parts = [Staged(rows) for rows in (tables[0], tables[1], tables[2].drop_columns(["note"]))]
+    for part in (*parts, parts[0]):
+        part.hold()
+    taken = sum(part.nbytes for part in parts)
+    assert spill(parts) == taken
+    assert spill(parts) == 0
+    assert [part.nbytes for part in parts] == [0, 0, 0]
+    assert len(list(tmp_path.iterdir())) == 2, "a file for rows of the same columns"
+    assert [part.rows().equals(rows) for part, rows in zip(parts[:2], tables)] == [True, True]
+    parts[0].release()
+    parts[1].release()
+    assert parts[0].rows().equals(tables[0]), "somebody else has met them"
+    for part in (parts[0], parts[2]):
+        part.release()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,6 +23,10 @@ SHAPES = {
     "left": "SELECT s.id, s.k, r.note FROM s LEFT JOIN r ON s.k = r.k",
     "grouped": "SELECT r.note, count(*) AS n, sum(s.x) AS total FROM s JOIN r ON s.k = r.k GROUP BY r.note",
     "chain": "SELECT s.id, r.note, t.name FROM s JOIN r ON s.k = r.k JOIN t ON r.note = t.note",
+    "between": "SELECT s.id, r.k, r.note FROM s JOIN r ON r.k BETWEEN s.x - 1 AND s.x + 2 WHERE s.id % 3 = 0",
+    "below": "SELECT s.id, r.note FROM s LEFT JOIN r ON r.k < s.x - 120 AND r.k >= s.x - 125",
+    "sum": "SELECT s.id, r.k FROM s JOIN r ON s.k + r.k > 640",
+    "counted": "SELECT r.note, count(*) AS n FROM s JOIN r ON s.x > r.k + 140 AND s.x < 160 GROUP BY r.note",
     "absent": "SELECT s.id FROM s WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.k = s.k)",
 }
 
@@ -59,6 +63,11 @@ def told(engine: Engine, statement: str) -> str:
     return "\n".join(row[0] for row in engine.execute(statement).fetchall())
 
 
+def hows(engine: Engine) -> set[str]:
+    """How the last refresh read its tables."""
+    return {read.how for read in engine.queries.refresher.reports["q"].reads}
+
+
 def accumulated(engine: Engine, name: str) -> list[tuple[Any, ...]]:
     """The result, of the deltas alone."""
     found: list[tuple[Any, ...]] = []
@@ -91,7 +100,7 @@ def test_deltas_are_those_of_the_result(engine: Engine, shape: str, mode: str) -
         change(engine, n)
         if n != 1:
             engine.refresh("q")
-            assert {read.how for read in engine.queries.refresher.reports["q"].reads} & {"mesh"}
+            assert "mesh" in hows(engine)
             assert accumulated(engine, "q") == rows(engine, SHAPES[shape])
         if n == 2:
             engine.compact("r")
