@@ -106,6 +106,12 @@ class TableMesh:
             row_bytes = self._source.row_bytes(image.pages[0], columns)
         return self._tuner.model(len(image), page_rows, row_bytes)
 
+    @property
+    def waiting(self) -> int:
+        """How many batches share the scan now, or wait to."""
+        with self._turn:
+            return len(self._window.queue) + len(self._waiting)
+
     # ------------------------------------------------------------ rows
 
     def rows(

@@ -302,17 +302,17 @@ class IntervalBinder:
     def _look_up(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
-        how, started = "mesh", time.perf_counter()
+        how = "mesh"
         rows = (
             None
             if self._mesh is None
             else self._mesh.rows(table, layout, restrict, wanted, self.report.meshes)
         )
         if rows is None:
+            started = time.perf_counter()
             how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted)
             if self._mesh is not None and rows is not None:
-                keys = max(len(values) for values in restrict.values())
-                self._mesh.note_look_up(table, keys, time.perf_counter() - started)
+                self._mesh.note_look_up(table, layout, restrict, wanted, time.perf_counter() - started)
         if rows is not None:
             self._note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -32,17 +32,15 @@ from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
 from cq_engine.mesh.pages import Pages
 from cq_engine.mesh.table_mesh import TableMesh
+from cq_engine.mesh.window import Image
 from cq_engine.planner.compiled import Compiled
+from cq_engine.refresh.look_up_costs import Asking, LookUpCosts
 from cq_engine.refresh.meeting import Meeting as Matcher
 from cq_engine.storage.file_look_ups import Restrict, prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform
 
 __all__ = ["Changes", "MeshRun", "Meshes", "Plan", "QueryMesh", "wants_mesh"]
-
-_MISS = 2e-5
-"""Seconds that a look-up of one key in copies of columns is taken to cost, before one has been measured."""
-_LEARNT = 0.3
 
 
 def wants_mesh(query: ContinuousQuery) -> bool:
@@ -119,8 +117,8 @@ class QueryMesh:
         self._factors = factors
         self._tables: dict[int, tuple[Pages, TableMesh]] = {}
         self._told: Callable[[], None] | None = None
-        self._look_up_seconds: dict[int, float] = {}
-        """By table, what a key costs that is looked up in copies of columns."""
+        self._costs: dict[int, LookUpCosts] = {}
+        """By table, what look-ups in it have cost."""
         self._guard = threading.Lock()
 
     @property
@@ -141,16 +139,16 @@ class QueryMesh:
         columns = _columns(table, restrict, wanted)
         if not restrict or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
             return None
-        plan = self.plan(table, layout, restrict, wanted)
-        if not plan.mesh:
-            return None
-        files = prune_files(layout.snapshot, restrict)
         pages, mesh = self._mesh(table)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
             needed = pages.needed(image, columns, restrict)
-            kept = set(self._reader.paths(files))
+            kept = set(self._reader.paths(prune_files(layout.snapshot, restrict)))
             needed &= np.array([page.file in kept for page in image.pages], np.bool_)
+            keys = max(len(values) for values in restrict.values())
+            plan = self._plan(table, layout, image, columns, Asking(keys, int(needed.sum()), len(kept)))
+            if not plan.mesh:
+                return None
             before, started = mesh.counters.copy(), time.perf_counter()
             rows = mesh.rows(image, needed, restrict, columns)
         done = mesh.counters.since(before)
@@ -182,9 +180,9 @@ class QueryMesh:
         pages, mesh = self._mesh(table)
         if met.nbytes > mesh.memory / 2:
             return None
-        plan = self.plan(table, layout, {}, wanted, meets=True)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
+            plan = self._plan(table, layout, image, columns, None)
             before, started = mesh.counters.copy(), time.perf_counter()
             try:
                 rows = mesh.rows_meeting(image, met, len(met), columns)
@@ -194,41 +192,53 @@ class QueryMesh:
         runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)
 
-    def plan(
+    def _plan(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        image: Image,
+        columns: Sequence[Column],
+        asking: Asking | None,
+    ) -> Plan:
+        """Whether a refresh's keys are to be looked up or meshed; without keys, since the condition is no equality, the alternative
+        is a scan by Spark."""
+        _, mesh = self._mesh(table)
+        tuning = mesh.tuning(image, columns)
+        chosen, why = True, f"WITH ({JOIN} = 'mesh') asks for it"
+        if self.join == "auto" and asking is None:
+            why = "the condition is no equality, and Spark would scan the table, too"
+        elif self.join == "auto" and asking is not None:
+            page = tuning.cycle / max(1, len(image))
+            cycles = max(1.0, asking.keys / max(1.0, tuning.window))
+            scanned = asking.pages * page * cycles / (1 + mesh.waiting)
+            looked_up = self._look_up_costs(table).seconds(asking, self._copied(layout, columns), page)
+            if asking.files > self._reader.limits.look_up_files:
+                chosen, why = True, f"{asking.files} files are too many for look-ups"
+            else:
+                chosen = scanned < looked_up
+                why = f"{asking.keys} keys in {asking.pages} pages, {scanned:.3f} s by a scan, {looked_up:.3f} s by look-ups"
+        return Plan(table.name, chosen, why, tuning, len(image), mesh.counters.reads > 0)
+
+    def note_look_up(
         self,
         table: VersionedTable,
         layout: Layout,
         restrict: Restrict,
         wanted: Collection[str] | None,
-        *,
-        meets: bool = False,
-    ) -> Plan:
-        """Whether the keys of a refresh are to be looked up or meshed. Where there are none because the condition is no equality
-        (`meets`), the alternative is a scan by Spark."""
+        seconds: float,
+    ) -> None:
+        """Learns what look-ups of these keys cost."""
         columns = _columns(table, restrict, wanted)
-        pages, mesh = self._mesh(table)
+        pages, _ = self._mesh(table)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
-            tuning = mesh.tuning(image, columns)
-        chosen, why = True, f"WITH ({JOIN} = 'mesh') asks for it"
-        if meets and self.join == "auto":
-            why = "the condition is no equality, and Spark would scan the table, too"
-        elif self.join == "auto":
-            keys = max((len(values) for values in restrict.values()), default=0)
-            copied = self._copied(layout, columns)
-            looked_up = keys * self._look_up_seconds.get(table.id, _MISS) * copied
-            looked_up += (1 - copied) * tuning.cycle
-            scanned = tuning.cycle * max(1.0, keys / max(1.0, tuning.window))
-            chosen = scanned < looked_up
-            why = f"{keys} keys, {scanned:.3f} s by a scan, {looked_up:.3f} s by look-ups"
-        return Plan(table.name, chosen, why, tuning, len(image), mesh.counters.reads > 0)
+            needed = int(pages.needed(image, columns, restrict).sum())
+        keys = max(len(values) for values in restrict.values())
+        self._look_up_costs(table).learn(keys, needed, self._copied(layout, columns), seconds)
 
-    def note_look_up(self, table: VersionedTable, keys: int, seconds: float) -> None:
-        """Learns what look-ups cost."""
-        if keys:
-            with self._guard:
-                known = self._look_up_seconds.get(table.id, seconds / keys)
-                self._look_up_seconds[table.id] = known + _LEARNT * (seconds / keys - known)
+    def _look_up_costs(self, table: VersionedTable) -> LookUpCosts:
+        with self._guard:
+            return self._costs.setdefault(table.id, LookUpCosts())
 
     @contextmanager
     def told(self, tell: Callable[[], None]) -> Iterator[None]:
@@ -268,14 +278,20 @@ class QueryMesh:
             return self._tables[table.id]
 
     def explain(self, compiled: Compiled, position: int) -> list[Plan]:
-        """Of each table that is not in memory, what would serve its look-ups at a position."""
+        """Of each table that is not in memory, what would serve the look-up of a window full of keys at a position."""
         found = []
         for name, source in sorted(compiled.sources.items()):
             table = source.storage
             if table.kind == "constants" or self._reader.is_small(table, position):
                 continue
             layout = self._reader.catalog.layout(table.id, position)
-            found.append(self.plan(table, layout, {}, compiled.read.get(name)))
+            columns = _columns(table, {}, compiled.read.get(name))
+            pages, mesh = self._mesh(table)
+            with self._reader.reading(table, layout.snapshot):
+                image = pages.image(self._reader.paths(layout.snapshot), columns)
+                keys = int(mesh.tuning(image, columns).window)
+                asking = Asking(keys, len(image), len(layout.snapshot))
+                found.append(self._plan(table, layout, image, columns, asking))
         return found
 
 

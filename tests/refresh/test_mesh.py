@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine import AnalysisError, Engine
+from cq_engine import AnalysisError, CQError, Engine
 from cq_engine.core import faults
+from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
+from cq_engine.mesh.window import Image
+from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.look_up_costs import LookUpCosts
+from cq_engine.refresh.mesh import QueryMesh
+from tests.limits import limit
 
 SMALL_PAGES = Limits(small_rows=-1, row_group_rows=20, snapshot_file_rows=100)
 JOIN = "SELECT s.id, s.k, r.note FROM s JOIN r ON s.k = r.k"
@@ -192,33 +200,88 @@ def test_without_the_option_nothing_is_said_of_it(engine: Engine) -> None:
 
 
 def test_auto_takes_what_costs_less(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what look-ups and scans have cost so far, where columns have copies and where not."""
     create(engine, "q", JOIN, "join = 'auto'")
-    change(engine, 1)
+    change(engine, 0)
     engine.refresh("q")
     mesh = engine.queries.refresher.meshes.kept["q"]
-    for copied, seconds, how in ((1.0, 1e-9, "look-up"), (1.0, 10.0, "mesh")):
+    table = engine.catalog.state.tables["r"].storage
+    for n, (copied, cost, how) in enumerate(
+        [
+            (1.0, LookUpCosts(key=1e-9), "look-up"),
+            (1.0, LookUpCosts(key=10.0), "mesh"),
+            (0.0, LookUpCosts(page=1e-9), "look-up"),
+            (0.0, LookUpCosts(page=10.0), "mesh"),
+        ]
+    ):
         monkeypatch.setattr(mesh, "_copied", lambda *_, copied=copied: copied)
-        for number in (
-            table.id
-            for table in (engine.catalog.state.tables["r"].storage, engine.catalog.state.tables["s"].storage)
-        ):
-            mesh._look_up_seconds[number] = seconds
-        change(engine, 2 if how == "mesh" else 3)
+        mesh._costs[table.id] = cost
+        change(engine, n + 1)
         engine.refresh("q")
-        hows = {
-            read.what: read.how
-            for read in engine.queries.refresher.reports["q"].reads
-            if read.how in ("mesh", "look-up")
-        }
-        assert hows["r"] == how
-    assert "by a scan" in str(
-        mesh.plan(
-            engine.catalog.state.tables["r"].storage,
-            engine.catalog.layout(engine.catalog.state.tables["r"].storage.id, engine.catalog.newest_version),
-            {},
-            None,
+        reads = engine.queries.refresher.reports["q"].reads
+        assert {r.how for r in reads if r.what == "r" and r.how in ("mesh", "look-up")} == {how}
+        assert accumulated(engine, "q") == rows(engine, JOIN)
+    assert "by look-ups" in told(engine, "EXPLAIN CONTINUOUS QUERY q")
+
+
+def test_later_commits_enter_the_scan_of_earlier_ones(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of the log that wait share the pages: fewer are read than by one part after the other, and of what is committed
+    meanwhile the rows are gathered before its refresh begins."""
+    read = {}
+    for name, ahead in (("alone", 0), ("ahead", 3)):
+        limit(engine, mesh_ahead=ahead)
+        engine.execute(
+            f"CREATE CONTINUOUS QUERY {name} START FROM SNAPSHOT WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
         )
-    )
+        monkeypatch.setattr(QueryMesh, "changes", 60)
+        start = engine.catalog.newest_version * 1_000
+        for n in range(6):
+            engine.execute(
+                f"INSERT INTO s SELECT id, id * 7 % 300, 1 FROM range({start + 100 * n}, {start + 100 * n + 50})"
+            )
+        engine.refresh(name)
+        assert accumulated(engine, name) == rows(engine, JOIN)
+        (mesh,) = [m for _, m in engine.queries.refresher.meshes.kept[name]._tables.values()]
+        read[name] = mesh.counters.pages
+        assert mesh.nbytes == 0
+    assert read["alone"] == 6 * 15
+    assert read["ahead"] < read["alone"] * 3 / 4, read
+
+
+def test_rows_that_cannot_be_gathered_ahead_are_asked_for_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(engine, "q", JOIN, "join = 'mesh', memory = '64 KB'")
+    monkeypatch.setattr(QueryMesh, "changes", 30)
+    for n in range(4):
+        change(engine, n)
+    right = IntervalBinder.source_rows
+
+    def refused(self: IntervalBinder, leaf: Any) -> Any:
+        if threading.current_thread().name == "cq-mesh-ahead":
+            raise OSError("gone")
+        return right(self, leaf)
+
+    monkeypatch.setattr(IntervalBinder, "source_rows", refused)
+    engine.refresh("q")
+    assert accumulated(engine, "q") == rows(engine, JOIN)
+
+
+def test_a_scan_ends_with_the_engine(warehouse: Path, spark: SparkSession) -> None:
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=SMALL_PAGES) as opened:
+        opened.execute("CREATE TABLE s (id INT PRIMARY KEY, k BIGINT)")
+        opened.execute("CREATE TABLE r (k BIGINT PRIMARY KEY, note STRING)")
+        opened.execute("INSERT INTO r SELECT id, 'n' FROM range(100)")
+        opened.compact("r")
+        opened.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND WITH (join = 'mesh') AS {JOIN}")
+        opened.execute("INSERT INTO s VALUES (1, 1)")
+        opened.refresh("q")
+        meshes = opened.queries.refresher.meshes.kept["q"]._tables
+    for _, mesh in meshes.values():
+        with pytest.raises(CQError, match="was ended"):
+            mesh.rows(Image([]), None, {"k": pa.array([1])}, (Column("k", "bigint"),))
 
 
 @pytest.mark.parametrize(
