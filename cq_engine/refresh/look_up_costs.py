@@ -33,8 +33,8 @@ class LookUpCosts:
     def seconds(self, asking: Asking, copied: float, page: float) -> float:
         """What the look-up would take, where columns of a share of the rows have copies; `page` counts until a page was measured.
 
-        >>> LookUpCosts(key=0.001).seconds(Asking(100, 10, 1), copied=0.5, page=0.02)
-        0.15
+        >>> LookUpCosts(key=0.5).seconds(Asking(4, 8, 1), copied=0.5, page=0.25)
+        2.0
         """
         decoded = page if self.page is None else self.page
         return copied * asking.keys * self.key + (1 - copied) * asking.pages * decoded
