@@ -23,6 +23,7 @@ from cq_engine.core.columns import Column
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.vectors import (
     Rows,
+    TooLargeError,
     UnsupportedError,
     Vector,
     common_type,
@@ -89,6 +90,8 @@ class Meeting:
     def __init__(
         self, changes: Rows, fields: Mapping[str, Column], conditions: Sequence[exp.Expr], memory: int
     ) -> None:
+        self.failed = False
+        """Was there a row for which only Spark evaluates the conditions? Then nothing that was found counts."""
         self._fields = dict(fields)
         self._changes = changes
         self._block = max(1, min(_PAIRS, memory // _ROW_PAIRS))
@@ -113,7 +116,14 @@ class Meeting:
         return kept
 
     def probe(self, rows: pa.Table) -> Mask:
-        """Which rows meet a change, or may meet one."""
+        """Which rows meet a change, or may meet one. It raises nothing, since others share the scan."""
+        try:
+            return self._probe(rows)
+        except (UnsupportedError, TooLargeError):
+            self.failed = True
+            return np.zeros(rows.num_rows, np.bool_)
+
+    def _probe(self, rows: pa.Table) -> Mask:
         mine = self._rows(rows)
         found = np.ones(rows.num_rows, np.bool_)
         for each in self._intervals:

@@ -184,10 +184,9 @@ class QueryMesh:
             image = pages.image(self._reader.paths(layout.snapshot), columns)
             plan = self._plan(table, layout, image, columns, None)
             before, started = mesh.counters.copy(), time.perf_counter()
-            try:
-                rows = mesh.rows_meeting(image, met, len(met), columns)
-            except (UnsupportedError, TooLargeError):
-                return None
+            rows = mesh.rows_meeting(image, met, len(met), columns)
+        if met.failed:
+            return None
         done = mesh.counters.since(before)
         runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)

@@ -101,6 +101,17 @@ def test_intervals_that_overlap_are_one() -> None:
     assert meeting.probe(table).tolist() == wanted
 
 
+def test_a_value_that_only_spark_holds_is_no_error_of_the_scan() -> None:
+    """Others share it; who asks is told afterwards."""
+    big = Column("price", "decimal(38,0)")
+    changes = rows_of(make(random.Random(1), CHANGES, 3), CHANGES)
+    meeting = Meeting(changes, {"p": big}, [parse_one("p > a", read=CQSpark)], 1_000)
+    assert not meeting.failed
+    found = meeting.probe(pa.table({"price": pa.array([Decimal(10**30)], pa.decimal128(38, 0))}))
+    assert found.tolist() == [False]
+    assert meeting.failed
+
+
 @pytest.mark.parametrize("condition", ["levenshtein(cast(k AS STRING), 'a') < a", "k < a + uuid()"])
 def test_what_only_spark_evaluates_is_refused(condition: str) -> None:
     changes = rows_of(make(random.Random(1), CHANGES, 3), CHANGES)
