@@ -7,6 +7,7 @@
     cq serve WAREHOUSE    keeps the queries of a warehouse running
     cq follow QUERY       writes what changes in a query's result as it comes, until Ctrl-C; a warehouse may follow
     cq dequeue QUEUE      writes the messages of a queue and acknowledges them; a warehouse may follow
+    cq calibrate          measures what the parts of a mesh join cost on this machine
     cq prepare            stores Spark's classes, so that Spark starts quickly
 
 Exit codes: 0, 1 where something failed, 2 for a wrong command line, 130 after Ctrl-C.
@@ -184,6 +185,16 @@ def _prepare(_options: Namespace) -> int:
     return 0
 
 
+def _calibrate(_options: Namespace) -> int:
+    from cq_engine.mesh.calibration import calibrate
+
+    factors, path = calibrate()
+    for name, value in vars(factors).items():
+        _say(f"{name:10} {value:.3g} s")
+    _say(f"kept in {path}")
+    return 0
+
+
 # ---------------------------------------------------------------- the engine
 
 
@@ -273,5 +284,5 @@ def _complain(error: CQError) -> None:
 
 _RUN: dict[str, Callable[[Namespace], int]] = {
     "prompt": _prompt, "run": _run, "exec": _execute, "example": _example, "serve": _serve, "follow": _follow,
-    "dequeue": _dequeue, "prepare": _prepare,
+    "dequeue": _dequeue, "calibrate": _calibrate, "prepare": _prepare,
 }  # fmt: skip

@@ -24,6 +24,7 @@ os.environ.setdefault(
 )
 # Tests neither use what is in the user's cache nor put anything there; neither do the processes that they start.
 os.environ["CQ_CLASS_ARCHIVE"] = "off"
+os.environ["CQ_CALIBRATION"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -133,15 +133,28 @@ class RuntimeFilter:
 
 
 @dataclass(frozen=True, eq=False)
+class Meeting:
+    """Says that of a leaf only rows are needed for which all `conditions` are true with some row of `leaf`, a node of the delta plan.
+
+    The conditions are between columns of the leaf and of that node, and none is an equality that a runtime filter could be made of.
+    """
+
+    leaf: Node
+    conditions: tuple[exp.Expr, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class History(Node):
     """Row versions of a scan's table with validity `_from` <= v < `_to`, for v from the interval's start to its end.
 
-    With `among`: of the rows that change in the interval, and of those that one of these groups of filters wants.
+    With `among`: of the rows that change in the interval, and of those that one of these groups of filters wants. What `meets` says
+    may be left unheeded, as any filter may.
     """
 
     scan: Scan
     filters: tuple[RuntimeFilter, ...] = ()
     among: tuple[tuple[RuntimeFilter, ...], ...] = ()
+    meets: Meeting | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:

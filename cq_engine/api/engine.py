@@ -317,6 +317,7 @@ class Engine(Registering, Following, Consuming):
             steps.callback(self._end_session)
             if self._queries is not None:
                 steps.callback(self._queries.refresher.plans.clear)
+                steps.callback(self._queries.refresher.meshes.close)
             steps.callback(self._settle_last)
             steps.callback(self.reader.look_ups.indexed.close)
             steps.callback(self.maintenance.stop)

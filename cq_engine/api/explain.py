@@ -89,6 +89,7 @@ def explain_query(queries: Queries, name: str, form: str = "TEXT") -> Result:
         "reading it": queries.results.source(query),
         "states": {label: ", ".join(c.name for c in table.columns) for label, table in stored},
         "query group": _sharing(queries, group),
+        **_meshes(queries, query, compiled),
         **_sweeps(queries, query, ran=False),
     }
     pending, title, sql = _pending(queries, query if group is None else group.query, compiled)
@@ -160,6 +161,7 @@ def analyze_query(
         "evaluated in Arrow": report.in_arrow,
         **_sweeps(queries, query, ran=True),
         "look-ups": [str(look_up) for look_up in report.look_ups],
+        "mesh joins": [str(run) for run in report.meshes],
         "read": [str(read) for read in report.reads],
         "steps": {step: f"{seconds:.3f} s" for step, seconds in report.steps},
         "altogether": f"{done.seconds:.3f} s",
@@ -169,6 +171,15 @@ def analyze_query(
         sources=query.sources,
     )  # fmt: skip
     return text_result("plan", explanation.render(form))
+
+
+def _meshes(queries: Queries, query: ContinuousQuery, compiled: Compiled) -> dict[str, object]:
+    """What serves the look-ups of a query that may have a mesh join, and what the cost model predicts."""
+    mesh = queries.refresher.meshes.of(query)
+    if mesh is None:
+        return {}
+    position = queries.services.catalog.status(query.name).position
+    return {"joins": [str(plan) for plan in mesh.explain(compiled, position)]}
 
 
 def _sweeps(queries: Queries, query: ContinuousQuery, *, ran: bool) -> dict[str, object]:

@@ -32,6 +32,7 @@ POINTS: dict[str, str] = {
     "refresh.computed": "the delta is computed, nothing of it is durable",
     "refresh.before_catalog": "all is said that the catalog transaction of a refresh is to write",
     "refresh.after_catalog": "the delta and the position are durable, nothing is delivered",
+    "mesh.chunk": "pages of a table have met all keys in the window of a mesh join, nothing of it is durable",
     "sweep.loaded": "the rows of all sources are read for a join that is computed as a whole, nothing of it is durable",
     "sweep.gathered": "sweeps have gathered the rows of a delta, which is not evaluated",
     "sweep.evaluated": "the delta of a join of remote tables is evaluated, nothing of it is durable",

@@ -12,9 +12,12 @@ from cq_engine.core.errors import AnalysisError, did_you_mean
 
 __all__ = [
     "COPY_PATHS",
+    "JOIN",
     "LOOK_UP_CACHE",
     "MAINTENANCE",
+    "MEMORY",
     "OPTIONS",
+    "ORDER",
     "RESTRICTED",
     "RETENTION",
     "STORAGE",
@@ -26,6 +29,7 @@ __all__ = [
     "look_up_cache",
     "option_names",
     "option_value",
+    "parse_memory",
     "parse_paths",
     "parse_retention",
     "parse_size",
@@ -36,6 +40,9 @@ LOOK_UP_CACHE = "look_up_cache"
 RESTRICTED = "restricted"
 COPY_PATHS = "copy_paths"
 RETENTION = "retention"
+JOIN = "join"
+MEMORY = "memory"
+ORDER = "order"
 
 STORAGE = "storage."
 """What options of the object store begin with. They are given when the warehouse is opened, and checked there."""
@@ -44,6 +51,7 @@ _SPARK = "spark."
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.")
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_LEAST_MEMORY = 64 * 2**10
 _LENGTH = re.compile(r"\s*(\d+)\s*(minute|hour|day|week)s?\s*", re.IGNORECASE)
 _SECONDS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
@@ -88,6 +96,22 @@ def parse_size(text: str) -> int:
     return int(found[1]) * _BYTES[found[2].lower()]
 
 
+def parse_memory(text: str) -> int:
+    """The budget of a mesh join in bytes, such as '64 MB'. Raises AnalysisError."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise AnalysisError(
+            f"{MEMORY} = '{text}' is no size", hint="write a number of KB, MB or GB, as in '64 MB'"
+        )
+    size = int(found[1]) * _BYTES[found[2].lower()]
+    if size < _LEAST_MEMORY:
+        raise AnalysisError(
+            f"{MEMORY} = '{text}' is too little for a mesh join",
+            hint=f"it needs {_LEAST_MEMORY // 2**10} KB at least: a part of a page of the table, and keys that meet it",
+        )
+    return size
+
+
 def parse_paths(text: str) -> tuple[str, ...]:
     """Absolute directories and URLs, separated by commas. Raises AnalysisError."""
     paths = tuple(path.strip() for path in text.split(",") if path.strip())
@@ -103,7 +127,7 @@ def parse_paths(text: str) -> tuple[str, ...]:
 def _one_of(name: str, *values: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         if value.lower() not in values:
-            shown = f"{', '.join(values[:-1])} or {values[-1]}"
+            shown = " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))
             raise AnalysisError(f"option {name} = {value.lower()} is unknown", hint=f"it is {shown}")
 
     return check
@@ -122,6 +146,9 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "complete": Option("auto", (_QUERY,), _one_of("complete", "auto", "lookup")),
     "pre_image": Option("auto", (_QUERY,), _one_of("pre_image", "auto", "undo", "sql")),
+    JOIN: Option("look_up", (_QUERY,), _one_of(JOIN, "look_up", "mesh", "auto")),
+    MEMORY: Option("64 MB", (_QUERY,), parse_memory),
+    ORDER: Option("arrival", (_QUERY,), _one_of(ORDER, "arrival")),
     "query_group": Option("auto", (_QUERY,), _one_of("query_group", "auto", "on", "off")),
 }
 """By name, in lower case."""

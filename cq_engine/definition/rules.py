@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -14,7 +14,7 @@ from cq_engine.catalog.schema import stale
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
-from cq_engine.core.options import option_names, option_value
+from cq_engine.core.options import JOIN, MEMORY, ORDER, option_names, option_value
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import class_of
 from cq_engine.grammar import DestinationRef, StartFrom
@@ -60,11 +60,35 @@ def check_options(query: ContinuousQuery) -> None:
             detail="complete = 'lookup' looks up old rows in snapshots, and one of its tables was created WITHOUT SNAPSHOT",
             hint="create the table with a snapshot, or leave the option out",
         )
+    _check_join(query, options, values)
     if wanted == "incremental" and query.verdict == "FULL":
         raise AnalysisError(
             f"{query.name} cannot be maintained incrementally", detail="; ".join(query.reasons),
             hint="leave out refresh = 'incremental' to have it recomputed in full",
         )  # fmt: skip
+
+
+def _check_join(query: ContinuousQuery, options: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Raises AnalysisError for options of a mesh join where there is none."""
+    if values[JOIN] == "look_up":  # said after 'mesh' was, it leaves the others as they are
+        idle = next((name for name in (MEMORY, ORDER) if name in options and JOIN not in options), None)
+        if idle is not None:
+            raise AnalysisError(
+                f"{idle} is an option of a mesh join, and {query.name} has none",
+                hint=f"WITH ({JOIN} = 'mesh', {idle} = '{options[idle]}'), or leave it out",
+            )
+    elif query.verdict in ("FULL", PARTIAL):
+        raise AnalysisError(
+            f"{JOIN} = '{values[JOIN]}' is for queries that look rows up, and {query.name} is {query.verdict}",
+            detail="; ".join(query.reasons),
+            hint="leave the option out",
+        )
+    elif values["form"] == "recompute":
+        raise AnalysisError(
+            f"{JOIN} = '{values[JOIN]}' and form = recompute contradict each other",
+            detail="a result that is computed anew looks no rows up",
+            hint="leave one of them out",
+        )
 
 
 def start_version(

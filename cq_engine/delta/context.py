@@ -14,6 +14,7 @@ from cq_engine.algebra.nodes import (
     WEIGHT,
     Aggregate,
     Empty,
+    Meeting,
     Node,
     PlanError,
     RuntimeFilter,
@@ -52,7 +53,8 @@ class Context:
     `changed` are the tables (lower case) with changes in the interval.
 
     `stored` maps the id of an Aggregate node to its state; `insert_only` says that no table lost or changed a row.
-    `filters` narrow the histories of single scans to rows that can join, `among` to those and to rows that change.
+    `filters` narrow the histories of single scans to rows that can join, `among` to those and to rows that change, `meets` to
+    rows that join by other conditions than equality.
     `at_once`: joins may read all versions of such rows, rather than a term per input that changes.
     """
 
@@ -64,6 +66,7 @@ class Context:
     at_once: bool = False
     filters: Mapping[int, tuple[RuntimeFilter, ...]] = field(default_factory=dict)
     among: Mapping[int, tuple[tuple[RuntimeFilter, ...], ...]] = field(default_factory=dict)
+    meets: Mapping[int, Meeting] = field(default_factory=dict)
     deltas: dict[int, Node] = field(default_factory=dict)
     histories: dict[int, Node] = field(default_factory=dict)
     versions: dict[int, Node] = field(default_factory=dict)
@@ -74,13 +77,15 @@ class Context:
     kept: list[Node] = field(default_factory=list)
     """Nodes made on the way, so that ids stay unique while the memos live."""
 
-    def with_filters(self, filters: Mapping[int, tuple[RuntimeFilter, ...]]) -> Context:
+    def with_filters(
+        self, filters: Mapping[int, tuple[RuntimeFilter, ...]], meets: Mapping[int, Meeting] | None = None
+    ) -> Context:
         """A context for one term of a join: histories made in it read only what the filters let through."""
-        return replace(self, filters=filters, among={}, histories={})
+        return replace(self, filters=filters, among={}, meets=meets or {}, histories={})
 
     def with_any_of(self, among: Mapping[int, tuple[tuple[RuntimeFilter, ...], ...]]) -> Context:
         """A context for all terms of a join: histories made in it have the rows that some term needs."""
-        return replace(self, filters={}, among=among, histories={})
+        return replace(self, filters={}, among=among, meets={}, histories={})
 
 
 def has_changes(node: Node, context: Context) -> bool:

@@ -51,7 +51,7 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.delta.context import Context, Rule, delta, has_changes, history
 from cq_engine.delta.linear import rename_validity, union, valid_after, valid_before
-from cq_engine.delta.runtime_filters import Reducer, RuntimeFilters, join_filters
+from cq_engine.delta.runtime_filters import Reducer, RuntimeFilters, join_filters, meetings
 
 __all__ = ["RULE"]
 
@@ -77,7 +77,8 @@ def _term(node: Join, i: int, context: Context) -> Node:
     for j, each in enumerate(node.inputs):
         if j == i:
             continue
-        versions = history(each, context.with_filters(filters[j]))
+        meets = meetings(each, filters[j], own, node.inputs[i].columns, node.conditions)
+        versions = history(each, context.with_filters(filters[j], meets))
         if isinstance(versions, Empty):
             return Empty(columns)
         parts[j], start, end = rename_validity(versions, context)

@@ -101,7 +101,8 @@ def _scan_delta(node: Scan, context: Context) -> Node:
 
 
 def _scan_history(node: Scan, context: Context) -> Node:
-    return History(node, context.filters.get(id(node), ()), context.among.get(id(node), ()))
+    filters, among = context.filters.get(id(node), ()), context.among.get(id(node), ())
+    return History(node, filters, among, context.meets.get(id(node)))
 
 
 def _values_history(node: Values, context: Context) -> Node:

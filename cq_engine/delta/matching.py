@@ -43,6 +43,7 @@ from cq_engine.delta.runtime_filters import (
     Reducers,
     RuntimeFilters,
     join_filters,
+    meetings,
     push_filters,
     reducers_of,
 )
@@ -106,7 +107,8 @@ def _own_changes(node: Matching, context: Context) -> Node:
         return Empty(columns)
     known = {name: Reducer(own, name, nulls=True) for name in node.left.columns}
     filters = join_filters((node.left, node.right), node.conditions, known, [1])[1]
-    versions, start, end = rename_validity(history(node.right, context.with_filters(filters)), context)
+    meets = meetings(node.right, filters, own, node.left.columns, node.conditions)
+    versions, start, end = rename_validity(history(node.right, context.with_filters(filters, meets)), context)
     valid = valid_after(column(VERSION), start, end) if has_changes(node.right, context) else []
     return _show(_over(node, own, versions, valid), columns)
 

@@ -16,7 +16,7 @@ find no partner, and where the keys are too many or not known to the driver, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -24,9 +24,9 @@ from sqlglot import exp
 
 from cq_engine.algebra import nodes
 from cq_engine.algebra.analysis.lineage import equal_columns, path
-from cq_engine.algebra.nodes import Node, PlanError, RuntimeFilter, references
+from cq_engine.algebra.nodes import Meeting, Node, PlanError, RuntimeFilter, references
 
-__all__ = ["Reducer", "Reducers", "RuntimeFilters", "join_filters", "push_filters", "reducers_of"]
+__all__ = ["Reducer", "Reducers", "RuntimeFilters", "join_filters", "meetings", "push_filters", "reducers_of"]
 
 
 class Reducer(NamedTuple):
@@ -59,6 +59,25 @@ def reducers_of(keys: Sequence[exp.Expr], of: Node, names: Sequence[str], nulls:
         if isinstance(bare, exp.Column):
             found.setdefault(bare.name, Reducer(of, name, nulls))
     return found
+
+
+def meetings(
+    node: Node, filters: RuntimeFilters, own: Node, known: Collection[str], conditions: Sequence[exp.Expr]
+) -> dict[int, Meeting]:
+    """What an input of a join needs that is a table, filtered or not, and that no key reduces: the rows that meet a row of `own`, whose
+    columns `known` are, under the conditions between the two."""
+    scan = node
+    while isinstance(scan, nodes.Filter):
+        scan = scan.input
+    if not isinstance(scan, nodes.Scan) or filters.get(id(scan)):
+        return {}
+    ours, theirs = set(scan.columns), set(known)
+    between = [
+        condition
+        for condition in conditions
+        if (names := references(condition)) <= ours | theirs and names & ours and names & theirs
+    ]
+    return {id(scan): Meeting(own, tuple(between))} if between else {}
 
 
 def join_filters(

@@ -21,14 +21,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from cq_engine.core import private
+from cq_engine.core.user_cache import cache_directory
 from cq_engine.launch.java import Java
 
 __all__ = [
     "archive_path",
-    "cache_directory",
     "clean",
     "is_enabled",
     "make_later",
@@ -54,18 +52,6 @@ def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """False where CQ_CLASS_ARCHIVE says off."""
     environ = os.environ if environ is None else environ
     return environ.get("CQ_CLASS_ARCHIVE", "").strip().lower() not in {"off", "0", "no", "false"}
-
-
-def cache_directory(environ: Mapping[str, str] | None = None) -> Path | None:
-    """CQ_CACHE_DIR, else `cq-engine` in the user's directory for caches; None where the user has no home."""
-    environ = os.environ if environ is None else environ
-    if environ.get("CQ_CACHE_DIR"):
-        return Path(environ["CQ_CACHE_DIR"]).expanduser().absolute()
-    try:
-        found = user_cache_path("cq-engine", appauthor=False)
-    except RuntimeError:
-        return None
-    return found if found.is_absolute() else None  # earlier releases of platformdirs do not raise
 
 
 def archive_path(java: Java, environ: Mapping[str, str] | None = None) -> Path | None:

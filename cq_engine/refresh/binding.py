@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from cq_engine.refresh.images import select_fields
 from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
+from cq_engine.refresh.mesh import Changes, QueryMesh
 from cq_engine.refresh.report import Read, Report
 from cq_engine.refresh.source_rows import (
     SourceRows,
@@ -51,6 +53,7 @@ class IntervalBinder:
         references: the foreign keys that may be relied on.
         report: its decision says how tables are read; it is told what was.
         columns: of which tables only which columns are read, by name.
+        mesh: the query's mesh join, where it has one.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class IntervalBinder:
         references: Sequence[Reference] = (),
         report: Report | None = None,
         columns: Mapping[str, Collection[str]] | None = None,
+        mesh: QueryMesh | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -82,6 +86,7 @@ class IntervalBinder:
         self._input_rows: dict[str, tuple[pa.Table, tuple[Column, ...]]] = {}
         self._known_rows: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
+        self._mesh = mesh
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
         limits = reader.limits
@@ -227,10 +232,13 @@ class IntervalBinder:
         table = self.tables[leaf.scan.table]
         restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
         wanted = self._keys.wanted(table, leaf.filters, leaf.scan.fields)
-        key = ("history", leaf.scan.table, contents(restrict), contents(wanted))
+        meets = leaf.meets if self._mesh is not None and not restrict else None
+        key = ("history", leaf.scan.table, contents(restrict), contents(wanted), id(meets) if meets else 0)
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
             base = self._base_rows(table, restrict) if log is not None else None
+            if base is None and log is not None and meets is not None:
+                base = self._meeting_rows(table, leaf.scan, meets)
             if log is None or base is None:
                 self._known_rows[key] = None
             else:
@@ -288,14 +296,44 @@ class IntervalBinder:
             rows = filter_rows(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
-            layout = self.reader.catalog.layout(table.id, self.a)
-            rows = self.reader.base_arrow(table, layout, restrict, self._read.get(table.id))
-            if rows is not None:
-                self._note(table, "look-up", rows.num_rows, len(prune_files(layout.snapshot, restrict)))
-        limits = self.reader.limits
-        if rows is None or rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes:
-            return None
+            rows = self._look_up(table, restrict)
+        return None if rows is None or self._is_too_large(rows) else rows
+
+    def _look_up(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+        """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
+        layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
+        how = "mesh"
+        rows = (
+            None
+            if self._mesh is None
+            else self._mesh.rows(table, layout, restrict, wanted, self.report.meshes)
+        )
+        if rows is None:
+            started = time.perf_counter()
+            how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted)
+            if self._mesh is not None and rows is not None:
+                self._mesh.note_look_up(table, layout, restrict, wanted, time.perf_counter() - started)
+        if rows is not None:
+            self._note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows
+
+    def _meeting_rows(self, table: VersionedTable, scan: nodes.Scan, meets: nodes.Meeting) -> pa.Table | None:
+        """The rows of the snapshot that meet a change by other conditions than equality; None where only Spark finds them."""
+        assert self._mesh is not None
+        source = self._keys.source(meets.leaf)
+        if source is None:
+            return None
+        layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
+        changes = Changes(self.tables[source[0].table], *source)
+        rows = self._mesh.rows_meeting(table, layout, scan, meets, changes, wanted, self.report.meshes)
+        if rows is None or self._is_too_large(rows):
+            return None
+        self._note(table, "mesh", rows.num_rows, len(layout.snapshot))
+        return rows
+
+    def _is_too_large(self, rows: pa.Table) -> bool:
+        limits = self.reader.limits
+        return bool(rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes)
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):

@@ -12,12 +12,14 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.forms import Decision, Reference, Statistics, TableStatistics, choose, references
+from cq_engine.refresh.frontier import frontier
 
 __all__ = [
     "Interval",
+    "cut_interval",
     "decide",
-    "end_of_slice",
     "foreign_keys",
+    "interval_between",
     "pending_interval",
     "statistics",
     "touched_versions",
@@ -48,8 +50,12 @@ def pending_interval(
     catalog: Catalog, query: ContinuousQuery, compiled: Compiled, upto: int | None = None
 ) -> Interval:
     """What is to be processed: from the query's position to the newest commit, or to `upto`."""
-    a = catalog.status(query.name).position
     b = catalog.newest_version if upto is None else min(upto, catalog.newest_version)
+    return interval_between(catalog, compiled, catalog.status(query.name).position, b)
+
+
+def interval_between(catalog: Catalog, compiled: Compiled, a: int, b: int) -> Interval:
+    """What the commits (a, b] changed of the query's tables."""
     kinds: dict[str, frozenset[str]] = {}
     rows = 0
     for name, table in compiled.sources.items() if b > a else ():
@@ -60,10 +66,13 @@ def pending_interval(
     return Interval(a, b, kinds, rows)
 
 
-def end_of_slice(services: Services, compiled: Compiled, interval: Interval, most: int) -> int:
-    """The greatest version up to which the commits of an interval have about `most` change rows, as far as the catalog can
-    tell without reading them; at least one commit lies before it."""
-    catalog = services.catalog
+def cut_interval(
+    catalog: Catalog, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int
+) -> Interval:
+    """The first commits of an interval with about `most` change rows at most, as far as the catalog can tell without reading them:
+    at least one, and never up to a version inside of a refresh of a compressed query that this one reads."""
+    if interval.rows <= most:
+        return interval
     sets: list[ChangeSet] = []
     for name in interval.changed:
         sets += catalog.changes(compiled.sources[name].storage.id, interval.a + 1, interval.b)
@@ -74,7 +83,11 @@ def end_of_slice(services: Services, compiled: Compiled, interval: Interval, mos
             low = middle
         else:
             high = middle - 1
-    return low
+    end = frontier(catalog, query.sources, low)
+    if end <= interval.a:
+        later = sorted({s.high for s in sets if low < s.high < interval.b})
+        end = next((v for v in later if frontier(catalog, query.sources, v) == v), interval.b)
+    return interval if end >= interval.b else interval_between(catalog, compiled, interval.a, end)
 
 
 def touched_versions(services: Services, compiled: Compiled, interval: Interval) -> list[int]:

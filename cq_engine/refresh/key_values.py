@@ -102,6 +102,12 @@ class KeyValues:
         """The rows of the leaf `Given(name)`."""
         self._given[name] = rows
 
+    def source(self, node: Node) -> tuple[nodes.Scan, pa.Table] | None:
+        """The rows of change rows or row versions, filtered or not, with the columns of their scan's table; None for other nodes, and
+        where the driver does not know them."""
+        found = self._rows(node)
+        return None if found is None else (found.scan, found.rows)
+
     def restrict(
         self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
     ) -> dict[str, pa.Array]:

@@ -11,21 +11,33 @@ catalog transaction.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import partial
 
 from cq_engine.catalog.model import EVENTS, PARTIAL, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DiskError, RefreshError
+from cq_engine.grammar import OnCommit
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.forms import Decision
 from cq_engine.planner.partial import PartialPlan, plan_partial
+from cq_engine.refresh.ahead import Ahead, Part
 from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.choice import Choice, NoChange, Place
 from cq_engine.refresh.cluster import Cluster
 from cq_engine.refresh.driver import Driver
 from cq_engine.refresh.executors import Fallback, Outcome, execute
-from cq_engine.refresh.interval import Interval, decide, end_of_slice, foreign_keys, pending_interval
+from cq_engine.refresh.frontier import frontier
+from cq_engine.refresh.interval import (
+    Interval,
+    cut_interval,
+    decide,
+    foreign_keys,
+    interval_between,
+    pending_interval,
+)
+from cq_engine.refresh.mesh import Meshes, MeshRun, QueryMesh
 from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
@@ -52,7 +64,7 @@ class Refresh:
     seconds: float = 0.0
 
     def then(self, later: Refresh) -> Refresh:
-        """This refresh and the one that followed as one."""
+        """Both as one, where `later` went on from where this one ended."""
         return replace(
             later,
             from_version=self.from_version,
@@ -64,41 +76,15 @@ class Refresh:
         )
 
 
-class Place(Enum):
-    """Who runs a plan."""
-
-    DRIVER = "driver"
-    CLUSTER = "cluster"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A plan, who runs it, and why."""
-
-    plan: CachedPlan | Recomputation | PartialPlan
-    place: Place
-    why: str
-    decision: Decision = field(default_factory=Decision)
-    many: bool = False
-    """Are statements prepared for many rows, however few there are?"""
-
-    def __str__(self) -> str:
-        return f"{self.place.value}: {self.why}"
-
-
-class NoChange(Enum):
-    """Why there is nothing to run: only the position moves."""
-
-    NO_ROWS = "no table of the query changed"
-    NO_EFFECT = "no change of these tables can change the result"
-
-
 class Refresher:
     """Runs refreshes. One object serves all queries; two refreshes of one query must not run at once."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.plans = PlanCache(services.limits)
+        self.meshes = Meshes(services.reader)
+        self._ahead: defaultdict[str, Ahead] = defaultdict(Ahead)
+        """By query what is gathered before its refresh begins."""
         self.reports: dict[str, Report] = {}
         """By query what its last refresh did."""
 
@@ -107,28 +93,83 @@ class Refresher:
         return pending_interval(self.services.catalog, query, compiled, upto)
 
     def refresh(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Refresh:
-        """Processes everything committed, a large interval of a transactional query in slices of whole commits: each is a
-        refresh by itself, and is there when a later one fails. Raises RefreshError, DiskError where it can be tried again
-        as it is; the query's position is then where it was, or after the last slice."""
+        """Processes everything committed, a large interval of a transactional query in slices of whole commits, one of a mesh
+        join in parts that its window holds: each is a refresh by itself, and is there when a later one fails. Raises
+        RefreshError, DiskError where it can be tried again as it is; the query's position is then where it was, or after the
+        last slice."""
+        mesh = self.meshes.of(query)
         interval = self.interval(query, compiled, upto)
-        if interval.b <= interval.a:
-            return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
-        whole: Refresh | None = None
-        end = interval.b
-        most = self.services.limits.slice_changes if self._in_slices(query, compiled, interval) else 0
+        if mesh is None or query.mode == "COMPRESSED":
+            return self._refresh_slices(query, compiled, interval)
+        return self._refresh_parts(query, compiled, mesh, interval.b)
+
+    def _refresh_parts(
+        self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, end: int
+    ) -> Refresh:
+        """Part by part, each as many commits as the window of the mesh holds; the next ones gather their rows meanwhile."""
+        catalog, ahead = self.services.catalog, self._ahead[query.name]
+        scans: list[MeshRun] = []
+
+        def plan(upto: int, after: int) -> Part | None:
+            return self._part_ahead(query, compiled, mesh, interval_between(catalog, compiled, after, upto))
+
+        def see(after: int) -> None:
+            """What is committed while the scan goes on enters it, too, if the query follows commits."""
+            upto = frontier(catalog, query.sources) if isinstance(query.when, OnCommit) else end
+            ahead.fill(compiled, after, self.services.limits.mesh_ahead, partial(plan, upto))
+
+        done: Refresh | None = None
+        while True:
+            interval = self.interval(query, compiled, end)
+            part = ahead.take(compiled, interval.a, end)
+            if part is not None:
+                interval = part.interval
+            else:
+                interval = cut_interval(catalog, query, compiled, interval, mesh.changes)
+            with mesh.told(partial(see, interval.b)):
+                see(interval.b)
+                result = self._refresh(query, compiled, interval, part)
+            assert result is not None, "no part is divided"
+            done = result if done is None else done.then(result)
+            scans += self.reports[query.name].meshes if interval.b > interval.a else []
+            if interval.b >= end:
+                if scans:
+                    self.reports[query.name].meshes = scans
+                return done
+
+    def _part_ahead(
+        self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, interval: Interval
+    ) -> Part | None:
+        """The first commits of an interval, whose rows are being gathered; None where nothing is to be gathered."""
+        if interval.b <= interval.a or not interval.kinds:
+            return None
+        interval = cut_interval(self.services.catalog, query, compiled, interval, mesh.changes)
+        choice = self._choose(query, compiled, interval)
+        if not isinstance(choice, Choice) or choice.place is not Place.DRIVER:
+            return None
+        if not isinstance(choice.plan, CachedPlan):
+            return None
+        report = Report(choice.decision, str(choice))
+        part = Part(interval, choice, self._binder(query, compiled, interval, report), report)
+        part.start(choice.plan.plan)
+        return part
+
+    def _refresh_slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Refresh:
+        """The interval as a whole, or slice by slice; smaller ones where the driver cannot have the rows of one."""
+        end, whole = interval.b, Refresh(query.name, interval.a, interval.a, plan=query.verdict)
+        most = self.services.limits.slice_changes if self._may_cut(query, compiled, interval) else 0
         while interval.a < end:
             interval = self._slice(query, compiled, interval, most) if most else interval
-            done = self._refresh_interval(query, compiled, interval)
+            done = self._refresh(query, compiled, interval)
             if done is None:
                 most = interval.rows // 2
             else:
-                whole = done if whole is None else whole.then(done)
+                whole = whole.then(done)
             interval = self.interval(query, compiled, end)
-        assert whole is not None
         return whole
 
-    def _in_slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
-        """Whether an interval may be cut: where the deltas of its commits do not depend on how they are refreshed."""
+    def _may_cut(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
+        """Whether the deltas of the interval's commits do not depend on how they are refreshed, and it is large."""
         limits = self.services.limits
         if query.mode != "TRANSACTIONAL" or compiled.node is None or compiled.verdict == PARTIAL:
             return False
@@ -138,23 +179,23 @@ class Refresher:
 
     def _slice(self, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int) -> Interval:
         """The first slice of an interval, with about `most` change rows at most, or all of it."""
-        if interval.rows > most:
-            stop = end_of_slice(self.services, compiled, interval, most)
-            interval = self.interval(query, compiled, stop)
-        least = self.services.limits.least_slice_changes
-        divisible = interval.rows > least and (
-            end_of_slice(self.services, compiled, interval, interval.rows // 2) < interval.b
-        )
-        return replace(interval, divisible=divisible)
+        catalog = self.services.catalog
+        interval = cut_interval(catalog, query, compiled, interval, most)
+        if interval.rows <= self.services.limits.least_slice_changes:
+            return interval
+        half = cut_interval(catalog, query, compiled, interval, interval.rows // 2)
+        return replace(interval, divisible=half.b < interval.b)
 
-    def _refresh_interval(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+    def _refresh(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None = None
     ) -> Refresh | None:
         """None where the interval is to be divided."""
         started = time.monotonic()
+        if interval.b <= interval.a:
+            return Refresh(query.name, interval.a, interval.a, plan=query.verdict)
         faults.point("refresh.begin")
         self.reports[query.name] = Report()
-        outcome = self._compute(query, compiled, interval)
+        outcome = self._compute(query, compiled, interval, part)
         if isinstance(outcome, Fallback):
             return None
         faults.point("refresh.computed")
@@ -184,7 +225,7 @@ class Refresher:
         choice = Choice(plan, Place.DRIVER, "prepared", decision, many)
         with plain_errors(f"prepare {query.name}", self.services.catalog.warehouse):
             for _ in range(2):
-                self._run(query, compiled, interval, choice, Report(decision))
+                self._run(query, interval, choice, self._binder(query, compiled, interval, Report(decision)))
 
     def dry_run(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> None:
         """Computes a refresh and writes nothing. Raises RefreshError where it fails."""
@@ -193,11 +234,11 @@ class Refresher:
             outcome.attempt.abandon()
 
     def _compute(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None = None
     ) -> Outcome | NoChange | Fallback:
         try:
             with plain_errors(f"refresh {query.name}", self.services.catalog.warehouse):
-                return self._run_choices(query, compiled, interval)
+                return self._run_choices(query, compiled, interval, part)
         except DiskError:
             raise  # of the machine, not of the query: it can be tried again
         except CQError as error:
@@ -207,12 +248,17 @@ class Refresher:
             raise _refresh_error(query, interval, unforeseen) from error
 
     def _run_choices(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None
     ) -> Outcome | NoChange | Fallback:
-        choice = self._choose(query, compiled, interval)
+        choice = self._choose(query, compiled, interval) if part is None else part.choice
         while isinstance(choice, Choice):
-            report = self.reports[query.name] = Report(choice.decision, str(choice))
-            outcome = self._run(query, compiled, interval, choice, report)
+            if part is not None and choice is part.choice:
+                report, binder = part.report, part.binder
+            else:
+                report = Report(choice.decision, str(choice))
+                binder = self._binder(query, compiled, interval, report)
+            self.reports[query.name] = report
+            outcome = self._run(query, interval, choice, binder)
             if isinstance(outcome, Outcome) or outcome is Fallback.DIVIDE:
                 return outcome
             choice = self._fall_back(query, compiled, interval, choice, outcome)
@@ -265,10 +311,10 @@ class Refresher:
 
     # ------------------------------------------------------------ run
 
-    def _run(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, choice: Choice, report: Report
-    ) -> Outcome | Fallback:
-        binder = IntervalBinder(
+    def _binder(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
+    ) -> IntervalBinder:
+        return IntervalBinder(
             self.services.reader,
             {name: table.storage for name, table in compiled.sources.items()},
             dict(query.states),
@@ -278,7 +324,12 @@ class Refresher:
             foreign_keys(self.services, compiled),
             report,
             compiled.read,
+            self.meshes.of(query),
         )
+
+    def _run(
+        self, query: ContinuousQuery, interval: Interval, choice: Choice, binder: IntervalBinder
+    ) -> Outcome | Fallback:
         cached = choice.plan if isinstance(choice.plan, CachedPlan) else None
         plan = choice.plan.plan if isinstance(choice.plan, CachedPlan) else choice.plan
         if choice.place is Place.DRIVER:

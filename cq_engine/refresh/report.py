@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cq_engine.planner.forms import Decision, LookUp
+from cq_engine.refresh.mesh import MeshRun
 
 __all__ = ["Read", "Report"]
 
@@ -16,7 +17,7 @@ __all__ = ["Read", "Report"]
 class Read:
     """Rows that a refresh read of one table or state. `files` is 0 for what is in memory or in the catalog.
 
-    `how` is changes, look-up, memory or scan; of a scan the rows are those of the files, before Spark skips any.
+    `how` is changes, look-up, mesh, memory or scan; of a scan the rows are those of the files, before Spark skips any.
     """
 
     what: str
@@ -38,6 +39,8 @@ class Report:
     """Who ran the plan, and why."""
     look_ups: list[LookUp] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    meshes: list[MeshRun] = field(default_factory=list)
+    """What came from scans that changes share."""
     in_arrow: list[str] = field(default_factory=list)
     """The statements that the driver evaluated without Spark."""
     steps: list[tuple[str, float]] = field(default_factory=list)

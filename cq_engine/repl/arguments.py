@@ -8,7 +8,7 @@ from functools import partial
 
 __all__ = ["COMMANDS", "DEFAULT_WAREHOUSE", "Namespace", "build_parser", "parse_arguments", "version"]
 
-COMMANDS = ("prompt", "run", "exec", "example", "serve", "follow", "dequeue", "prepare")
+COMMANDS = ("prompt", "run", "exec", "example", "serve", "follow", "dequeue", "calibrate", "prepare")
 DEFAULT_WAREHOUSE = "warehouse"
 
 Namespace = argparse.Namespace
@@ -106,6 +106,10 @@ def build_parser() -> argparse.ArgumentParser:
     follow.set_defaults(command="follow", read_only=True, duties=None, timing=False, limit=0)
 
     _add_dequeue(commands)
+    calibrate = commands.add_parser(
+        "calibrate", help="measure what the parts of a mesh join cost on this machine"
+    )
+    calibrate.set_defaults(command="calibrate")
     prepare = commands.add_parser("prepare", help="store Spark's classes now, so that Spark starts quickly")
     prepare.set_defaults(command="prepare")
     return parser

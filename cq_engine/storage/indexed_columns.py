@@ -84,6 +84,12 @@ class IndexedColumns:
             return whole if whole.num_rows <= limit else None
         return whole.take(pa.array(places))
 
+    def has(self, path: str, columns: Collection[Column]) -> bool:
+        """Does a data file have copies of these columns?"""
+        with self._guard:
+            file = self._files.get(path)
+            return file is not None and all(c in file.copies for c in columns)
+
     def note_decoded(
         self, path: str, table: int, rows: int, of: int, columns: Iterable[Column], keys: Iterable[str]
     ) -> None:

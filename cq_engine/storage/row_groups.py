@@ -19,6 +19,7 @@ from cq_engine.core.arrays import distinct
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
 
 __all__ = ["RowGroups"]
 
@@ -43,23 +44,28 @@ class RowGroups:
         each file that is left."""
         import pyarrow.dataset as ds
 
-        wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
-        known = {name: (values, nulls) for name, (values, nulls) in wanted.items() if values is not None}
+        known = _known(restrict)
         if not known:
             return dataset, [1.0] * len(dataset.files)
         kept, shares = [], []
         for fragment in dataset.get_fragments():
             complete, bounds = self._of(fragment)
-            groups = range(complete.num_row_groups)
-            for name, (values, nulls) in known.items():
-                if name in bounds:
-                    groups = [g for g in groups if _may_hold(bounds[name], g, values, nulls)]  # type: ignore[assignment]
+            groups = _matching(complete, bounds, known)
             shares.append(len(groups) / max(1, complete.num_row_groups))
             if len(groups) == complete.num_row_groups:
                 kept.append(complete)
             elif groups:
                 kept.append(complete.subset(row_group_ids=list(groups)))
         return ds.FileSystemDataset(kept, dataset.schema, dataset.format, dataset.filesystem), shares
+
+    def metadata(self, fragment: ds.ParquetFileFragment) -> pq.FileMetaData:
+        """The footer of a file."""
+        return self._of(fragment)[0].metadata
+
+    def groups(self, fragment: ds.ParquetFileFragment, restrict: Mapping[str, pa.Array]) -> Sequence[int]:
+        """The row groups of a file that may have a wanted value in every column."""
+        complete, bounds = self._of(fragment)
+        return _matching(complete, bounds, _known(restrict))
 
     def _of(self, fragment: ds.ParquetFileFragment) -> tuple[ds.ParquetFileFragment, Mapping[str, _Bounds]]:
         with self._guard:
@@ -71,6 +77,25 @@ class RowGroups:
         with self._guard:
             self._files[fragment.path] = read
         return read
+
+
+_Known = Mapping[str, tuple[Sequence[Any], bool]]
+"""Column → wanted values in order, and whether NULL is wanted; of columns whose statistics say something."""
+
+
+def _known(restrict: Mapping[str, pa.Array]) -> _Known:
+    wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
+    return {name: (values, nulls) for name, (values, nulls) in wanted.items() if values is not None}
+
+
+def _matching(
+    fragment: ds.ParquetFileFragment, bounds: Mapping[str, _Bounds], known: _Known
+) -> Sequence[int]:
+    groups: Sequence[int] = range(fragment.num_row_groups)
+    for name, (values, nulls) in known.items():
+        if name in bounds:
+            groups = [g for g in groups if _may_hold(bounds[name], g, values, nulls)]
+    return groups
 
 
 def _bounds(fragment: ds.ParquetFileFragment) -> dict[str, _Bounds]:

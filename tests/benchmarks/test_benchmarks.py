@@ -263,6 +263,17 @@ def test_captures(run: Run) -> None:
     assert read["RANGES CHECKSUM", "clustered"] < 3000 < read["CHECKSUM", "clustered"]
 
 
+def test_mesh(run: Run) -> None:
+    """It compares the rows of the mesh with those of look-ups on the way."""
+    figures = run("mesh", "--rows", "20000", "--group", "200", "--probes", "50", "--shares", "0.03", "0.1")
+    assert len(named(figures, "6b memory")) == 6
+    assert all(figure["mesh"] > 0 for figure in named(figures, "6c skew"))
+    assert named(figures, "6a pages")
+    peaks = named(figures, "6d peak")
+    assert len(peaks) == 2
+    assert all(figure["peak_share"] <= 1 for figure in peaks)
+
+
 def test_sweep_messages(run: Run) -> None:
     """It checks the views of all algorithms on the way."""
     arguments = ["--updates", "60", "--relations", "3", "5", "--rates", "0.1", "2", "--queues", "20", "40"]

@@ -46,6 +46,8 @@ def why_not(point: str, kind: str) -> str:
     """Why a fault of this kind cannot happen at a point; empty where it can."""
     if point.startswith(("create.", "sweep.")):
         return "only with Spark"
+    if point.startswith("mesh."):
+        return "only in a mesh join, see tests/mesh"
     if kind in ("ENOSPC", "EIO") and point in _LAST:
         return "nothing is written after it"
     if kind == "pause" and point in _INSIDE:

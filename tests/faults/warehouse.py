@@ -72,7 +72,9 @@ class NoSpark:
 class Totals(Refresher):
     """Computes the delta of the only query in Spark's place; small ones in memory, every third in a file."""
 
-    def _run_choices(self, query: ContinuousQuery, _compiled: Any, interval: Interval) -> Outcome | NoChange:
+    def _run_choices(
+        self, query: ContinuousQuery, _compiled: Any, interval: Interval, _part: Any
+    ) -> Outcome | NoChange:
         catalog = self.services.catalog
         entry = catalog.state.tables["entry"].storage
         deltas: list[Delta] = []

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from cq_engine.core.errors import CQError
+from cq_engine.core.user_cache import cache_directory
 from cq_engine.launch import class_archive, prepare
-from cq_engine.launch.class_archive import archive_path, cache_directory, clean, making_options, using_options
+from cq_engine.launch.class_archive import archive_path, clean, making_options, using_options
 from cq_engine.launch.java import Java, find_java
 from cq_engine.launch.session import _archive_options, missing_archive
 

@@ -52,7 +52,7 @@ def kill(worker: Any, warehouse: Path, calls: Path, fault: str) -> None:
 
 
 def test_no_work_is_forgotten() -> None:
-    elsewhere = {"vacuum", "cache", "archive", "sweep"}
+    elsewhere = {"vacuum", "cache", "archive", "sweep", "mesh"}
     assert {point.partition(".")[0] for point in faults.POINTS} - elsewhere == {
         w for some in WORKS for w in some
     }

@@ -1,0 +1,146 @@
+"""What enters the window: keys, which all batches of a column are asked for at once, or a condition, for which each is asked by itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cq_engine.core.columns import Column
+from cq_engine.mesh.hashed_keys import BYTES_PER_KEY, HashedKeys
+from cq_engine.mesh.staged import Staged
+from cq_engine.mesh.window import Batch, Image
+from cq_engine.storage.file_look_ups import Restrict, filter_rows
+from cq_engine.storage.rows import empty
+
+__all__ = ["Asked", "ConditionBatch", "KeyBatch", "Matcher", "Waiting"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Matcher(Protocol):
+    """A condition between rows of the table and changes, for some of which it has to be true."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """The table's columns that it reads."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps of the changes."""
+
+    def probe(self, rows: pa.Table) -> Mask:
+        """Which rows have such a change, or may have one."""
+
+
+class Waiting(Batch):
+    """A batch of changes of one refresh, and the rows that the pages which it has met had for anybody."""
+
+    count: int
+    """How many changes, or keys of them, there are."""
+
+    def __init__(self, image: Image, needed: Mask | None, columns: Sequence[Column]) -> None:
+        super().__init__(image, needed)
+        self.columns = tuple(columns)
+        self.found: list[Staged] = []
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What it takes in memory, without `found`."""
+
+    @property
+    def room(self) -> float:
+        """How many keys take as much room in the window."""
+        return self.nbytes / BYTES_PER_KEY
+
+    @abstractmethod
+    def select(self, rows: pa.Table) -> pa.Table:
+        """Its own among rows that somebody wants."""
+
+    def rows(self) -> pa.Table:
+        """What it has found."""
+        names = [c.name for c in self.columns]
+        parts = [each.rows().select(names) for each in self.found]
+        return self.select(pa.concat_tables(parts)) if parts else empty(self.columns)
+
+    def release(self) -> None:
+        """Forgets it."""
+        for each in self.found:
+            each.release()
+        self.found = []
+
+
+class KeyBatch(Waiting):
+    """Wants the rows with one of `values` in the column `key`, which are in order, and with a wanted value in every column of `restrict`."""
+
+    def __init__(
+        self,
+        image: Image,
+        needed: Mask | None,
+        columns: Sequence[Column],
+        key: Column,
+        values: pa.Array,
+        restrict: Restrict,
+    ) -> None:
+        super().__init__(image, needed, columns)
+        self.key = key
+        self.values = values
+        self.count = len(values)
+        self._restrict = {**restrict, key.name: values}
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes) + self.left.nbytes
+
+    @property
+    def room(self) -> float:
+        return self.count
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        return filter_rows(rows, self._restrict)
+
+
+class ConditionBatch(Waiting):
+    """Wants the rows for which a condition may be true with one of its changes."""
+
+    def __init__(
+        self, image: Image, needed: Mask | None, columns: Sequence[Column], matcher: Matcher, count: int
+    ) -> None:
+        super().__init__(image, needed, columns)
+        self.matcher = matcher
+        self.count = count
+
+    @property
+    def nbytes(self) -> int:
+        return self.matcher.nbytes + self.left.nbytes
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        return rows.filter(pa.array(self.matcher.probe(rows)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the window asks of a row at one moment."""
+
+    hashed: Mapping[Column, HashedKeys]
+    matchers: Sequence[Matcher]
+
+    def columns(self, among: Sequence[Column]) -> list[Column]:
+        """Those that it reads."""
+        names = {name for matcher in self.matchers for name in matcher.columns}
+        return [column for column in among if column in self.hashed or column.name in names]
+
+    def probe(self, rows: pa.Table) -> Mask:
+        """Which rows somebody wants."""
+        found = np.zeros(rows.num_rows, np.bool_)
+        for column, keys in self.hashed.items():
+            found |= keys.probe(rows.column(column.name).combine_chunks())
+        for matcher in self.matchers:
+            found |= matcher.probe(rows)
+        return found

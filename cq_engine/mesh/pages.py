@@ -1,0 +1,145 @@
+"""The pages of a table: row groups of its data files, read one run after the other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cachetools import LRUCache
+
+from cq_engine.core.columns import Column
+from cq_engine.core.types import arrow_schema
+from cq_engine.mesh.window import Image, Page
+from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.row_groups import RowGroups
+from cq_engine.storage.rows import conform, open_dataset
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+    import pyarrow.fs as pafs
+
+__all__ = ["Pages"]
+
+_TEXT_BYTES = 4
+"""What Arrow adds to a value of text: its offset."""
+
+
+class Pages:
+    """Pages of files of one file system, whose footers it keeps: those of at most `files` files, and the images of a few versions
+    of a table. Thread-safe but for `read`, of which one may run at a time."""
+
+    def __init__(self, filesystem: pafs.FileSystem | None, files: int, images: int = 4) -> None:
+        self._filesystem = filesystem
+        self._footers = RowGroups(files)
+        self._fragments: LRUCache[str, ds.ParquetFileFragment] = LRUCache(files)
+        self._images: LRUCache[tuple[str, ...], Image] = LRUCache(images)
+        self._guard = threading.Lock()
+        self._open: tuple[str, pq.ParquetFile, pa.NativeFile] | None = None
+
+    def image(self, files: Sequence[str], columns: Sequence[Column]) -> Image:
+        """The pages of these files; for the same files the same object."""
+        key = tuple(sorted(files))
+        with self._guard:
+            if key not in self._images:
+                groups = [(path, self._footer(path, columns).num_row_groups) for path in key]
+                self._images[key] = Image(Page(path, n) for path, count in groups for n in range(count))
+            return self._images[key]
+
+    def needed(self, image: Image, columns: Sequence[Column], restrict: Restrict) -> npt.NDArray[np.bool_]:
+        """Which pages may have a wanted value in every column, by the statistics in the files' footers."""
+        mask = np.zeros(len(image), np.bool_)
+        with self._guard:
+            for path in dict.fromkeys(page.file for page in image.pages):
+                fragment = self._fragment(path, columns)
+                for group in self._footers.groups(fragment, restrict):
+                    place = image.place(Page(path, group))
+                    if place is not None:
+                        mask[place] = True
+        return mask
+
+    def rows(self, page: Page, columns: Sequence[Column]) -> int:
+        """How many rows a page has."""
+        with self._guard:
+            return int(self._footer(page.file, columns).row_group(page.group).num_rows)
+
+    def row_bytes(self, page: Page, columns: Sequence[Column]) -> float:
+        """What a row of a page takes in memory, of these columns, by its types; of text, by what it takes in the file."""
+        with self._guard:
+            group = self._footer(page.file, columns).row_group(page.group)
+        schema, rows = arrow_schema(columns), max(1, group.num_rows)
+        inside: dict[str, int] = {}
+        for n in range(group.num_columns):
+            name = group.column(n).path_in_schema.partition(".")[0]
+            inside[name] = inside.get(name, 0) + group.column(n).total_uncompressed_size
+        found = 0.0
+        for field in schema:
+            try:
+                found += field.type.bit_width / 8
+            except ValueError:  # of no fixed width
+                found += _TEXT_BYTES + inside.get(field.name, 0) / rows
+        return max(1.0, found)
+
+    def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]:
+        """The rows of pages of one file, in their order, at most so many at a time. Raises OSError, ArrowException."""
+        file = self._file(pages[0].file, columns)
+        names = set(file.schema_arrow.names)
+        present = [c.name for c in columns if c.name in names]
+        groups = [page.group for page in pages]
+        if not present:  # the columns came later than the file
+            for page in pages:
+                yield _nulls(self.rows(page, columns), columns)
+            return
+        for batch in file.iter_batches(batch_size=max(1, rows), row_groups=groups, columns=present):
+            yield conform(pa.Table.from_batches([batch]), columns)
+
+    def close(self) -> None:
+        """Closes the file that is read."""
+        if self._open is not None:
+            self._open[2].close()
+            self._open = None
+
+    def _file(self, path: str, columns: Sequence[Column]) -> pq.ParquetFile:
+        if self._open is None or self._open[0] != path:
+            self.close()
+            with self._guard:
+                footer = self._footer(path, columns)
+            if self._filesystem is None:
+                _announce(path)
+                handle = pa.OSFile(path)
+            else:
+                handle = self._filesystem.open_input_file(path)
+            file = pq.ParquetFile(handle, metadata=footer, coerce_int96_timestamp_unit="us")
+            self._open = path, file, handle
+        return self._open[1]
+
+    def _footer(self, path: str, columns: Sequence[Column]) -> pq.FileMetaData:
+        return self._footers.metadata(self._fragment(path, columns))
+
+    def _fragment(self, path: str, columns: Sequence[Column]) -> ds.ParquetFileFragment:
+        if path not in self._fragments:
+            dataset = open_dataset([path], columns, self._filesystem)
+            self._fragments[path] = next(iter(dataset.get_fragments()))
+        return self._fragments[path]
+
+
+def _announce(path: str) -> None:
+    """Tells the system that a file is about to be read, so that it reads ahead while pages are decoded."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(handle)
+
+
+def _nulls(count: int, columns: Sequence[Column]) -> pa.Table:
+    schema = arrow_schema(columns)
+    return pa.Table.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)

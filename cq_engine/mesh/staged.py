@@ -1,0 +1,96 @@
+"""Rows of the table that match a change in the window, kept until the changes that met them expire."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from cq_engine.storage.scratch import scratch_directory
+
+__all__ = ["Staged", "scratch", "spill"]
+
+_PREFIX = "cq-mesh-"
+
+
+def scratch() -> Path:
+    """The process's directory for rows that do not fit into a budget; it goes with the process. Raises OSError."""
+    return scratch_directory(Path(tempfile.gettempdir()), _PREFIX)
+
+
+class _File:
+    """A file of rows of several `Staged`, which goes with the last of them."""
+
+    def __init__(self, path: Path, users: int) -> None:
+        self.path = path
+        self.users = users
+
+    def release(self) -> None:
+        self.users -= 1
+        if not self.users:
+            with suppress(OSError):
+                self.path.unlink()
+
+
+class Staged:
+    """Rows of a page that several batches share. They are in memory, or in a file where `spill` has put them; they are gone when
+    the last batch has released them."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows: pa.Table | None = rows
+        self._file: _File | None = None
+        self._place = 0
+        self._holders = 0
+        self.count = int(rows.num_rows)
+        self.nbytes = int(rows.nbytes)
+        """What they take in memory; 0 where they are in a file."""
+
+    def hold(self) -> Staged:
+        """One more batch has met them."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """A batch needs them no more."""
+        self._holders -= 1
+        if self._holders <= 0:
+            self._rows, self.nbytes = None, 0
+            if self._file is not None:
+                self._file.release()
+                self._file = None
+
+    def rows(self) -> pa.Table:
+        """The rows; from a file they are mapped into memory."""
+        if self._rows is not None:
+            return self._rows
+        assert self._file is not None, "rows that were released"
+        with pa.memory_map(str(self._file.path)) as source:
+            reader = pa.ipc.open_file(source)
+            return pa.Table.from_batches([reader.get_batch(self._place)], reader.schema)
+
+    def move(self, file: _File, place: int) -> None:
+        """They are in a file now, as its record batch number `place`."""
+        self._rows, self.nbytes, self._file, self._place = None, 0, file, place
+
+
+def spill(parts: Sequence[Staged]) -> int:
+    """Writes rows in memory, of the same columns, to a file; how many bytes they took. Raises OSError where there is no room for it."""
+    there = [part for part in parts if part.nbytes and part.count]
+    done = 0
+    while there:
+        schema = there[0].rows().schema
+        same = [part for part in there if part.rows().schema.equals(schema)]
+        there = [part for part in there if not part.rows().schema.equals(schema)]
+        path = scratch() / f"{secrets.token_hex(8)}.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for part in same:
+                writer.write_batch(part.rows().combine_chunks().to_batches()[0])
+        file = _File(path, len(same))
+        for place, part in enumerate(same):
+            done += part.nbytes
+            part.move(file, place)
+    return done

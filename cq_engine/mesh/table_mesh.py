@@ -1,0 +1,354 @@
+"""MESHJOIN over one table: who waits for rows of it drives the scan that all of them share.
+
+`rows` takes the keys of a refresh, cut into batches that fit into the window, and gives the rows of the table that have them after each batch has
+met the whole table. No thread belongs to it: of the threads that wait, one reads the next pages and the others sleep, so
+that the scan moves exactly while somebody waits, and stands where it stood when somebody comes again.
+
+All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
+
+- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts;
+- the keys of the batches in the window with their hash table H and queue Q, at most five eighths; further batches wait outside;
+- rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cq_engine.core import faults
+from cq_engine.core.columns import Column
+from cq_engine.core.errors import CQError
+from cq_engine.core.types import arrow_type
+from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Waiting
+from cq_engine.mesh.cost import Factors, Model, Tuning
+from cq_engine.mesh.counters import Counters
+from cq_engine.mesh.hashed_keys import HashedKeys, in_order
+from cq_engine.mesh.staged import Staged, spill
+from cq_engine.mesh.tuner import Tuner
+from cq_engine.mesh.window import Image, Page, Window
+from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.rows import empty
+
+__all__ = ["Source", "TableMesh"]
+
+_SKIPPED = 0.5
+"""Where fewer pages than this share have a match, the key column is decoded first, and the others only of pages that have one."""
+_UNKNOWN_BYTES = 1_024
+"""A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
+_WINDOW_PARTS = 4
+"""Batches that the window holds at least: so often in a cycle changes can enter it."""
+
+
+class Source(Protocol):
+    """What reads pages (`mesh.pages.Pages`)."""
+
+    def rows(self, page: Page, columns: Sequence[Column]) -> int: ...
+
+    def row_bytes(self, page: Page, columns: Sequence[Column]) -> float: ...
+
+    def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]: ...
+
+    def close(self) -> None: ...
+
+
+class TableMesh:
+    """The mesh of one query with one table. Thread-safe."""
+
+    def __init__(
+        self,
+        source: Source,
+        memory: int,
+        factors: Factors | None = None,
+        read_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`memory` is the budget in bytes; `read_on` is called after each read, in the thread that drives the scan."""
+        self.counters = Counters()
+        self._tuner = Tuner(memory, factors or Factors())
+        self._source = source
+        self._window: Window[Waiting] = Window()
+        self._hashed: dict[Column, HashedKeys] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._turn = threading.Condition()
+        self._scanning = False
+        self._stopped = False
+        self._read_on = read_on
+        self._buffer = 0
+        self._staged: list[Staged] = []
+
+    # ------------------------------------------------------------ the model
+
+    @property
+    def memory(self) -> int:
+        """The budget in bytes. A new one counts from the next read on."""
+        return self._tuner.memory
+
+    @memory.setter
+    def memory(self, value: int) -> None:
+        self._tuner.memory = value
+
+    def tuning(self, image: Image, columns: Sequence[Column]) -> Tuning:
+        """The w and b with the best rate for the budget, by what has been measured."""
+        return self._tuner.tune(self.model(image, columns))
+
+    def model(self, image: Image, columns: Sequence[Column]) -> Model:
+        """The cost model of this table, with what has been measured so far."""
+        page_rows, row_bytes = 1.0, 1.0
+        if image.pages:
+            page_rows = max(1.0, self._source.rows(image.pages[0], columns))
+            row_bytes = self._source.row_bytes(image.pages[0], columns)
+        return self._tuner.model(len(image), page_rows, row_bytes)
+
+    @property
+    def waiting(self) -> int:
+        """How many batches share the scan now, or wait to."""
+        with self._turn:
+            return len(self._window.queue) + len(self._waiting)
+
+    # ------------------------------------------------------------ rows
+
+    def rows(
+        self,
+        image: Image,
+        needed: npt.NDArray[np.bool_] | None,
+        restrict: Restrict,
+        columns: Sequence[Column],
+    ) -> pa.Table:
+        """The rows of `image` with a wanted value in every column of `restrict`, which are among `columns`; `needed` are the pages that may
+        have some. Raises what reading raises (OSError, ArrowException)."""
+        by_name = {c.name: c for c in columns}
+        name = max(restrict, key=lambda each: len(restrict[each]))
+        key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
+        most = max(1, int(self.tuning(image, columns).window) // _WINDOW_PARTS)
+        return self._serve(
+            [
+                KeyBatch(image, needed, columns, key, values.slice(start, most), restrict)
+                for start in range(0, len(values), most)
+            ],
+            columns,
+        )
+
+    def rows_meeting(self, image: Image, matcher: Matcher, count: int, columns: Sequence[Column]) -> pa.Table:
+        """The rows of `image` for which the condition of `matcher` may be true with one of its `count` changes. Raises what reading
+        raises."""
+        return self._serve([ConditionBatch(image, None, columns, matcher, count)], columns)
+
+    def _serve(self, batches: Sequence[Waiting], columns: Sequence[Column]) -> pa.Table:
+        """What the batches find, when all of them have met their pages."""
+        parts = []
+        try:
+            with self._turn:
+                self._waiting.extend(batches)
+            for batch in batches:
+                while not self._is_done(batch):
+                    self._advance()
+                parts.append(batch.rows())
+                with self._turn:
+                    self._withdraw(batch)
+        finally:
+            with self._turn:
+                for batch in batches:
+                    self._withdraw(batch)
+                if not (self._scanning or self._waiting or self._window.queue):
+                    self._source.close()
+                self._turn.notify_all()
+        return pa.concat_tables(parts) if parts else empty(columns)
+
+    def stop(self) -> None:
+        """Ends the scan: who waits for rows, or will, gets a CQError."""
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
+
+    def _is_done(self, batch: Waiting) -> bool:
+        with self._turn:
+            return batch.expired and not any(each is batch for each in self._waiting)
+
+    # ------------------------------------------------------------ the scan
+
+    def _advance(self) -> None:
+        """Reads on, or waits for who does."""
+        with self._turn:
+            if self._stopped:
+                raise CQError("the scan of a mesh join was ended")
+            if self._scanning:
+                self._turn.wait()
+                return
+            self._scanning = True
+        try:
+            self._iterate()
+        finally:
+            with self._turn:
+                self._scanning = False
+                self._turn.notify_all()
+
+    def _iterate(self) -> None:
+        """One iteration (Figure 4): expired batches leave, others enter, the next pages are read and met."""
+        started = time.perf_counter()
+        with self._turn:
+            self._admit()
+            queue = list(self._window.queue)
+            most = self.tuning(queue[0].image, self._columns(queue)).chunk if queue else 1
+            pages = self._window.next_pages(most)
+            matchers = [each.matcher for each in queue if isinstance(each, ConditionBatch)]
+            asked = Asked(dict(self._hashed), matchers)
+        if not pages:
+            return
+        columns = self._columns(queue)
+        hits = self._read(pages, columns, asked)
+        with self._turn:
+            for page, found in zip(pages, hits):
+                self._keep(found, self._window.meet(page))
+            for batch in [each for each in self._window.queue if each.expired]:
+                self._expire(batch)
+            self._measure(pages, columns, hits, time.perf_counter() - started)
+        faults.point("mesh.chunk")
+        self._read_on()
+
+    def _columns(self, queue: Sequence[Waiting]) -> tuple[Column, ...]:
+        """What the queued batches want to have read."""
+        return tuple(dict.fromkeys(column for batch in queue for column in batch.columns))
+
+    def _admit(self) -> None:
+        """Lets waiting batches in while there is room in the window: at least one, so that the scan never stands still for room."""
+        while self._waiting:
+            batch = self._waiting[0]
+            inside = sum(each.room for each in self._window.queue)
+            room = self.tuning(batch.image, batch.columns).window
+            if self._window.queue and inside + batch.room > room:
+                return
+            self._waiting.popleft()
+            if batch.expired:
+                self.counters.changes += batch.count
+                continue
+            if isinstance(batch, KeyBatch):
+                hashed = self._hashed.setdefault(batch.key, HashedKeys(arrow_type(batch.key.type)))
+                hashed.add(batch.values)
+            self._window.enter(batch)
+            self.counters.batches += 1
+            largest = sum(each.count for each in self._window.queue)
+            self.counters.largest_window = max(self.counters.largest_window, largest)
+            self._note_peak()
+
+    def _read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
+        """By page, the rows that some batch in the window wants."""
+        first = asked.columns(columns)
+        if self._tuner.matching < _SKIPPED and 0 < len(first) < len(columns):
+            found = self._match(pages, first, asked, keep=False)
+            self.counters.decoded_keys_only += found.count([])
+            chosen = [page for page, parts in zip(pages, found) if parts]
+            matched = dict(zip(chosen, self._match(chosen, columns, asked) if chosen else ()))
+            return [matched.get(page, []) for page in pages]
+        return self._match(pages, columns, asked)
+
+    def _match(
+        self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, *, keep: bool = True
+    ) -> list[list[Staged]]:
+        """By page, the rows with a key in the window, in parts; where they are not to be kept, the parts are empty."""
+        per_row = self._tuner.row_bytes or max(_UNKNOWN_BYTES, self._source.row_bytes(pages[0], columns))
+        ends = np.cumsum([self._source.rows(page, columns) for page in pages])
+        parts: list[list[Staged]] = [[] for _ in pages]
+        start, page, nbytes, held = 0, 0, 0, 0
+        for rows in self._source.read(pages, columns, max(1, int(self.memory / 4 / per_row))):
+            nbytes += rows.nbytes
+            places = np.flatnonzero(asked.probe(rows))
+            while len(places) or start + rows.num_rows > ends[page]:
+                # What was read may go on into the next page.
+                cut = int(np.searchsorted(places, ends[page] - start))
+                if cut:
+                    part = Staged(rows.take(pa.array(places[: cut if keep else 0])))
+                    held += self._spill(part, held)
+                    parts[page].append(part)
+                places = places[cut:]
+                if start + rows.num_rows <= ends[page]:
+                    break
+                page += 1
+            self._buffer = max(self._buffer, rows.nbytes + held)
+            start += rows.num_rows
+        if keep:
+            self._tuner.row_bytes = max(1.0, nbytes / max(1, start))
+        return parts
+
+    def _spill(self, part: Staged, held: int) -> int:
+        """Puts rows that were found into a file where too many are held already; what they take in memory then."""
+        if held + part.nbytes > self.memory / 8:
+            self.counters.spilled += spill([part])
+        return part.nbytes
+
+    def _keep(self, found: Sequence[Staged], met: Sequence[Waiting]) -> None:
+        """Gives the rows of a page to the batches that have met it now."""
+        for part in found:
+            for batch in met:
+                batch.found.append(part.hold())
+            if not met:  # who wanted them was given up
+                part.hold().release()
+            self.counters.matches += part.count
+        self._staged += [part for part in found if part.nbytes]
+        self._note_peak()
+        if sum(each.nbytes for each in self._staged) > self.memory / 8:
+            self.counters.spilled += spill(self._staged)
+            self._staged = []
+
+    def _expire(self, batch: Waiting) -> None:
+        self._window.leave(batch)
+        self._forget_keys(batch)
+        self.counters.changes += batch.count
+
+    def _forget_keys(self, batch: Waiting) -> None:
+        if not isinstance(batch, KeyBatch):
+            return
+        self._hashed[batch.key].remove(batch.values)
+        others = (each.key for each in self._window.queue if isinstance(each, KeyBatch))
+        if batch.key not in others:
+            del self._hashed[batch.key]
+
+    def _withdraw(self, batch: Waiting) -> None:
+        """Takes a batch out, wherever it is."""
+        self._waiting = deque(each for each in self._waiting if each is not batch)
+        if any(each is batch for each in self._window.queue):
+            self._window.leave(batch)
+            self._forget_keys(batch)
+        batch.release()
+        self._staged = [each for each in self._staged if each.nbytes]
+
+    # ------------------------------------------------------------ measuring
+
+    @property
+    def factors(self) -> Factors:
+        """Those of the model now."""
+        return self._tuner.factors
+
+    @property
+    def nbytes(self) -> int:
+        """What its structures take now: the page buffer, H, Q, and rows that wait for their batches' expiry."""
+        hashed = sum(each.nbytes for each in self._hashed.values())
+        queued = sum(each.nbytes for each in self._window.queue)
+        return hashed + queued + self._buffer + sum(each.nbytes for each in self._staged)
+
+    def _note_peak(self) -> None:
+        self.counters.peak = max(self.counters.peak, self.nbytes)
+
+    def _measure(
+        self,
+        pages: Sequence[Page],
+        columns: Sequence[Column],
+        hits: Sequence[Sequence[Staged]],
+        seconds: float,
+    ) -> None:
+        """Counts a read, and learns from it what reads cost."""
+        rows = sum(self._source.rows(page, columns) for page in pages)
+        matches = sum(part.count for found in hits for part in found)
+        self.counters.reads += 1
+        self.counters.pages += len(pages)
+        self.counters.bytes += int(rows * (self._tuner.row_bytes or 1.0))
+        self.counters.seconds += seconds
+        self._note_peak()
+        self._buffer = 0
+        self._tuner.learn(len(pages), rows, sum(map(bool, hits)), matches, seconds)

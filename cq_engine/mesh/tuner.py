@@ -1,0 +1,74 @@
+"""What a mesh has learnt of its table and its machine, and the w and b that follow from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cq_engine.mesh.cost import Factors, Model, Relation, Stream, Tuning
+from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
+
+__all__ = ["Tuner"]
+
+_LEARNT = 0.1
+"""The weight of one page in what is known of many."""
+_MODELLED = 7 / 8
+"""The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
+
+
+class Tuner:
+    """Keeps w and b at their best for a budget of `memory` bytes, as measurements come in."""
+
+    def __init__(self, memory: int, factors: Factors) -> None:
+        self.memory = memory
+        self.factors = factors
+        self.row_bytes: float | None = None
+        """Of a row in memory; None before one was read."""
+        self.matching = 1.0
+        """The share of pages with a match, of late."""
+        self.selectivity = 0.0
+        """The share of rows that match, of late."""
+        self._tuned: dict[tuple[object, ...], Tuning] = {}
+
+    def model(self, pages: int, page_rows: float, row_bytes: float) -> Model:
+        """The cost model of a table of so many pages, with what has been measured; `row_bytes` counts as long as nothing has."""
+        known = self.row_bytes or row_bytes
+        return Model(
+            Relation(max(1, pages), page_rows * known, known, self.selectivity), Stream(), self.factors
+        )
+
+    def tune(self, model: Model) -> Tuning:
+        """The w and b with the best rate, with at most a quarter of the budget for pages.
+
+        It is found anew when what has been measured has changed by a tenth.
+        """
+        relation = model.relation
+        measured = (relation.page_bytes, model.factors.page_byte, 1e-6 + relation.selectivity)
+        key = (self.memory, relation.pages, *(round(10 * math.log(each)) for each in measured))
+        if key not in self._tuned:
+            self._tuned = {key: self._best(model)}
+        return self._tuned[key]
+
+    def _best(self, model: Model) -> Tuning:
+        pages, modelled = model.relation.pages, self.memory * _MODELLED
+        most = int(self.memory / 4 / model.relation.page_bytes)
+        keys = self.memory * 5 / 8 / BYTES_PER_KEY
+        if most:
+            chunk = min(model.best_rate(modelled).chunk, most)
+            window = model.largest_batch(modelled, chunk) * pages / chunk
+        else:  # a page is decoded in parts
+            chunk, window = 1, keys
+        return model.of(max(1.0, min(window, keys)) * chunk / pages, chunk)
+
+    def learn(self, pages: int, rows: int, matching: int, matches: int, seconds: float) -> None:
+        """A read of pages took so long; some of them had matches.
+
+        What a read costs beyond requests, probes and matches is put down to the bytes.
+        """
+        known = self.factors
+        rest = seconds - known.request - rows * known.probe - matches * known.produce
+        page_byte = max(1e-12, rest / max(1.0, rows * (self.row_bytes or 1.0)))
+        weight = 1 - (1 - _LEARNT) ** pages
+        self.factors = replace(known, page_byte=known.page_byte + weight * (page_byte - known.page_byte))
+        self.matching += weight * (matching / max(1, pages) - self.matching)
+        self.selectivity += weight * (matches / max(1, rows) - self.selectivity)

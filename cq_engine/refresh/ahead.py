@@ -1,0 +1,113 @@
+"""The sliding window of a mesh join: later commits enter the scan while an earlier part of the log is refreshed.
+
+A part of the log is an interval of commits, as many as fit. Its refresh can begin only when the one before is written; but which rows of the
+huge tables it needs follows from its change rows, and gathering them takes a whole scan. So the next parts gather theirs meanwhile, each in
+a thread that waits in the scan that all of them share. The rows are kept by the binder of the part, with which its refresh goes on.
+
+What needs the rows of a statement that has not run (a join over a stored aggregate) is not gathered ahead; the refresh itself asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cq_engine.algebra.nodes import Given, History, Node, StateRows, children
+from cq_engine.core.calls import carried
+from cq_engine.core.errors import CQError
+from cq_engine.planner.compiled import Compiled
+from cq_engine.planner.delta_plan import DeltaPlan
+from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.choice import Choice
+from cq_engine.refresh.interval import Interval
+from cq_engine.refresh.report import Report
+
+__all__ = ["Ahead", "Part"]
+
+
+@dataclass
+class Part:
+    """An interval, how it will be run, and the binder that gathers its rows."""
+
+    interval: Interval
+    choice: Choice
+    binder: IntervalBinder
+    report: Report
+    failed: bool = False
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, plan: DeltaPlan) -> None:
+        """Gathers in a thread."""
+        threading.Thread(target=carried(self._gather), args=(plan,), name="cq-mesh-ahead").start()
+
+    def wait(self) -> bool:
+        """Returns when the rows are gathered; False where that failed, so that the refresh has to ask for them itself."""
+        self._done.wait()
+        return not self.failed
+
+    def _gather(self, plan: DeltaPlan) -> None:
+        try:
+            statements = [*(stage.statement for stage in plan.stages), plan.statement]
+            for statement in statements:
+                for leaf in statement.leaves:
+                    if isinstance(leaf, History) and not _waits(leaf, set()):
+                        self.binder.source_rows(leaf)
+        except Exception:  # noqa: BLE001 - the refresh meets the same error, where somebody sees it
+            self.failed = True
+        finally:
+            self._done.set()
+
+
+class Ahead:
+    """The parts of one query's log that are gathered ahead, in order. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Part] = deque()
+        self._compiled: Compiled | None = None
+        self._guard = threading.Lock()
+
+    def take(self, compiled: Compiled, a: int, upto: int) -> Part | None:
+        """The part that begins behind version `a`, when its rows are gathered; None where there is none up to `upto`, or
+        that failed. What was planned for another position, or another plan, is forgotten."""
+        with self._guard:
+            first = self._parts[0].interval if self._parts else None
+            fits = first is None or (first.a == a and first.b <= upto)
+            if self._compiled is not compiled or not fits:
+                self._parts.clear()
+                self._compiled = compiled
+            part = self._parts.popleft() if self._parts else None
+        if part is None or part.wait():
+            return part
+        with self._guard:
+            self._parts.clear()
+        return None
+
+    def fill(self, compiled: Compiled, a: int, most: int, make: Callable[[int], Part | None]) -> None:
+        """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None."""
+        if not self._guard.acquire(blocking=False):
+            return  # somebody plans already
+        try:
+            while self._compiled is compiled and len(self._parts) < most:
+                part = make(self._parts[-1].interval.b if self._parts else a)
+                if part is None:
+                    return
+                self._parts.append(part)
+        except CQError:  # the refresh meets the same error, where somebody sees it
+            return
+        finally:
+            self._guard.release()
+
+
+def _waits(node: Node, seen: set[int]) -> bool:
+    """Does it depend on rows of statements that have not run, or of states that are not there yet?"""
+    if id(node) in seen:
+        return False
+    seen.add(id(node))
+    if isinstance(node, (Given, StateRows)):
+        return True
+    leaves: list[Node] = []
+    if isinstance(node, History):
+        leaves = [each.leaf for filters in (node.filters, *node.among) for each in filters]
+    return any(_waits(each, seen) for each in (*leaves, *children(node)))

@@ -1,0 +1,340 @@
+"""The mesh joins of queries: which rows of a huge table a refresh gets from a shared scan rather than from look-ups.
+
+The delta of a query is what it is by the rules of `delta`; a mesh only gives the rows of a table's snapshot that a delta's keys want, in the place of
+`Reader.base_arrow`. What has changed since the snapshot comes from the table's log, as ever. So everything that holds for look-ups holds for it:
+a change of commit s meets the table as of s, in both modes, under outer joins and aggregates.
+
+The window of MESHJOIN is the change log, and its front is the query's position. Nothing of a scan is durable: after a crash the keys of
+the interval enter the window again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from cq_engine.algebra.nodes import Meeting, Scan, references
+from cq_engine.catalog.model import ContinuousQuery, Layout, VersionedTable
+from cq_engine.core.capabilities import Use, can
+from cq_engine.core.columns import Column
+from cq_engine.core.options import JOIN, MEMORY, option_value, parse_memory
+from cq_engine.core.types import arrow_type
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
+from cq_engine.mesh.calibration import load_factors
+from cq_engine.mesh.cost import Factors, Tuning
+from cq_engine.mesh.counters import Counters
+from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
+from cq_engine.mesh.pages import Pages
+from cq_engine.mesh.table_mesh import TableMesh
+from cq_engine.mesh.window import Image
+from cq_engine.planner.compiled import Compiled
+from cq_engine.refresh.look_up_costs import Asking, LookUpCosts
+from cq_engine.refresh.meeting import Meeting as Matcher
+from cq_engine.storage.file_look_ups import Restrict, prune_files
+from cq_engine.storage.reader import Reader
+from cq_engine.storage.rows import conform
+
+__all__ = ["Changes", "MeshRun", "Meshes", "Plan", "QueryMesh", "wants_mesh"]
+
+
+def wants_mesh(query: ContinuousQuery) -> bool:
+    """Do the query's options ask for a mesh join, or allow one?"""
+    return option_value(JOIN, dict(query.options)).lower() != "look_up"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would serve look-ups in a table, and why, with what the cost model says of the mesh."""
+
+    table: str
+    mesh: bool
+    why: str
+    tuning: Tuning
+    pages: int
+    measured: bool
+    """Does the model know this table from reads of it?"""
+
+    def __str__(self) -> str:
+        t = self.tuning
+        chosen = "mesh" if self.mesh else "look-ups"
+        factors = "factors measured" if self.measured else "factors not measured yet"
+        return (
+            f"{self.table}: {chosen}, {self.why}; mesh of {self.pages} pages, {t.chunk} at a time, window of {t.window:.0f} keys,"
+            f" {_size(t.memory)}, predicted {t.rate:.0f} keys/s, cycle {t.cycle:.3f} s ({factors})"
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Rows of a table, with the names that a scan gives its columns."""
+
+    table: VersionedTable
+    scan: Scan
+    found: pa.Table
+
+    def rows(self, names: Collection[str]) -> Rows:
+        """Those of these names. Raises TooLargeError for values that evaluation does not hold."""
+        by_name = {c.name: c for c in self.table.physical_columns}
+        fields = [(name, by_name[source]) for name, source in self.scan.fields if name in names]
+        columns = {name: Vector.of(self.found.column(c.name), c.type) for name, c in fields}
+        return Rows(columns, self.found.num_rows)
+
+
+@dataclass(frozen=True)
+class MeshRun:
+    """What a refresh got from the mesh of a table."""
+
+    table: str
+    plan: Plan
+    done: Counters
+    seconds: float
+    """From the entry of the keys to the last of their rows."""
+
+    def __str__(self) -> str:
+        d = self.done
+        return (
+            f"{self.table}: {d.changes} keys in {d.batches} batches of the window, {d.rate:.0f} keys/s"
+            f" (predicted {self.plan.tuning.rate:.0f}), {d.pages} of {self.plan.pages} pages in {d.reads} reads, {_size(d.bytes)},"
+            f" {self.seconds:.3f} s (cycle predicted {self.plan.tuning.cycle:.3f} s), memory at most {_size(d.peak)}"
+        )
+
+
+class QueryMesh:
+    """The meshes of one query with its tables, within one budget. Thread-safe."""
+
+    def __init__(self, query: ContinuousQuery, reader: Reader, factors: Factors | None = None) -> None:
+        options = dict(query.options)
+        self.join = option_value(JOIN, options).lower()
+        self.memory = parse_memory(option_value(MEMORY, options))
+        self.options = (self.join, self.memory)
+        self._reader = reader
+        self._factors = factors
+        self._tables: dict[int, tuple[Pages, TableMesh]] = {}
+        self._told: Callable[[], None] | None = None
+        self._costs: dict[int, LookUpCosts] = {}
+        """By table, what look-ups in it have cost."""
+        self._guard = threading.Lock()
+
+    @property
+    def changes(self) -> int:
+        """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds."""
+        return max(1, self.memory * 5 // 8 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_ahead))
+
+    def rows(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        wanted: Collection[str] | None,
+        runs: list[MeshRun],
+    ) -> pa.Table | None:
+        """What `Reader.base_arrow` gives, from a scan; None where rows are to be looked up. `runs` is told of the scan."""
+        restrict = {name: values for name, values in restrict.items() if _is_hashed(table, name)}
+        columns = _columns(table, restrict, wanted)
+        if not restrict or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
+            return None
+        pages, mesh = self._mesh(table)
+        with self._reader.reading(table, layout.snapshot):
+            image = pages.image(self._reader.paths(layout.snapshot), columns)
+            needed = pages.needed(image, columns, restrict)
+            kept = set(self._reader.paths(prune_files(layout.snapshot, restrict)))
+            needed &= np.array([page.file in kept for page in image.pages], np.bool_)
+            keys = max(len(values) for values in restrict.values())
+            plan = self._plan(table, layout, image, columns, Asking(keys, int(needed.sum()), len(kept)))
+            if not plan.mesh:
+                return None
+            before, started = mesh.counters.copy(), time.perf_counter()
+            rows = mesh.rows(image, needed, restrict, columns)
+        done = mesh.counters.since(before)
+        runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
+        return conform(rows, table.physical_columns)
+
+    def rows_meeting(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        scan: Scan,
+        meets: Meeting,
+        changes: Changes,
+        wanted: Collection[str] | None,
+        runs: list[MeshRun],
+    ) -> pa.Table | None:
+        """The rows of a snapshot that meet one of the changes under conditions that are no equality; None where only Spark can say
+        which those are, or where the changes take more than the window's room."""
+        names = frozenset(name for condition in meets.conditions for name in references(condition))
+        by_name = {c.name: c for c in table.physical_columns}
+        fields = {name: by_name[source] for name, source in scan.fields if name in names}
+        columns = _columns(table, {c.name: None for c in fields.values()}, wanted)
+        if any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
+            return None
+        try:
+            met = Matcher(changes.rows(names), fields, meets.conditions, self.memory // 8)
+        except (UnsupportedError, TooLargeError):
+            return None
+        pages, mesh = self._mesh(table)
+        if met.nbytes > mesh.memory / 2:
+            return None
+        with self._reader.reading(table, layout.snapshot):
+            image = pages.image(self._reader.paths(layout.snapshot), columns)
+            plan = self._plan(table, layout, image, columns, None)
+            before, started = mesh.counters.copy(), time.perf_counter()
+            rows = mesh.rows_meeting(image, met, len(met), columns)
+        if met.failed:
+            return None
+        done = mesh.counters.since(before)
+        runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
+        return conform(rows, table.physical_columns)
+
+    def _plan(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        image: Image,
+        columns: Sequence[Column],
+        asking: Asking | None,
+    ) -> Plan:
+        """Whether a refresh's keys are to be looked up or meshed; without keys, since the condition is no equality, the alternative
+        is a scan by Spark."""
+        _, mesh = self._mesh(table)
+        tuning = mesh.tuning(image, columns)
+        chosen, why = True, f"WITH ({JOIN} = 'mesh') asks for it"
+        if self.join == "auto" and asking is None:
+            why = "the condition is no equality, and Spark would scan the table, too"
+        elif self.join == "auto" and asking is not None:
+            page = tuning.cycle / max(1, len(image))
+            cycles = max(1.0, asking.keys / max(1.0, tuning.window))
+            scanned = asking.pages * page * cycles / (1 + mesh.waiting)
+            looked_up = self._look_up_costs(table).seconds(asking, self._copied(layout, columns), page)
+            if asking.files > self._reader.limits.look_up_files:
+                chosen, why = True, f"{asking.files} files are too many for look-ups"
+            else:
+                chosen = scanned < looked_up
+                why = f"{asking.keys} keys in {asking.pages} pages, {scanned:.3f} s by a scan, {looked_up:.3f} s by look-ups"
+        return Plan(table.name, chosen, why, tuning, len(image), mesh.counters.reads > 0)
+
+    def note_look_up(
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        wanted: Collection[str] | None,
+        seconds: float,
+    ) -> None:
+        """Learns what look-ups of these keys cost."""
+        columns = _columns(table, restrict, wanted)
+        pages, _ = self._mesh(table)
+        with self._reader.reading(table, layout.snapshot):
+            image = pages.image(self._reader.paths(layout.snapshot), columns)
+            needed = int(pages.needed(image, columns, restrict).sum())
+        keys = max(len(values) for values in restrict.values())
+        self._look_up_costs(table).learn(keys, needed, self._copied(layout, columns), seconds)
+
+    def _look_up_costs(self, table: VersionedTable) -> LookUpCosts:
+        with self._guard:
+            return self._costs.setdefault(table.id, LookUpCosts())
+
+    @contextmanager
+    def told(self, tell: Callable[[], None]) -> Iterator[None]:
+        """A block in which `tell` is called whenever the scan of a table has read on."""
+        self._told = tell
+        try:
+            yield
+        finally:
+            self._told = None
+
+    def _read_on(self) -> None:
+        tell = self._told
+        if tell is not None:
+            tell()
+
+    def close(self) -> None:
+        """Ends the scans; who waits for one gets a CQError."""
+        with self._guard:
+            for _, mesh in self._tables.values():
+                mesh.stop()
+
+    def _copied(self, layout: Layout, columns: Collection[Column]) -> float:
+        """The share of the table's rows whose columns have copies for look-ups."""
+        rows = sum(file.rows for file in layout.snapshot)
+        paths = self._reader.paths(layout.snapshot)
+        indexed = self._reader.look_ups.indexed
+        there = sum(f.rows for f, path in zip(layout.snapshot, paths) if indexed.has(path, columns))
+        return there / rows if rows else 1.0
+
+    def _mesh(self, table: VersionedTable) -> tuple[Pages, TableMesh]:
+        with self._guard:
+            if table.id not in self._tables:
+                pages = Pages(self._reader.catalog.store.filesystem, self._reader.limits.row_group_files)
+                self._tables[table.id] = pages, TableMesh(pages, self.memory, self._factors, self._read_on)
+                for _, mesh in self._tables.values():
+                    mesh.memory = self.memory // len(self._tables)
+            return self._tables[table.id]
+
+    def explain(self, compiled: Compiled, position: int) -> list[Plan]:
+        """Of each table that is not in memory, what would serve the look-up of a window full of keys at a position."""
+        found = []
+        for name, source in sorted(compiled.sources.items()):
+            table = source.storage
+            if table.kind == "constants" or self._reader.is_small(table, position):
+                continue
+            layout = self._reader.catalog.layout(table.id, position)
+            columns = _columns(table, {}, compiled.read.get(name))
+            pages, mesh = self._mesh(table)
+            with self._reader.reading(table, layout.snapshot):
+                image = pages.image(self._reader.paths(layout.snapshot), columns)
+                keys = int(mesh.tuning(image, columns).window)
+                asking = Asking(keys, len(image), len(layout.snapshot))
+                found.append(self._plan(table, layout, image, columns, asking))
+        return found
+
+
+@dataclass
+class Meshes:
+    """The meshes of an engine's queries, by name; those of a query whose options change are made anew. Thread-safe."""
+
+    reader: Reader
+    kept: dict[str, QueryMesh] = field(default_factory=dict)
+    factors: Factors | None = None
+    """Of the cost model: what `cq calibrate` has measured on this machine, where it has; read when they are needed."""
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, query: ContinuousQuery) -> QueryMesh | None:
+        """The query's; None where it has none."""
+        with self._guard:
+            if not wants_mesh(query):
+                self.kept.pop(query.name, None)
+                return None
+            if self.factors is None:
+                self.factors = load_factors() or Factors()
+            made = QueryMesh(query, self.reader, self.factors)
+            if query.name not in self.kept or self.kept[query.name].options != made.options:
+                self.kept[query.name] = made
+            return self.kept[query.name]
+
+    def close(self) -> None:
+        """Ends all scans."""
+        with self._guard:
+            for mesh in self.kept.values():
+                mesh.close()
+
+
+def _is_hashed(table: VersionedTable, name: str) -> bool:
+    return any(c.name == name and can(c.type, Use.EQUAL) for c in table.physical_columns)
+
+
+def _columns(
+    table: VersionedTable, restrict: Mapping[str, object], wanted: Collection[str] | None
+) -> list[Column]:
+    """What is read: the identity, the keys, and what is wanted."""
+    names = {*table.identity, *restrict}
+    return [c for c in table.physical_columns if wanted is None or c.name in wanted or c.name in names]
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.1f} MB"

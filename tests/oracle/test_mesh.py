@@ -1,0 +1,115 @@
+"""Mesh joins keep the delta law: random histories, both modes, tables that change and are compacted, against the oracle."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from cq_engine.mesh.window import Window
+from cq_engine.refresh.mesh import QueryMesh
+from tests.oracle.budget import budget
+from tests.oracle.generate import History
+from tests.oracle.law import Broken
+from tests.oracle.recorded import record
+from tests.oracle.shop import shop_histories
+from tests.oracle.warehouse import Tally, _Replay, check_history
+
+PAGES = {
+    "small_rows": -1,
+    "row_group_rows": 2,
+    "snapshot_file_rows": 6,
+    "compact_rows": 0,
+    "compact_long_rows": 1,
+    "relevant_rows": 0,
+}
+"""Every table is huge: pages of two rows, and what has changed is merged at every chance."""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often rows came from a scan, and how many pages that read."""
+    counts: Counter[str] = Counter()
+    right = QueryMesh.rows
+
+    def rows(self: QueryMesh, *given: Any) -> Any:
+        found, runs = right(self, *given), given[-1]
+        counts["asked"] += 1
+        if found is not None:
+            counts["meshed"] += 1
+            counts["pages"] += runs[-1].done.pages
+        return found
+
+    monkeypatch.setattr(QueryMesh, "rows", rows)
+    commit = _Replay.commit
+
+    def merged(self: _Replay, statements: Any) -> None:
+        """Tables get new snapshots between commits, so that there is something to scan."""
+        commit(self, statements)
+        for table in self.recorded.history.tables:
+            if self.random.random() < 0.5:
+                self.engine.compact(table.name)
+
+    monkeypatch.setattr(_Replay, "commit", merged)
+    return counts
+
+
+def _check(history: History, spark: SparkSession, options: str) -> None:
+    recorded = record(history)
+    if recorded.newest < 2:
+        return
+    directory = Path(tempfile.mkdtemp(prefix="cq_oracle_"))
+    try:
+        check_history(recorded, spark, directory, Tally(), options, paths=PAGES)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> None:
+    @budget("CQ_ORACLE_EXAMPLES", 3)
+    @given(
+        history=shop_histories("", queries=2, transactions=(4, 7)),
+        options=st.sampled_from(
+            (
+                "join = 'mesh', memory = '64 KB'",
+                "join = 'auto'",
+                "join = 'mesh', pre_image = 'sql', form = 'general'",
+            )
+        ),
+    )
+    def check(history: History, options: str) -> None:
+        _check(history, spark, options)
+
+    check()
+    assert served["meshed"] > 0
+    assert served["pages"] > 10, "there were pages to scan"
+    print(dict(served))
+
+
+def test_a_mesh_that_expires_too_early_breaks_it(
+    spark: SparkSession, served: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Window.enter
+
+    def enter(self: Window[Any], batch: Any) -> None:
+        if batch.remaining > 1:
+            batch.left[: len(batch.left) // 2] = False
+            batch.remaining = int(batch.left.sum())
+        right(self, batch)
+
+    monkeypatch.setattr(Window, "enter", enter)
+
+    @budget("CQ_ORACLE_EXAMPLES", 4)
+    @given(history=shop_histories("", queries=3, transactions=(4, 6)))
+    def check(history: History) -> None:
+        _check(history, spark, "join = 'mesh'")
+
+    with pytest.raises(Broken):
+        check()
