@@ -14,6 +14,14 @@ DEFAULT_WAREHOUSE = "warehouse"
 Namespace = argparse.Namespace
 
 
+class _Help(argparse.HelpFormatter):
+    """Leaves room for the names of commands, which argparse indents by two more than it counts."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 2 + 2 + max(map(len, COMMANDS))
+
+
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
     """The command line, whose warehouse is the last argument, also behind options (where argparse expects none)."""
     parser = build_parser()
@@ -38,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Continuous queries over Spark: SQL queries whose results stay up to date.",
         epilog="`cq [WAREHOUSE]` and `cq -c SQL [WAREHOUSE]` are short for `cq prompt ...`. A warehouse that is "
         "named like a command is written ./NAME.",
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"cq {version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
