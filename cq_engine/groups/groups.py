@@ -94,17 +94,29 @@ class Groups:
 
     def _refresh(self, name: str, upto: int | None) -> Refresh:
         catalog = self.services.catalog
+        begin = catalog.status(name).position
         while True:
             with self.registry.hold([name]):
                 group = self.find(name)
                 position = catalog.status(name).position
-                done = self._run(group, upto)
+                try:
+                    done = self._run(group, upto)
+                except Exception:
+                    self._deliver_since(name, position)
+                    raise
                 if isinstance(done, Refresh):
                     self.deliver(self.find(name), done)
-                    return done
+                    return replace(done, from_version=min(begin, done.from_version))
+                self._deliver_since(name, position)
             self._detach_guilty(name, done)
             if name not in catalog.state.groups:
                 return Refresh(name, position, position, plan=group.query.verdict)
+
+    def _deliver_since(self, name: str, position: int) -> None:
+        """Serves the destinations with the slices that were refreshed before a refresh failed."""
+        now = self.services.catalog.status(name).position
+        if now > position:
+            self.deliver(self.find(name), Refresh(name, position, now))
 
     def _detach_guilty(self, name: str, guilty: Sequence[tuple[ContinuousQuery, str]]) -> None:
         """Members with which a refresh fails go; the query group is not held, since definitions come first."""

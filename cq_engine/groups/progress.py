@@ -62,8 +62,12 @@ class Progress:
         return group.query.result.id in self._newest
 
     def note_refresh(self, group: QueryGroup, a: int, b: int) -> dict[int, int]:
-        """Takes note of a refresh of (a, b]; the members with deltas in it."""
+        """Takes note of a refresh of (a, b], and of what was refreshed before it and not noted: the slices of one that was
+        interrupted. The members with deltas in it."""
         log = group.query.result
+        with self._lock:
+            if log.id in self._newest:
+                a = max(min(a, self._read_to.get(log.id, a)), self.services.catalog.floor(log.id))
         if not self.services.catalog.changes(log.id, a + 1, b):
             return {}
         newest = self._read(log, a, b)

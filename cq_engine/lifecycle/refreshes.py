@@ -52,10 +52,19 @@ class Refreshes:
                 return self.groups.refresh(name, upto)
             return self.groups.refresh_member(member, upto)
         with self.registry.hold([name]):
-            query = self.registry.find(name)
-            result = self._run(query, upto)
+            query, failed = self.registry.find(name), None
+            begin = self.services.catalog.status(query.name).position
+            try:
+                result = self._run(query, upto)
+            except Exception as error:
+                result = Refresh(query.name, begin, self.services.catalog.status(query.name).position)
+                if result.to_version == begin:
+                    raise
+                failed = error  # after slices that were refreshed
             self.delivery.deliver(query)
         self._refreshed(result)
+        if failed is not None:
+            raise failed
         return result
 
     def prepare(self, name: str, many: bool = False) -> None:

@@ -134,3 +134,51 @@ def test_what_slices_have_done_stays_where_a_later_one_fails(engine: cq_engine.E
     assert 0 < intervals(engine, "q")[0][1] <= position < bad
     assert max(d.commit_version for d in engine.deltas("q")) <= position
     assert engine.describe("q").state == "FAILED"
+
+
+def put(engine: cq_engine.Engine, *commits: list[tuple[int, int, int]]) -> None:
+    """Commits of new rows (k, g, v) by one call."""
+    rows = [
+        {"k": k, "g": g, "v": v, "op": "I", "txn": n, "seq": 1000 * n + m}
+        for n, commit in enumerate(commits)
+        for m, (k, g, v) in enumerate(commit)
+    ]
+    engine.apply_changes({"o": pa.Table.from_pylist(rows)}, op="op", transaction="txn", order="seq")
+
+
+def test_destinations_have_what_slices_did_before_one_failed(engine: cq_engine.Engine) -> None:
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q COMPUTE TRANSACTIONAL DELTA ON DEMAND DESTINATION TABLE out "
+        "AS SELECT k, 100 DIV (v - 1000) AS x FROM o"
+    )
+    put(engine, [(k, 1, k) for k in range(30)], [(k, 1, k) for k in range(30, 60)], [(60, 1, 1000)])
+    with pytest.raises(RefreshError, match="zero"):
+        engine.refresh("q")
+    assert engine.execute("SELECT count(*) FROM out").fetchall() in ([(30,)], [(60,)])
+
+
+def test_members_of_a_group_have_what_slices_did_before_one_failed(engine: cq_engine.Engine) -> None:
+    for name, group in (("a", 1), ("b", 2)):
+        engine.execute(
+            f"CREATE CONTINUOUS QUERY {name} COMPUTE TRANSACTIONAL DELTA ON DEMAND DESTINATION TABLE {name}_out "
+            f"WITH (query_group = 'on') AS SELECT k, 100 DIV (v - 1000) AS x FROM o WHERE g = {group}"
+        )
+    (group,) = engine.catalog.state.groups
+    put(engine, [(1, 1, 1), (2, 2, 2)])
+    engine.refresh("b")
+    assert engine.execute("SELECT count(*) FROM b_out").fetchall() == [(1,)]
+    first = [(k, 2, k) for k in range(100, 130)]
+    put(
+        engine,
+        first,
+        [(k, 1, k) for k in range(200, 230)],
+        [(300, 1, 1000)],
+        [(k, 1, k) for k in range(400, 430)],
+    )
+    last = engine.catalog.newest_version
+    engine.refresh("b")
+    assert engine.describe("a").state == "FAILED"
+    assert engine.describe("b").position >= last
+    engine.queries.groups.settle(whole=True)
+    assert engine.execute("SELECT count(*) FROM b_out").fetchall() == [(31,)]
+    assert len(list(engine.deltas("b"))) == 31
