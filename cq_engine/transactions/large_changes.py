@@ -162,14 +162,16 @@ def ranked(services: Services, batches: Sequence[Large], roles: Roles) -> Ranked
     """The transactions in order: by their least `order`, else by value. Raises AnalysisError."""
     parts, most = [], services.limits.apply_rows
     for batch in batches:
-        groups = batch.rows.groupBy(_TX).agg(f.min(_ORDER).alias("least"), f.max(_TIME).alias("greatest"))
+        groups = batch.rows.groupBy(_TX).agg(
+            f.min(_ORDER).alias("least"), f.max(_TIME).alias("greatest"), f.min(_ROW).alias("first")
+        )
         found = few_rows(groups, most)
         if found is None:
             raise AnalysisError(
                 f"there are more than {most} transactions, which apply_changes does not take at once",
                 hint="apply them in parts",
             )
-        parts.append(found)
+        parts.append(found.sort_by("first"))  # those with the same `order` come as they were given
     least: dict[Any, Any] = {}
     greatest: dict[Any, Any] = {}
     for part in parts:
@@ -206,7 +208,9 @@ def stage_changes(
     with wide_settings(services.spark(), size.bytes, limits), translate_errors():
         with persisted(_steps(services, batch, ranks)) as steps:
             _check_steps(table, steps)
-            rows = _change_rows(services, table, _net(table, steps), first, stamps)
+            net = _net(table, steps)
+            _check_required(table, net)
+            rows = _change_rows(services, table, net, first, stamps)
             written = size_of_rows(2 * batch.count, change_columns(table.storage))
             width = file_count(written, cores(services.spark()), limits, limits.staged_file_rows)
             ordered = rows.repartitionByRange(width, COMMIT_VERSION, *map(quote, table.storage.identity))
@@ -262,10 +266,15 @@ def _check_steps(table: Table, steps: DataFrame) -> None:
     if found.num_rows:
         operation = Operation(found.column(_OP)[0].as_py())
         raise step_error(table, operation, NEEDS[operation], found.drop_columns([_OP]))
+
+
+def _check_required(table: Table, net: DataFrame) -> None:
+    """NOT NULL, of the rows that transactions leave behind."""
     required = required_columns(table)
     if required:
-        missing = reduce(SparkColumn.__or__, (f.col(quote(name)).isNull() for name in required))
-        nulls = to_arrow(steps.where(missing & f.col("_cq_after").isNotNull()).limit(1).select(*shown))
+        after = f.col("_cq_after")
+        missing = reduce(SparkColumn.__or__, (after.getField(name).isNull() for name in required))
+        nulls = to_arrow(net.where(missing & after.isNotNull()).limit(1).select("_cq_after.*"))
         if nulls.num_rows:
             check_not_null(table, nulls)
 

@@ -128,3 +128,40 @@ def test_what_only_the_driver_applies(engines: tuple[cq_engine.Engine, cq_engine
     with pytest.raises(cq_engine.AnalysisError, match="more than 3 transactions"):
         engine.apply_changes({"t": changes}, **ARGUMENTS)
     assert engine.apply_changes({"plain": rows.slice(2)})
+
+
+def test_transactions_with_equal_order_come_as_they_are_given(
+    engines: tuple[cq_engine.Engine, cq_engine.Engine],
+) -> None:
+    """`order` counts anew in each transaction: the last of them has the last word."""
+    ids = [f"t{n}" for n in random.Random(5).sample(range(100), 3)]
+    rows = [
+        {"op": "S", "a": a, "b": "p", "x": float(n), "v": None, "txn": each, "seq": 1}
+        for n, each in enumerate(ids)
+        for a in (1, 2)
+    ]
+    for row in rows:
+        row["v"] = pa.scalar("1.00").cast(pa.decimal128(10, 2)).as_py()
+    changes = {"t": pa.Table.from_pylist(rows, SCHEMA)}
+    driver, executors = (outcome(engine, changes) for engine in engines)
+    assert driver == executors
+    assert images(engines[1]) == images(engines[0])
+    assert engines[1].execute("SELECT DISTINCT x FROM t").fetchall() == [(2.0,)]
+
+
+def test_null_that_does_not_outlive_its_transaction(
+    engines: tuple[cq_engine.Engine, cq_engine.Engine],
+) -> None:
+    one = pa.scalar("1.00").cast(pa.decimal128(10, 2)).as_py()
+    rows = [
+        {"op": "I", "a": 1, "b": "p", "v": None, "txn": "t", "seq": 1},
+        {"op": "U", "a": 1, "b": "p", "v": one, "txn": "t", "seq": 2},
+        {"op": "S", "a": 2, "b": "p", "v": None, "txn": "t", "seq": 3},
+        {"op": "D", "a": 2, "b": "p", "v": None, "txn": "t", "seq": 4},
+        {"op": "I", "a": 3, "b": "p", "v": one, "txn": "t", "seq": 5},
+    ]
+    changes = {"t": pa.Table.from_pylist(rows, SCHEMA)}
+    driver, executors = (outcome(engine, changes) for engine in engines)
+    assert driver == executors
+    assert not isinstance(driver, str), driver
+    assert images(engines[1]) == images(engines[0])
