@@ -168,14 +168,15 @@ class IntervalBinder:
         """The table's change rows where the driver can have them."""
         if name not in self._logs:
             table = self.tables[name]
+            limits = self.reader.limits
             rows = self.reader.changes_arrow(
-                table, self._start(table), self.b, self.reader.limits.driver_changes
+                table, self._start(table), self.b, limits.driver_changes, limits.driver_change_bytes
             )
-            if rows is not None:
+            if rows is None:
+                self._logs[name] = None
+            else:
                 self._note(table, "changes", rows.num_rows)
-            few = rows is not None and rows.nbytes <= self.reader.limits.driver_change_bytes
-            small = UncompactedLog.of(table, rows, self.a, self.b, self.compressed) if few else None
-            self._logs[name] = small
+                self._logs[name] = UncompactedLog.of(table, rows, self.a, self.b, self.compressed)
         return self._logs[name]
 
     def _net(self, name: str) -> tuple[str | None, bool]:

@@ -129,17 +129,22 @@ class ChangeReader:
 
     @retry_reading
     def changes_arrow(
-        self, table: VersionedTable, a: int, b: int, limit_rows: int | None = None
+        self,
+        table: VersionedTable,
+        a: int,
+        b: int,
+        limit_rows: int | None = None,
+        limit_bytes: int | None = None,
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many (more than `limit_rows`, or than
-        the engine's limit) or in many files."""
+        the engine's limit; more than `limit_bytes` in memory) or in many files."""
         sets = self._change_sets(table, a, b)
         if table.part is not None:
-            rows = self.rows_of(shared_log(table), sets, a, b, limit_rows)
+            rows = self.rows_of(shared_log(table), sets, a, b, limit_rows, limit_bytes=limit_bytes)
             return (
                 None if rows is None else rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
             )
-        return self.rows_of(table, sets, a, b, limit_rows)
+        return self.rows_of(table, sets, a, b, limit_rows, limit_bytes=limit_bytes)
 
     def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
         if b <= a:
@@ -188,6 +193,7 @@ class ChangeReader:
         b: int,
         limit_rows: int | None = None,
         limit_files: int | None = None,
+        limit_bytes: int | None = None,
     ) -> pa.Table | None:
         """The rows of (a, b] in `sets`, of one layout, as `changes_arrow` gives them."""
         limits = self.limits
@@ -203,7 +209,7 @@ class ChangeReader:
             return None
         if sum(file.bytes for file in files) > limits.change_bytes:
             return None
-        parts = []
+        parts, taken = [], 0
         for each in sets:
             rows = cached[each.id]
             if rows is None and each.id in stored:
@@ -211,6 +217,9 @@ class ChangeReader:
             elif rows is None:
                 rows = self.catalog.inline(each)
             parts.append(_rows_between(conform(rows, columns), each, a, b))
+            taken += parts[-1].nbytes
+            if limit_bytes is not None and taken > limit_bytes:
+                return None
         return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
 
     def _cached(self, change_set: ChangeSet, columns: Sequence[Column]) -> pa.Table | None:
