@@ -31,6 +31,7 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("cold_start", "first delta"): "at most 6 s",
     ("destinations", "rows per second"): "at least 0.5 of a plain loop",
     ("merged_table", "merge over history"): "at most 2",
+    ("cliffs", "cliff"): "at most 2",
     ("background", "over"): "commits 2, refreshes 2.5 (over the median)",
     ("object_store", "refresh, bucket over directory"): "at most 1.5",
     ("captures", "tick"): "the method for the purpose: not slower than bisection",
