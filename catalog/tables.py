@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cq_engine.core.arrays import distinct
 from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.core import faults
+from cq_engine.core.arrays import distinct
 from cq_engine.core.disk import RESTORE, disk_error
 
 __all__ = [
