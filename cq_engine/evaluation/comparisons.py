@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from cq_engine.evaluation.vectors import (
     retype,
 )
 
-__all__: list[str] = []
+__all__ = ["COMPARISONS"]
 
 
 @evaluate.register(exp.Not)
@@ -46,7 +47,7 @@ def _is(expression: exp.Is, rows: Rows) -> Vector:
     return Vector(t.BooleanType(), evaluate(expression.this, rows).values.is_null())
 
 
-_COMPARISONS = {
+COMPARISONS: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,
     exp.LT: pc.less,
@@ -67,7 +68,7 @@ def _comparison(expression: exp.Binary, rows: Rows) -> Vector:
         raise UnsupportedError(f"{expression}: Spark compares first")
     use = Use.EQUAL if isinstance(expression, exp.EQ | exp.NEQ) else Use.ORDERED
     left, right = _alike((expression.this, expression.expression), rows, use)
-    return Vector(t.BooleanType(), _COMPARISONS[type(expression)](left, right))
+    return Vector(t.BooleanType(), COMPARISONS[type(expression)](left, right))
 
 
 @evaluate.register(exp.NullSafeEQ)

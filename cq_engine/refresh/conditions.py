@@ -4,11 +4,10 @@ constants. Of others it says nothing, so that at least the rows that Spark would
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +16,7 @@ from sqlglot import exp
 
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.types import spark_type
+from cq_engine.evaluation.comparisons import COMPARISONS
 
 __all__ = ["is_compared", "possible"]
 
@@ -25,14 +25,6 @@ Columns = Mapping[str, pa.ChunkedArray]
 
 _COMPARED = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DecimalType, t.StringType, t.DateType)
 
-_COMPARISONS: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
-    exp.EQ: pc.equal,
-    exp.NEQ: pc.not_equal,
-    exp.LT: pc.less,
-    exp.LTE: pc.less_equal,
-    exp.GT: pc.greater,
-    exp.GTE: pc.greater_equal,
-}
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.LT: exp.GT,
     exp.LTE: exp.GTE,
@@ -76,7 +68,7 @@ def _possible(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
         return None if left is None or right is None else pc.or_kleene(left, right)
     if isinstance(condition, exp.In):
         return _in(condition, columns)
-    if type(condition) in _COMPARISONS:
+    if type(condition) in COMPARISONS:
         return _compare(condition, columns)
     return None
 
@@ -91,7 +83,7 @@ def _compare(condition: exp.Expr, columns: Columns) -> pa.ChunkedArray | None:
         kind, left, right = _MIRRORED.get(kind, kind), right, left
     column = _column(left, columns)
     values = None if column is None else _constants([right], column.type)
-    return None if values is None else _COMPARISONS[kind](column, values[0])
+    return None if values is None else COMPARISONS[kind](column, values[0])
 
 
 def _in(condition: exp.In, columns: Columns) -> pa.ChunkedArray | None:
