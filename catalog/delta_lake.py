@@ -35,6 +35,7 @@ from cq_engine.catalog.view import Published, WriteSet, versioned_tables
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.disk import disk_error
+from cq_engine.core.keeping import keep
 from cq_engine.core.troubles import Troubles
 
 __all__ = ["APPLICATION", "Publisher"]
@@ -63,8 +64,7 @@ class Publisher:
             if flush(self.catalog, troubles):
                 faults.point("publish.file")
             tables = versioned_tables(self.catalog.state)
-            for key in [k for k in self._handles if k[0] not in tables]:
-                del self._handles[key]
+            self.forget_gone()
             commits = 0
             for table in tables.values():
                 if table.kind in ("base", "changes", "delta"):
@@ -74,6 +74,11 @@ class Publisher:
                         self._handles = {k: h for k, h in self._handles.items() if k[0] != table.id}
             troubles.check("publishing to Delta Lake")
             return commits
+
+    def forget_gone(self) -> None:
+        """Takes the Delta tables of what is gone out of memory."""
+        there = versioned_tables(self.catalog.state)
+        keep(self._handles, {key for key in list(self._handles) if key[0] in there})
 
     def pending(self) -> tuple[int, int]:
         """Inline change sets that are not flushed yet, and their rows: for deciding when to publish."""

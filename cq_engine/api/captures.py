@@ -75,6 +75,7 @@ def _(statement: DropSource, engine: Warehouse, place: captures.Place) -> Result
     del place
     gone = drop_remote(engine.queries.registry, statement)
     said = captures.remove_source(engine.queries.registry, statement) + (f"; {gone}" if gone else "")
+    engine.forget_gone()
     engine.capturing.schedule_all()
     return Result(message=said)
 

@@ -183,6 +183,8 @@ class Duties(Scheduling):
             registry.forget_all()
         elif writes.diff is not None:
             registry.forget([*writes.diff.put_queries, *(group.query for group in writes.diff.put_groups)])
+        if writes is None or writes.diff is not None:
+            self.forget_gone()
 
     def _serve_callbacks(self, news: News) -> None:
         """Deltas of others' refreshes go to the callbacks that are registered here."""

@@ -68,7 +68,7 @@ def _drop_table(statement: DropTable, engine: Warehouse, sql: str) -> Result:
 
 @contextmanager
 def _dropping(engine: Warehouse) -> Iterator[None]:
-    """Queries that are gone after the block are no longer scheduled."""
+    """Queries that are gone after the block are no longer scheduled, and nothing of them stays in memory."""
     before = engine.catalog.state
     yield
     after = engine.catalog.state
@@ -77,6 +77,7 @@ def _dropping(engine: Warehouse) -> Iterator[None]:
             engine.scheduler.remove(query.name)
     for name in before.groups.keys() - after.groups.keys():
         engine.scheduler.remove(name)
+    engine.forget_gone()
 
 
 @execute.register(CreateContinuousQuery)

@@ -38,6 +38,7 @@ class Scheduling:
     delivery: Delivery
     scheduler: Scheduler
     clock: Clock
+    forget_gone: Callable[[], None]
     note_commit: Callable[[int, Changed], None]
     services: Services
     _capturing: Capturing | None = None
@@ -104,6 +105,7 @@ class Scheduling:
         """A query goes on by itself: what its query group has not processed it still has to."""
         if group not in self.catalog.state.groups:
             self.scheduler.remove(group)
+            self.forget_gone()
         self.schedule(name)
         if self.catalog.status(name).state == "ACTIVE" and has_news(self.catalog, self.queries.find(name)):
             self.scheduler.wake(name)

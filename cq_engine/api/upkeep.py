@@ -19,6 +19,9 @@ from cq_engine.spark.sql import quote
 
 if TYPE_CHECKING:
     from cq_engine.catalog.delta_lake import Publisher
+    from cq_engine.destinations.queues.logs import Logs
+    from cq_engine.groups.constants import Constants
+    from cq_engine.groups.progress import Progress
     from cq_engine.maintenance.retention import Vacuumed
 
 __all__ = ["Upkeep"]
@@ -29,7 +32,10 @@ class Upkeep(Performing):
 
     conf: dict[str, str]
     compactor: Compactor
+    _constants: Constants
+    _progress: Progress
     _publisher: Publisher | None = None
+    _reading: Logs | None
     _spark_session: LazySession
 
     @property
@@ -49,6 +55,25 @@ class Upkeep(Performing):
         with suppress(LeaseError):
             if self.catalog.has_duties:
                 self.publisher.publish()
+
+    def forget_gone(self) -> None:
+        """Takes what is in memory of queries and tables that the catalog does not have any more out of it, whoever dropped them."""
+        if self._queries is not None:
+            self._queries.forget_gone()
+        parts = (
+            self.delivery,
+            self._progress,
+            self._constants,
+            self.maintenance,
+            self.compactor,
+            self.reader,
+        )
+        for part in parts:
+            part.forget_gone()
+        if self._reading is not None:
+            self._reading.forget_gone()
+        if self._publisher is not None:
+            self._publisher.forget_gone()
 
     def _settle_last(self) -> None:
         """Before the duties are given back; another process that took them meanwhile does this."""

@@ -11,6 +11,7 @@ from cq_engine.catalog import apply
 from cq_engine.catalog.groups import owner
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
 from cq_engine.context.services import Services
+from cq_engine.core.keeping import keep
 from cq_engine.definition.analysis import compile_definition, shape_of
 from cq_engine.definition.answers import Answers
 from cq_engine.planner.compiled import Compiled
@@ -96,6 +97,15 @@ class Registry:
         """Takes queries that are gone out of memory."""
         for query in queries:
             self._compiled.pop(query.id, None)
+
+    def forget_gone(self) -> list[Compiled]:
+        """Takes what the catalog does not have any more out of memory, and gives what stays. No number of a query comes twice."""
+        state = self.services.catalog.state
+        there = {query.id for query in state.queries.values()} | {g.query.id for g in state.groups.values()}
+        keep(self._compiled, there)
+        with self._guard:
+            keep(self._locks, there)
+        return [compiled for _, compiled in list(self._compiled.values())]
 
 
 def _definition(query: ContinuousQuery) -> _Definition:

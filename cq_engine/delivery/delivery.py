@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core.clock import ManualClock
 from cq_engine.core.errors import CQError, DestinationError, LeaseError
+from cq_engine.core.keeping import keep
 from cq_engine.delivery.of_query import DestinationsOfQueries, cursor_of
 from cq_engine.delivery.undelivered import Undelivered, refusal
 from cq_engine.destinations import (
@@ -68,7 +69,7 @@ class Delivery(DestinationsOfQueries):
         self._sleep = sleep
         self._newest = newest
         self._guard = threading.Lock()
-        self._busy: dict[str, threading.Lock] = {}
+        self._busy: dict[str, _Turn] = {}
         self._owners: dict[str, int] = {}
         self._jobs: dict[str, tuple[str, DestinationRef]] = {}
         self._timers: dict[str, threading.Timer] = {}
@@ -216,15 +217,18 @@ class Delivery(DestinationsOfQueries):
             self._failures.pop(_job(query, ref), None)
 
     def _note(self, query: ContinuousQuery, ref: DestinationRef, error: BaseException) -> None:
-        tries, _ = self._failures.get(_job(query, ref), (0, ""))
+        tries = self._failures.get(_job(query, ref), (0, ""))[0] + 1
         said = error.message if isinstance(error, CQError) else repr(error)
-        self._failures[_job(query, ref)] = tries + 1, said
+        self._failures[_job(query, ref)] = tries, said
         if isinstance(error, CQError):
             _log.warning("%s", error.message)
         else:
             _log.error("destination %s: %r", _job(query, ref), error)
             self._record(query, ref, repr(error))
-        self._pause(query, ref, error.wait_seconds if isinstance(error, DestinationError) else 0.0)
+        if not self._is_there(query):  # dropped while it was served, so that nobody forgets this later
+            self._failures.pop(_job(query, ref), None)
+            return
+        self._pause(query, ref, tries, error.wait_seconds if isinstance(error, DestinationError) else 0.0)
 
     def _serve(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         """Delivers until the destination stands at the query's position. Raises DestinationError."""
@@ -257,17 +261,24 @@ class Delivery(DestinationsOfQueries):
         """Holds the destination; False inside a callback that has caused a delivery to itself, which comes after."""
         me = caller()
         with self._guard:
-            lock = self._busy.setdefault(job, threading.Lock())
             inside = self._owners.get(job) == me
+            turn = self._busy.setdefault(job, _Turn())
+            turn.wanted += not inside
         if inside:
             yield False
             return
-        with lock:
-            self._owners[job] = me
-            try:
-                yield True
-            finally:
-                del self._owners[job]
+        try:
+            with turn.lock:
+                self._owners[job] = me
+                try:
+                    yield True
+                finally:
+                    del self._owners[job]
+        finally:
+            with self._guard:
+                turn.wanted -= 1
+                if not turn.wanted:
+                    del self._busy[job]
 
     def _resolve(self, query: ContinuousQuery, ref: DestinationRef) -> Destination:
         try:
@@ -296,25 +307,45 @@ class Delivery(DestinationsOfQueries):
         self._runs.add(job, OnDemand())
         self._runs.wake(job)
 
+    def forget_gone(self) -> None:
+        """Takes destinations that no query has any more out of memory; one that is tried again later is not."""
+        if not (self._jobs or self._failures):
+            return
+        queries = self.services.catalog.state.queries.values()
+        there = {_job(query, ref) for query in queries for ref in self.refs(query)}
+        with self._guard:
+            timers = keep(self._timers, there)
+        for timer in timers:
+            timer.cancel()
+        for job in self._runs.names():
+            if job not in there:
+                self._runs.remove(job)
+        keep(self._failures, there)
+        keep(self._jobs, there)
+
     def _run(self, job: str) -> None:
-        name, ref = self._jobs[job]
+        known = self._of(job)
+        if known is not None and known[1] in self.served(known[0]):
+            self._try(*known)
+
+    def _of(self, job: str) -> tuple[ContinuousQuery, DestinationRef] | None:
+        """The query and the destination of a job; a query that is gone may be forgotten while its job runs."""
+        name, ref = self._jobs.get(job, ("", None))
         query = self.services.catalog.state.queries.get(name.lower())
-        if query is not None and ref in self.served(query):
-            self._try(query, ref)
+        return None if query is None or ref is None else (query, ref)
 
     def _note_failure(self, job: str, error: BaseException) -> None:
         """What `_try` lets through: a lost lease, after which nothing is tried, and what is no Exception."""
-        name, ref = self._jobs[job]
-        query = self.services.catalog.state.queries.get(name.lower())
-        if query is None or isinstance(error, LeaseError):
+        known = self._of(job)
+        if known is None or isinstance(error, LeaseError):
             _log.error("destination %s: %s", job, error)
         else:
-            self._note(query, ref, error)
+            self._note(*known, error)
 
-    def _pause(self, query: ContinuousQuery, ref: DestinationRef, least: float) -> None:
-        """Tries again later, not before `least` seconds; a callback that is not there is tried when it is registered."""
+    def _pause(self, query: ContinuousQuery, ref: DestinationRef, tries: int, least: float) -> None:
+        """Tries again later, after so many `tries`, not before `least` seconds; a callback that is not there is tried when it is
+        registered."""
         cursor = self.services.catalog.cursor(query.name, cursor_of(ref))
-        tries, _ = self._failures[_job(query, ref)]
         if self.at_rest(query, ref):
             return
         seconds = (
@@ -334,13 +365,27 @@ class Delivery(DestinationsOfQueries):
 
     def _resume(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         self._clear_pause(_job(query, ref))
-        self._wake(query, ref)
+        if self._is_there(query):
+            self._wake(query, ref)
+
+    def _is_there(self, query: ContinuousQuery) -> bool:
+        """Whether the query is not dropped; another one may have its name by now."""
+        now = self.services.catalog.state.queries.get(query.name.lower())
+        return now is not None and now.id == query.id
 
     def _clear_pause(self, job: str) -> None:
         with self._guard:
             timer = self._timers.pop(job, None)
         if timer is not None:
             timer.cancel()
+
+
+@dataclass
+class _Turn:
+    """Who serves a destination holds `lock`; it goes when nobody wants it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    wanted: int = 0
 
 
 def _job(query: ContinuousQuery, ref: DestinationRef) -> str:

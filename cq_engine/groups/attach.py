@@ -11,6 +11,7 @@ from cq_engine.catalog.groups import with_group, with_member
 from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery, QueryGroup, QueryStatus
 from cq_engine.core import faults
 from cq_engine.core.errors import AnalysisError, RefreshError
+from cq_engine.core.keeping import keep
 from cq_engine.definition.analysis import define, session_settings
 from cq_engine.definition.rules import notes, with_destinations
 from cq_engine.definition.start import Start, keep_difference
@@ -84,6 +85,15 @@ class Attacher:
         together = moves_together(statement.when) or option == "on"
         alone = self.delivery.includes_result(statement.destinations)
         return option in ("auto", "on") and plain and start and together and not alone
+
+    def forget_gone(self) -> None:
+        """Takes what is known of texts that no query has out of memory."""
+        state = self.services.catalog.state
+        keep(self._single, {query.id for query in state.queries.values()})
+        keep(self._patterns, {group.name for group in state.groups.values()})
+        there = {signature for signature, _ in (*self._single.values(), *self._patterns.values())}
+        keep(self._places, there)
+        self._refused &= there
 
     # ------------------------------------------------------------ signatures
 

@@ -12,6 +12,7 @@ from cq_engine.catalog.groups import members
 from cq_engine.catalog.model import ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import CatalogError
+from cq_engine.core.keeping import keep
 from cq_engine.core.types import arrow_schema
 
 __all__ = ["Constants"]
@@ -37,6 +38,10 @@ class Constants:
             if group.constants.storage.id == table.id:
                 return self._find(group)[1]
         raise CatalogError(f"the query group of versioned table {table.id} is gone")
+
+    def forget_gone(self) -> None:
+        """Takes the members of groups that are gone out of memory."""
+        keep(self._known, {group.name for group in self.catalog.state.groups.values()})
 
     def _find(self, group: QueryGroup) -> tuple[dict[int, ContinuousQuery], pa.Table]:
         state = self.catalog.state

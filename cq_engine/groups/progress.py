@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
+from cq_engine.core.keeping import keep
 from cq_engine.spark.arrow_io import to_arrow
 
 __all__ = ["Progress"]
@@ -56,6 +57,14 @@ class Progress:
             self._newest.clear()
             self._read_to.clear()
             self._settled.clear()
+
+    def forget_gone(self) -> None:
+        """Takes the logs of groups that are gone out of memory."""
+        there = {group.query.result.id for group in self.services.catalog.state.groups.values()}
+        with self._lock:
+            keep(self._newest, there)
+            keep(self._read_to, there)
+            keep(self._settled, there)
 
     def is_known(self, group: QueryGroup) -> bool:
         """Whether the log has been read."""

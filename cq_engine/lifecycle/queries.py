@@ -53,6 +53,12 @@ class Queries:
         self.results = Results(self.registry, self.groups)
         self.refreshes = Refreshes(self.registry, self.refresher, self.groups, delivery, refreshed)
 
+    def forget_gone(self) -> None:
+        """Takes what is in memory of queries and groups that the catalog does not have any more out of it."""
+        self.refresher.forget_gone(self.registry.forget_gone())
+        self.attacher.forget_gone()
+        self.results.forget_gone()
+
     def find(self, name: str) -> ContinuousQuery:
         """The definition. Raises CatalogError."""
         return self.registry.find(name)

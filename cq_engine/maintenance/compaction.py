@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame
 
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.differences import versioned_tables
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.columns import quote
 from cq_engine.core.errors import CatalogError
+from cq_engine.core.keeping import keep
 from cq_engine.maintenance.copy_on_write import Merge, merged_rows, plan_merge, stats_columns, write_merge
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.widths import Size, cores, file_count, size_of_files, size_of_rows
@@ -38,6 +40,14 @@ class Compactor:
         """By table: its newest snapshot, the version up to which its uncompacted log was weighed, and the weight."""
         self._locks: dict[int, threading.Lock] = {}
         self._guard = threading.Lock()
+
+    def forget_gone(self) -> None:
+        """Takes what is known of tables that are gone out of memory. No number of a table comes twice."""
+        there = versioned_tables(self.services.catalog.state)
+        keep(self._later, there)
+        keep(self._logs, there)
+        with self._guard:
+            keep(self._locks, there)
 
     # ------------------------------------------------------------ when
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -108,10 +108,24 @@ class PlanCache:
         made = CachedPlan(plan, compiled, key.changed, key.insert_only, key.at_once)
         with self._guard:
             kept = self._plans.setdefault(key, made)
-            gone = [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._limits.plans)]
+            gone = [self._take(next(iter(self._plans))) for _ in range(len(self._plans) - self._limits.plans)]
         for each in gone:
             each.clear()
         return kept
+
+    def _take(self, key: _Key) -> CachedPlan:
+        """Takes a plan out, with what is known of how it was asked for: its key may soon be that of another definition."""
+        self._served.pop(key, None)
+        self._seen.discard(key)
+        return self._plans.pop(key)
+
+    def keep(self, compiled: Collection[Compiled]) -> None:
+        """Forgets the plans of all definitions but these."""
+        numbers = {id(each) for each in compiled}
+        with self._guard:
+            gone = [self._take(key) for key in list(self._plans) if key.compiled not in numbers]
+        for each in gone:
+            each.clear()
 
     def _ready_plan(self, key: _Key, smaller: bool) -> CachedPlan | None:
         """A prepared plan that serves the interval; `smaller`: one of its own would read less than the general one."""

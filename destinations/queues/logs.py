@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import SEQUENCE, ContinuousQuery, Cursor
 from cq_engine.catalog.queues import END, Place
 from cq_engine.context.services import Services
+from cq_engine.core.keeping import keep
 from cq_engine.core.values import json_value, python_values
 from cq_engine.destinations.envelope import key_rows
 from cq_engine.destinations.log import needed_from, read_frame, read_pairs, read_small
@@ -109,6 +110,14 @@ class Logs:
         if old is not None:
             old.close()
         return replace(known.window, last=known.window.upto >= end)
+
+    def forget_gone(self) -> None:
+        """Forgets the windows of queries that are gone."""
+        numbers = {query.id for query in self._services.catalog.state.queries.values()}
+        with self._lock:
+            gone = keep(self._kept, {key for key in self._kept if key[1] in numbers})
+        for each in gone:
+            each.close()
 
     def close(self) -> None:
         """Forgets everything."""
