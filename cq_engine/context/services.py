@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog.model import Table
 from cq_engine.catalog.store import Catalog
+from cq_engine.context.foreground import Foreground
 from cq_engine.context.functions import Functions
 from cq_engine.context.rights import Rights
 from cq_engine.core.clock import Clock
@@ -87,6 +88,8 @@ class Services:
     """The functions of the user that queries may call."""
     read_holds: ReadHolds = field(default_factory=ReadHolds)
     """Versions that retention leaves alone besides those that the catalog knows of."""
+    foreground: Foreground = field(default_factory=Foreground)
+    """The refreshes under way: merges wait until they are through, for a while."""
     spark_runs: Callable[[], bool] = lambda: True
     """Is there a session already?"""
     results: Results = _no_results

@@ -39,7 +39,8 @@ class Limits:
     statement_tries: int = 10
     """How often a statement by itself is run that meets the commits of other transactions."""
     commit_tries: int = 2
-    """How often a large commit is prepared beside others' commits, before it keeps them from committing."""
+    """How often a large commit, or a large `apply_changes`, is prepared beside others' commits, before it keeps them from
+    committing."""
     flush_rows: int = 1_000_000
     """Inline change rows per file when they are flushed, so that a long run does not have to fit into memory."""
     checkpoint_commits: int = 50
@@ -176,7 +177,8 @@ class Limits:
     staged_file_rows: int = 1_000_000
     """Rows per file that a statement writes."""
     staged_keys: int = 20_000_000
-    """Staged rows whose keys the driver compares, in 16 bytes each and as many for each column; of more, Spark does."""
+    """Staged rows whose keys the driver compares; of more, Spark does. Files in key order are read in parts, the keys of others
+    are in memory at once, in 16 bytes each and as many for each column."""
     file_least_bytes: int = 8 * _MIB
     """Executors write a file for each core where each gets so many bytes: less is not worth a task and a file."""
     file_most_bytes: int = 256 * _MIB
@@ -215,6 +217,11 @@ class Limits:
     """Files of change rows that it reads for that."""
     merge_rows: int = 1_000_000
     """Rows of a slice that a merge rewrites at a time: what bounds its memory."""
+    merge_quiet_seconds: float = 0.1
+    """For so long nobody must have waited for a refresh before a merge begins in the background: refreshes come right after the
+    commits that make merges due, and the two would share the cores."""
+    merge_wait_seconds: float = 5.0
+    """How long the merges of one round wait for that at most, together."""
     vacuum_seconds: float = 3600.0
     """Between two vacuums in the background."""
     first_vacuum_seconds: float = 600.0

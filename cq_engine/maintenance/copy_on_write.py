@@ -36,12 +36,12 @@ from cq_engine.catalog.model import (
     Layout,
     VersionedTable,
 )
+from cq_engine.core.arrays import group_starts
 from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.reader import Reader, join_identities
 from cq_engine.storage.rows import conform, identity_columns
-from cq_engine.storage.uncompacted_log import group_starts
 
 __all__ = ["Merge", "merged_rows", "plan_merge", "stats_columns", "write_merge"]
 

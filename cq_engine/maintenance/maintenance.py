@@ -17,6 +17,7 @@ from functools import partial
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError, LeaseError
+from cq_engine.core.keeping import keep
 from cq_engine.core.options import is_manual, look_up_cache
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.spark.failures import plain_errors
@@ -61,6 +62,7 @@ class Maintenance:
         """Queries, for few rows and for many, and when their plans are due."""
         self._looked = 0.0
         self._preparing = False
+        self._patience = 0.0
         self._commits = 0
         self._starting = threading.Lock()
 
@@ -149,6 +151,12 @@ class Maintenance:
             self._publish_if_due()
         self.start()
 
+    def forget_gone(self) -> None:
+        """Prepares no plans of queries that are gone."""
+        state = self.services.catalog.state
+        there = {query.name for query in state.queries.values()} | {g.name for g in state.groups.values()}
+        keep(self._unprepared, {(name, many) for name in there for many in (False, True)})
+
     def _publish_if_due(self) -> None:
         """Where there were refreshes since the last time, and that was a while ago."""
         now = time.monotonic()
@@ -175,7 +183,7 @@ class Maintenance:
                     break
             except Exception as error:  # noqa: BLE001 - a refresh will say it, or the query is gone
                 _log.info("the plans of %s could not be prepared: %r", name, error)
-            self._unprepared.pop((name, many))
+            self._unprepared.pop((name, many), None)
         self._preparing = False
 
     # ------------------------------------------------------------ work
@@ -188,13 +196,14 @@ class Maintenance:
         """
         done = []
         reader = self.services.reader
+        self._patience = self.services.limits.merge_wait_seconds
         for table, at in list(self._tables()):
             if self._stopping:
                 break
             try:
                 with plain_errors(f"merge the changes of {table.name}", self.services.catalog.warehouse):
                     due = table.id in also or self.compactor.is_due(table, at)
-                    if due and self.compactor.merge(table, at):
+                    if due and self._step_aside() and self.compactor.merge(table, at):
                         done.append(table.name)
                 reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
@@ -207,6 +216,15 @@ class Maintenance:
         if not self._stopping:
             reader.look_ups.indexed.fill(look_up_cache(self._conf))
         return done
+
+    def _step_aside(self) -> bool:
+        """Lets refreshes go first, unless somebody waits for this, as long as the tables of one round together may wait;
+        False where the engine closes meanwhile."""
+        if threading.current_thread() is self._thread:
+            begun, quiet = time.monotonic(), self.services.limits.merge_quiet_seconds
+            self.services.foreground.step_aside(quiet, self._patience, self._stopped)
+            self._patience -= time.monotonic() - begun
+        return not self._stopping
 
     def _files(self, table: VersionedTable, at: int) -> dict[str, int]:
         files = self.services.catalog.layout(table.id, at).snapshot

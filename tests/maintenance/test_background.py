@@ -180,6 +180,39 @@ def test_a_thread_does_it(
     assert threads == {"cq-maintenance"}
 
 
+def test_a_merge_lets_refreshes_go_first(
+    spark: SparkSession, warehouse: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = replace(limits, compact_rows=4, merge_wait_seconds=LONG)
+    order: list[str] = []
+    asked, done = threading.Event(), threading.Event()
+    plain_merge, plain_due = compaction.Compactor.merge, compaction.Compactor.is_due
+
+    def merge(self: Any, *args: Any) -> bool:
+        order.append("merge")
+        done.set()
+        return plain_merge(self, *args)
+
+    def is_due(self: Any, *args: Any) -> bool:
+        found = plain_due(self, *args)
+        if found and threading.current_thread().name == "cq-maintenance":
+            asked.set()
+        return found
+
+    with cq_engine.connect(warehouse, spark=spark, scheduler=False, limits=limits) as engine:
+        fill(engine)
+        monkeypatch.setattr(compaction.Compactor, "merge", merge)
+        monkeypatch.setattr(compaction.Compactor, "is_due", is_due)
+        with engine.services.foreground.busy():
+            engine.refresh("totals")
+            assert asked.wait(LONG)
+            engine.execute("UPDATE t SET x = 2 WHERE k < 30")
+            engine.refresh("totals")
+            order.append("refresh")
+        assert done.wait(LONG)
+        assert order[:2] == ["refresh", "merge"]
+
+
 def test_nothing_is_merged_unasked_for(spark: SparkSession, warehouse: Path, limits: Limits) -> None:
     limits = replace(limits, compact_rows=4)
     others = set(threading.enumerate())

@@ -13,8 +13,14 @@ from cq_engine.core.limits import Limits
 from cq_engine.maintenance import compaction
 
 
-@pytest.mark.parametrize("cluster", ["", " CLUSTER BY (g)"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("seed", "cluster"),
+    [
+        (0, ""),
+        (1, " CLUSTER BY (g)"),
+        *(pytest.param(seed, by, marks=pytest.mark.long) for seed, by in [(1, ""), (0, " CLUSTER BY (g)")]),
+    ],
+)
 def test_random_changes(
     warehouse: Path, spark: SparkSession, seed: int, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
