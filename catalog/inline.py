@@ -17,6 +17,9 @@ __all__ = ["InlineCache", "decode", "encode", "kinds_of"]
 _COMPRESS_FROM = 32_768
 """Bytes. Below that the schema outweighs the rows and a codec only costs time."""
 
+_THREADS_FROM = 4_194_304
+"""Bytes. Below that other threads take longer to begin, where the cores are taken, than the codec takes."""
+
 _COLUMN_BYTES = 1000
 """What Arrow's objects for a chunk of a column take beside its values, measured: of ten rows nearly everything."""
 
@@ -26,7 +29,10 @@ _Key: TypeAlias = tuple[int, int, int, int]
 def encode(rows: pa.Table) -> bytes:
     """The rows as an Arrow IPC stream, compressed where they are many."""
     codec = next((c for c in ("zstd", "lz4") if pa.Codec.is_available(c)), None)
-    options = pa.ipc.IpcWriteOptions(compression=codec if rows.nbytes >= _COMPRESS_FROM else None)
+    options = pa.ipc.IpcWriteOptions(
+        compression=codec if rows.nbytes >= _COMPRESS_FROM else None,
+        use_threads=rows.nbytes >= _THREADS_FROM,
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)

@@ -15,12 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["array", "distinct", "distinct_values", "empty_table", "few"]
+__all__ = [
+    "array",
+    "distinct",
+    "distinct_values",
+    "empty_table",
+    "encode_values",
+    "few",
+    "first_places",
+    "group_starts",
+    "number_values",
+]
 
 _Number = TypeVar("_Number", bound=np.integer[Any])
 
 _FEW = 1_000
 """Values up to which the detour costs less than what it saves."""
+_SPARSE = 16
+"""Times the number of values: a range up to which a table of it pays."""
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _FIRST_DAY = date(1970, 1, 1).toordinal()
@@ -50,6 +62,60 @@ def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     found: npt.NDArray[_Number] = ordered[first]
+    return found
+
+
+def number_values(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Numbers for whole numbers, from 0 in the order in which the values first appear. By a table of the values' range where
+    that is not much larger than their number, else by Arrow's hash table: sorting takes several times as long as either.
+
+    >>> number_values(np.array([7, 5, 7, 9])).tolist()
+    [0, 1, 0, 2]
+    """
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    if high - low >= _SPARSE * len(values):
+        return np.asarray(pa.array(values).dictionary_encode().indices, dtype=np.int64)
+    there, places = values - low, np.arange(len(values))
+    first = np.empty(high - low + 1, np.int64)  # only what is written is read
+    first[there[::-1]] = places[::-1]  # of equal values the last one stays, which is the first
+    mine = first[there]
+    found: npt.NDArray[np.int64] = (np.cumsum(mine == places) - 1)[mine]
+    return found
+
+
+def first_places(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of what `number_values` gives: where each number appears first.
+
+    >>> first_places(np.array([0, 1, 0, 2])).tolist()
+    [0, 1, 3]
+    """
+    first = np.ones(len(numbers), np.bool_)
+    np.greater(numbers[1:], np.maximum.accumulate(numbers)[:-1], out=first[1:])
+    return np.flatnonzero(first)
+
+
+def encode_values(column: pa.ChunkedArray) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """The distinct values in the order in which they appear, and where each value stands among them. NULL is a value."""
+    values = column.combine_chunks()
+    if pa.types.is_signed_integer(values.type) and not values.null_count:
+        places = number_values(np.asarray(values).astype(np.int64, copy=False))
+        return values.take(pa.array(first_places(places))), places
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary, np.asarray(encoded.indices, dtype=np.int64)
+
+
+def group_starts(keys: npt.NDArray[np.int64], *more: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Of rows that are sorted by one or several columns: which differ from the one before in one of them.
+
+    >>> group_starts(np.array([4, 4, 5]), np.array([1, 2, 2])).tolist()
+    [True, True, True]
+    """
+    found = np.ones(len(keys), np.bool_)
+    found[1:] = keys[1:] != keys[:-1]
+    for column in more:
+        found[1:] |= column[1:] != column[:-1]
     return found
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import Named
+from cq_engine.core.arrays import first_places, number_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.vectors import (
@@ -26,6 +27,7 @@ from cq_engine.evaluation.vectors import (
 )
 
 __all__ = [
+    "LONG",
     "aggregate",
     "distinct",
     "is_sum_safe",
@@ -36,21 +38,21 @@ __all__ = [
     "sum_type",
 ]
 
-_LONG = 2**63
+LONG = 2**63
 
 
 def numbers(columns: Sequence[Vector], count: int) -> Numbers:
-    """Numbers of rows, equal exactly where the rows are equal. Raises UnsupportedError."""
+    """Numbers of rows, equal exactly where the rows are equal; from 0 in the order in which the rows first appear. Raises
+    UnsupportedError."""
     found = np.zeros(count, dtype=np.int64)
     size = 1
     for column in columns:
         own, own_size = _numbers(column)
-        if size * own_size > _LONG // 2:
-            found = np.unique(found, return_inverse=True)[1].astype(np.int64)
-            size = count + 1
+        if size * own_size > LONG // 2:
+            found, size = number_values(found), count + 1
         found = own if size == 1 else found * own_size + own
         size *= own_size
-    return found
+    return number_values(found)
 
 
 def _numbers(column: Vector) -> tuple[Numbers, int]:
@@ -107,7 +109,7 @@ def distinct(rows: Rows) -> Rows:
     """Each row once. Raises UnsupportedError."""
     rows = Rows({name: normalized(vector) for name, vector in rows.columns.items()}, rows.count)
     found = numbers(list(rows.columns.values()), rows.count)
-    return rows.take(np.sort(np.unique(found, return_index=True)[1]))
+    return rows.take(first_places(found))
 
 
 # ------------------------------------------------------------------------------------------------ aggregates
@@ -184,9 +186,9 @@ def sum_type(kind: t.DataType) -> t.DataType:
     return t.LongType()
 
 
-def is_sum_safe(values: Numbers) -> bool:
-    """Does every sum of some of the values have 64 bits?"""
-    return not len(values) or max(int(values.max()), -int(values.min())) * len(values) < _LONG
+def is_sum_safe(values: Numbers, bound: int = LONG) -> bool:
+    """Does every sum of some of the values stay below the bound, which is that of 64 bits?"""
+    return not len(values) or max(int(values.max()), -int(values.min())) * len(values) < bound
 
 
 def _summable(vector: Vector) -> Vector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,11 @@ from cq_engine.evaluation.vectors import (
 __all__ = ["inner_join", "is_matched", "mark", "outer_join"]
 
 
-def inner_join(inputs: Sequence[Rows], conditions: Sequence[exp.Expr], most: int) -> Rows:
-    """Every combination of rows for which all conditions are true; each is asked as soon as its columns are there.
+def inner_join(
+    inputs: Sequence[Rows], conditions: Sequence[exp.Expr], columns: Collection[str], most: int
+) -> Rows:
+    """The columns of every combination of rows for which all conditions are true; each is asked as soon as its columns are
+    there, and a column is taken along as long as it is needed.
 
     Raises UnsupportedError, and TooLargeError where a join has more than `most` pairs.
     """
@@ -40,8 +43,10 @@ def inner_join(inputs: Sequence[Rows], conditions: Sequence[exp.Expr], most: int
                 joined = joined.filter(truth(condition, joined))
         else:
             left, right = _pairs(joined, each, ready, most)
-            joined = _combined(joined, each, left, right)
-    return joined
+            needed = {*columns, *(name for condition in waiting for name in references(condition))}
+            mine, theirs = (side.select(n for n in side.columns if n in needed) for side in (joined, each))
+            joined = _combined(mine, theirs, left, right)
+    return joined.select(columns)
 
 
 def outer_join(left: Rows, right: Rows, kind: str, conditions: Sequence[exp.Expr], most: int) -> Rows:
@@ -134,24 +139,25 @@ def _equal_pairs(
     for one, other, safe in equalities:
         mine, theirs = evaluate(one, left), evaluate(other, right)
         common_type((mine.type, theirs.type))
-        columns.append(concat([mine, theirs]))
+        columns.append(concat([theirs, mine]))
         if not safe:
             here = here[np.asarray(mine.values.is_valid())[here]]
             there = there[np.asarray(theirs.values.is_valid())[there]]
     found = numbers(columns, left.count + right.count)
-    return _matches(found[: left.count][here], found[left.count :][there], here, there, most)
+    return _matches(found[right.count :][here], found[: right.count][there], here, there, most)
 
 
 def _matches(
     mine: Numbers, theirs: Numbers, here: Numbers, there: Numbers, most: int
 ) -> tuple[Numbers, Numbers]:
-    """Pairs of places whose numbers are equal; those on the left in their order."""
-    order = np.argsort(theirs, kind="stable")
-    in_order = theirs[order]
-    low = np.searchsorted(in_order, mine, side="left")
-    counts = np.searchsorted(in_order, mine, side="right") - low
+    """Pairs of places whose numbers are equal; those on the left in their order. The numbers are small: they index a table."""
+    size = int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1
+    per_number = np.bincount(theirs, minlength=size)
+    counts = per_number[mine]
     total = int(counts.sum())
     if total > most:
         raise TooLargeError("a join")
+    order = np.argsort(theirs, kind="stable")
+    low = (np.cumsum(per_number) - per_number)[mine]
     offsets = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(here, counts), there[order[np.repeat(low, counts) + offsets]]

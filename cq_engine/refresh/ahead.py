@@ -44,14 +44,24 @@ class Part:
 
     def wait(self) -> bool:
         """Returns when the rows are gathered; False where that failed, so that the refresh has to ask for them itself."""
-        self._done.wait()
+        try:
+            self._done.wait()
+        except BaseException:  # Ctrl-C
+            self.give_up()
+            raise
         return not self.failed
+
+    def give_up(self) -> None:
+        """Nobody will use the rows: they are gathered no further."""
+        self.binder.given_up.set()
 
     def _gather(self, plan: DeltaPlan) -> None:
         try:
             statements = [*(stage.statement for stage in plan.stages), plan.statement]
             for statement in statements:
                 for leaf in statement.leaves:
+                    if self.binder.given_up.is_set():
+                        return
                     if isinstance(leaf, History) and not _waits(leaf, set()):
                         self.binder.source_rows(leaf)
         except Exception:  # noqa: BLE001 - the refresh meets the same error, where somebody sees it
@@ -75,14 +85,22 @@ class Ahead:
             first = self._parts[0].interval if self._parts else None
             fits = first is None or (first.a == a and first.b <= upto)
             if self._compiled is not compiled or not fits:
-                self._parts.clear()
+                self._give_up()
                 self._compiled = compiled
             part = self._parts.popleft() if self._parts else None
         if part is None or part.wait():
             return part
-        with self._guard:
-            self._parts.clear()
+        self.clear()
         return None
+
+    def clear(self) -> None:
+        """Gives all parts up."""
+        with self._guard:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        while self._parts:
+            self._parts.popleft().give_up()
 
     def fill(self, compiled: Compiled, a: int, most: int, make: Callable[[int], Part | None]) -> None:
         """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -27,6 +28,7 @@ from cq_engine.refresh.source_rows import (
     number_columns,
     row_versions,
     select_rows,
+    state_rows,
     unite,
 )
 from cq_engine.spark.sql import fresh_name
@@ -87,6 +89,7 @@ class IntervalBinder:
         self._known_rows: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
         self._mesh = mesh
+        self.given_up = threading.Event()  # set where nobody wants what is gathered ahead any more
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
         limits = reader.limits
@@ -245,7 +248,7 @@ class IntervalBinder:
             else:
                 if self.undo:
                     most = self.reader.limits.relevant_rows
-                    log = narrow(log, base, wanted, self.b, self.compressed, most)
+                    log = narrow(log, base, wanted, most)
                 self._known_rows[key] = filter_rows(row_versions(log, base, self.undo), wanted)
         return key, self._known_rows[key]
 
@@ -260,7 +263,10 @@ class IntervalBinder:
             groups = [self._version_rows(nodes.History(leaf.scan, filters))[1] for filters in leaf.among]
             found = [rows for rows in groups if rows is not None]
             known = log is not None and self.undo and len(found) == len(groups)
-            self._known_rows[key] = unite([log.moving, *found], log.table) if known and log else None
+            self._known_rows[key] = None
+            if known and log is not None:
+                moving = log.moving(self.reader.limits.relevant_rows)
+                self._known_rows[key] = unite(moving, found, log.table)
         return self._known_rows[key]
 
     def _history(self, leaf: nodes.History) -> str:
@@ -304,11 +310,9 @@ class IntervalBinder:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
         how = "mesh"
-        rows = (
-            None
-            if self._mesh is None
-            else self._mesh.rows(table, layout, restrict, wanted, self.report.meshes)
-        )
+        rows = None
+        if self._mesh is not None:
+            rows = self._mesh.rows(table, layout, restrict, wanted, self.report.meshes, self.given_up)
         if rows is None:
             started = time.perf_counter()
             how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted)
@@ -326,7 +330,8 @@ class IntervalBinder:
             return None
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
         changes = Changes(self.tables[source[0].table], *source)
-        rows = self._mesh.rows_meeting(table, layout, scan, meets, changes, wanted, self.report.meshes)
+        told = self.report.meshes, self.given_up
+        rows = self._mesh.rows_meeting(table, layout, scan, meets, changes, wanted, *told)
         if rows is None or self._is_too_large(rows):
             return None
         self._note(table, "mesh", rows.num_rows, len(layout.snapshot))
@@ -362,7 +367,7 @@ class IntervalBinder:
         """The rows of a state that a leaf wants, where the driver can have them."""
         key = ("state", id(leaf))
         if key not in self._known_rows:
-            rows = self._state_rows(self.states[leaf.label], self._state_restrict(leaf))
+            rows = state_rows(self.reader, self.states[leaf.label], self.a, self._state_restrict(leaf))
             if rows is None or rows.num_rows > self.reader.limits.driver_rows:
                 self._known_rows[key] = None
             else:
@@ -382,18 +387,3 @@ class IntervalBinder:
         name = self._names["state", leaf.label, id(leaf)] = fresh_name(f"state_{leaf.label}")
         self.relations[name] = self.reader.image(table, self.a, self._state_restrict(leaf) or None)
         return name
-
-    def _state_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
-        """The wanted rows of a state. Its filters are on its identity, so that its changes can be narrowed too."""
-        small = self.reader.small_image(table, self.a)
-        if small is not None:
-            return filter_rows(small, restrict)
-        if not restrict:
-            return None
-        layout = self.reader.catalog.layout(table.id, self.a)
-        base = self.reader.base_arrow(table, layout, restrict)
-        rows = self.reader.changes_arrow(table, layout.base, self.a, self.reader.limits.state_changes)
-        if base is None or rows is None:
-            return None
-        rows = filter_rows(rows, restrict)
-        return UncompactedLog.of(table, rows, self.a, self.a, compressed=False).image(base)

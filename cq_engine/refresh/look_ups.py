@@ -12,7 +12,7 @@ inserted or deleted after s. Only parents that were changed in place are looked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -61,9 +61,9 @@ class LookUps:
         self.references = references
         self.start = start
         self._most = limits.key_combinations
+        self._few = limits.relevant_rows
         self._names = {table.id: name for name, table in tables.items()}
         self._log = log
-        self._gone: dict[tuple[str, int], KeySet] = {}
 
     def name_of(self, table: VersionedTable) -> str | None:
         """The lower-case name of one of the query's tables; None for a state."""
@@ -77,7 +77,7 @@ class LookUps:
         never_null = table.identity if table.kind == "base" else ()
         left = {n: values.drop_null() if n in never_null else values for n, values in restrict.items()}
         counts = {"units": 0, "keys": 0}
-        for fact, columns, names, excluded in self._facts(name, table, frozenset(left)):
+        for fact, columns, names, excluded in self._facts(name, table, left):
             before = _count(left)
             left = _subtract(left, columns, names, excluded, self._most)
             counts[fact] += before - _count(left)
@@ -87,27 +87,24 @@ class LookUps:
         return left
 
     def _facts(
-        self, name: str, table: VersionedTable, wanted: Set[str]
+        self, name: str, table: VersionedTable, wanted: Restrict
     ) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...], KeySet]]:
-        if self.decision.units and table.identity and wanted >= set(table.identity):
+        if self.decision.units and table.identity and wanted.keys() >= set(table.identity):
             log = self._log(name)
             if log is not None:
+                log = log.among({name: wanted[name] for name in table.identity}, self._few)
                 known = log.touched if self.decision.undo else log.without_image
                 yield "units", table.identity, table.identity, known
         for key in self.references if self.decision.keys else ():
-            if key.child == name and wanted >= set(key.columns):
+            if key.child == name and wanted.keys() >= set(key.columns):
                 log, mine = self._log(key.parent), self._log(name)
                 if log is None or (mine is None and not self.decision.undo):
                     continue
-                gone = self._absent_keys(key.parent, log, max(self.start(table), key.since))
+                parents = {name: wanted[c] for name, c in zip(key.parent_columns, key.columns)}
+                gone = log.among(parents, self._few).absent(max(self.start(table), key.since))
                 if not self.decision.undo:
                     gone = gone.without(_parent_keys(mine, key))
                 yield "keys", key.columns, key.parent_columns, gone
-
-    def _absent_keys(self, parent: str, log: UncompactedLog, after: int) -> KeySet:
-        if (parent, after) not in self._gone:
-            self._gone[parent, after] = log.absent(after)
-        return self._gone[parent, after]
 
 
 def _parent_keys(log: UncompactedLog | None, key: Reference) -> pa.Table:

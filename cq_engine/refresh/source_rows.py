@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER
-from cq_engine.catalog.model import COMMIT_VERSION, VersionedTable
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
-from cq_engine.storage.file_look_ups import Restrict
+from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.identities import Identities
-from cq_engine.storage.reader import relevant_changes
+from cq_engine.storage.reader import Reader, relevant_changes
 from cq_engine.storage.rows import identity_columns
-from cq_engine.storage.uncompacted_log import UncompactedLog, group_starts
+from cq_engine.storage.uncompacted_log import UncompactedLog, moves
 
-__all__ = ["SourceRows", "narrow", "number_columns", "row_versions", "select_rows", "unite"]
+__all__ = ["SourceRows", "narrow", "number_columns", "row_versions", "select_rows", "state_rows", "unite"]
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,14 @@ _FIELDS = {
 }
 
 
-def narrow(
-    log: UncompactedLog, base: pa.Table, wanted: Restrict, b: int, compressed: bool, most: int
-) -> UncompactedLog:
+def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> UncompactedLog:
     """The change rows of (base, b] without what changed only before the interval and is neither in `base` nor wanted; as it is
-    where that is at most `most` rows."""
-    recent = pc.less_equal(log.rows.column(COMMIT_VERSION), log.a)
-    before = log.rows.filter(recent)
-    if not wanted or before.num_rows <= most:
+    where that is at most `most` rows, or little beside the interval's."""
+    before, recent = log.parts
+    if not wanted or before.num_rows <= most or before.num_rows < recent.num_rows // 4:
         return log
-    kept = [relevant_changes(log.table, before, base, wanted, most), log.rows.filter(pc.invert(recent))]
-    return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, b, compressed)
+    kept = [relevant_changes(log.table, before, base, wanted, most), recent]
+    return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, log.b, log.compressed)
 
 
 def select_rows(
@@ -66,13 +62,14 @@ def number_columns(rows: pa.Table, columns: Sequence[Column]) -> SourceRows:
     return SourceRows(rows.rename_columns([c.name for c in named]), named)
 
 
-def unite(parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
-    """Row versions from several look-ups, each once."""
-    rows = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
-    numbers = Identities(rows, identity_columns(table)).numbers
-    starts = np.asarray(rows.column(ROW_FROM), dtype=np.int64)
-    order = np.lexsort((starts, numbers))
-    return rows.take(pa.array(np.sort(order[group_starts(numbers[order], starts[order])])))
+def unite(moving: pa.Table, parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
+    """The row versions that begin or end in the interval, which are `moving`, and those of several look-ups that do neither, each
+    once: of such a row there is one version."""
+    names = moving.column_names
+    resting = pa.concat_tables([part.filter(pc.invert(moves(part))).select(names) for part in parts])
+    if len(parts) > 1:
+        resting = resting.take(pa.array(Identities(resting, identity_columns(table)).first_places()))
+    return pa.concat_tables([moving, resting])
 
 
 def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
@@ -89,3 +86,19 @@ def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
     if not undo:
         parts.append(log.before_images(base).select(changed.column_names))
     return pa.concat_tables(parts, promote_options="permissive")
+
+
+def state_rows(reader: Reader, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
+    """The wanted rows of a state, where the driver can have them. Its filters are on its identity, so that its changes can be narrowed too."""
+    small = reader.small_image(table, version)
+    if small is not None:
+        return filter_rows(small, restrict)
+    if not restrict:
+        return None
+    layout = reader.catalog.layout(table.id, version)
+    base = reader.base_arrow(table, layout, restrict)
+    rows = reader.changes_arrow(table, layout.base, version, reader.limits.state_changes)
+    if base is None or rows is None:
+        return None
+    rows = filter_rows(rows, restrict)
+    return UncompactedLog.of(table, rows, version, version, compressed=False).image(base)

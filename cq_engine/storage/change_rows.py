@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce, wraps
@@ -103,6 +103,14 @@ class ChangeReader:
         """Parquet files of `table` as Arrow. Raises StorageError."""
         with self.reading(table, files):
             return open_dataset(self.paths(files), columns, self.catalog.store.filesystem).to_table()
+
+    def read_in_parts(
+        self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
+    ) -> Iterator[pa.RecordBatch]:
+        """The same in parts, one file after the other, of which few are in memory at a time. Raises StorageError."""
+        with self.reading(table, files):
+            found = open_dataset(self.paths(files), columns, self.catalog.store.filesystem)
+            yield from found.to_batches(batch_readahead=2, fragment_readahead=1)
 
     def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
         """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""

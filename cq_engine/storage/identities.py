@@ -5,7 +5,7 @@ Two rows have the same number exactly where `rows.identity_keys` gives them the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from math import prod
 from typing import TypeAlias
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.core.arrays import distinct
+from cq_engine.core.arrays import distinct, encode_values, first_places, number_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
@@ -53,22 +53,27 @@ class Identities:
         self._rows = rows.select([c.name for c in columns])
         self._values: list[pa.Array] | None = None
         if all(_is_plain(c, rows.schema.field(c.name).type) for c in columns):
-            values = [pc.unique(rows.column(c.name)) for c in columns]
-            self._values = values if prod(map(len, values)) < most else None
+            encoded = [encode_values(rows.column(c.name)) for c in columns]
+            if prod(len(values) for values, _ in encoded) < most:
+                self._values = [values for values, _ in encoded]
+                self.numbers = _combine((places for _, places in encoded), self._values, rows.num_rows)
+                return
         self.numbers = self.find(rows)
+
+    def first_places(self) -> Numbers:
+        """Where each identity of `rows` stands first."""
+        return first_places(number_values(self.numbers))
 
     def find(self, rows: pa.Table) -> Numbers:
         """The number of each row's identity; one that no row of `self` has may be -1, or a number of no other row."""
         if self._values is None or not self._comparable(rows):
             keys = identity_keys(rows, self._columns)
             return np.fromiter((self._places.get(key, -1) for key in keys), np.int64, len(keys))
-        found = np.zeros(rows.num_rows, np.int64)
-        unknown = np.zeros(rows.num_rows, np.bool_)
-        for column, values in zip(self._columns, self._values):
-            places = _index_in(rows.column(column.name), values)
-            unknown |= places < 0
-            found = found * len(values) + places
-        found[unknown] = -1
+        columns = zip(self._columns, self._values)
+        places = [_index_in(rows.column(column.name), values) for column, values in columns]
+        found = _combine(places, self._values, rows.num_rows)
+        for each in places:
+            found[each < 0] = -1
         return found
 
     def _comparable(self, rows: pa.Table) -> bool:
@@ -117,6 +122,14 @@ def _is_plain(column: Column, kind: pa.DataType) -> bool:
     return can(column.type, Use.EQUAL) and (
         kind == own or (pa.types.is_integer(kind) and pa.types.is_integer(own))
     )
+
+
+def _combine(places: Iterable[Numbers], values: Sequence[pa.Array], count: int) -> Numbers:
+    """One number for the places of a row's values in several columns."""
+    found = np.zeros(count, np.int64)
+    for each, among in zip(places, values):
+        found = found * len(among) + each
+    return found
 
 
 def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Numbers:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from cq_engine.core import faults
 from cq_engine.core.arrays import distinct
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
+from cq_engine.core.keeping import keep
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
@@ -120,6 +121,13 @@ class IndexedColumns:
                     self._files[path] = _File(table, rows, rows, set(wanted), set(keys))
             for path in old.keys() - now.keys():
                 self._files.pop(path).remove()
+
+    def keep_tables(self, tables: Container[int]) -> None:
+        """Removes the copies of files of other tables, and what is known of them."""
+        with self._guard:
+            there = {path for path, file in self._files.items() if file.table in tables}
+            for file in keep(self._files, there):
+                file.remove()
 
     def fill(self, budget: int) -> int:
         """Makes the copies that pay, all together of at most `budget` bytes; how many files got some.

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cq_engine.catalog.differences import versioned_tables
 from cq_engine.catalog.model import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -33,6 +34,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
+from cq_engine.core.keeping import keep
 from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
@@ -226,6 +228,15 @@ class Reader(ChangeReader):
                 del self._images[key]
             for frame in [frame for frame in self._frames if frame[0] == table.id]:
                 del self._frames[frame]
+
+    def forget_gone(self) -> None:
+        """Takes the rows of tables that are gone out of memory."""
+        there = versioned_tables(self.catalog.state)
+        with self._lock:
+            keep(self._residents, there)
+            keep(self._images, {key for key in self._images if key[0] in there})
+            keep(self._frames, {key for key in self._frames if key[0] in there})
+        self.look_ups.indexed.keep_tables(there)
 
     def _read_restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)

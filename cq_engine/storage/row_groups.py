@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-__all__ = ["RowGroups"]
+__all__ = ["RowGroups", "Wanted", "in_order"]
+
+
+Wanted = Mapping[str, "tuple[Sequence[Any], bool]"]
+"""Column → wanted values in order, and whether NULL is wanted; of columns whose statistics say something."""
 
 
 class _Bounds(NamedTuple):
@@ -44,7 +48,7 @@ class RowGroups:
         each file that is left."""
         import pyarrow.dataset as ds
 
-        known = _known(restrict)
+        known = in_order(restrict)
         if not known:
             return dataset, [1.0] * len(dataset.files)
         kept, shares = [], []
@@ -62,10 +66,10 @@ class RowGroups:
         """The footer of a file."""
         return self._of(fragment)[0].metadata
 
-    def groups(self, fragment: ds.ParquetFileFragment, restrict: Mapping[str, pa.Array]) -> Sequence[int]:
+    def groups(self, fragment: ds.ParquetFileFragment, wanted: Wanted) -> Sequence[int]:
         """The row groups of a file that may have a wanted value in every column."""
         complete, bounds = self._of(fragment)
-        return _matching(complete, bounds, _known(restrict))
+        return _matching(complete, bounds, wanted)
 
     def _of(self, fragment: ds.ParquetFileFragment) -> tuple[ds.ParquetFileFragment, Mapping[str, _Bounds]]:
         with self._guard:
@@ -79,17 +83,14 @@ class RowGroups:
         return read
 
 
-_Known = Mapping[str, tuple[Sequence[Any], bool]]
-"""Column → wanted values in order, and whether NULL is wanted; of columns whose statistics say something."""
-
-
-def _known(restrict: Mapping[str, pa.Array]) -> _Known:
+def in_order(restrict: Mapping[str, pa.Array]) -> Wanted:
+    """Wanted values as `RowGroups.groups` compares them: sorted once for all files."""
     wanted = {name: (_sorted_values(values), values.null_count > 0) for name, values in restrict.items()}
     return {name: (values, nulls) for name, (values, nulls) in wanted.items() if values is not None}
 
 
 def _matching(
-    fragment: ds.ParquetFileFragment, bounds: Mapping[str, _Bounds], known: _Known
+    fragment: ds.ParquetFileFragment, bounds: Mapping[str, _Bounds], known: Wanted
 ) -> Sequence[int]:
     groups: Sequence[int] = range(fragment.num_row_groups)
     for name, (values, nulls) in known.items():

@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import array, group_starts
+from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
+from cq_engine.storage.file_look_ups import Restrict, filter_rows, restriction
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
-__all__ = ["UncompactedLog", "group_starts"]
+__all__ = ["UncompactedLog", "moves"]
 
+_FEWER = 8
+"""Keys are picked out of a log that has so many times their number of rows."""
 _NEW = array(["insert", "update_postimage"], pa.string())
 
 
@@ -33,6 +36,8 @@ class UncompactedLog:
     net: pa.Table
     """`rows` netted: physical columns, `ROW_VERSION`, `ROW_WEIGHT`; with `net_numbers` the identity of each."""
     a: int
+    b: int
+    compressed: bool
     _netted: tuple[Identities, Numbers] | None = None
     """Where they were needed for `net`: the identities of `rows`, and which of them stand in `net`."""
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
@@ -45,13 +50,13 @@ class UncompactedLog:
             ROW_WEIGHT, weights
         )
         if not compressed:
-            return cls(table, rows, signed, a)
+            return cls(table, rows, signed, a, b, compressed)
         identities = Identities(rows, identity_columns(table))
         kept, versions = _net_places(identities.numbers, signed, a, b)
         net = signed.take(pa.array(kept))
         position = net.column_names.index(ROW_VERSION)
         net = net.set_column(position, ROW_VERSION, pa.array(versions))
-        return cls(table, rows, net, a, (identities, identities.numbers[kept]))
+        return cls(table, rows, net, a, b, compressed, (identities, identities.numbers[kept]))
 
     @cached_property
     def identities(self) -> Identities:
@@ -68,7 +73,27 @@ class UncompactedLog:
     @cached_property
     def changes(self) -> pa.Table:
         """The signed rows of the interval."""
-        return self.net.filter(pc.greater(self.net.column(ROW_VERSION), self.a))
+        return _split(self.net, ROW_VERSION, self.a)[1]
+
+    @cached_property
+    def parts(self) -> tuple[pa.Table, pa.Table]:
+        """The change rows up to `a`, and those of the interval."""
+        return _split(self.rows, COMMIT_VERSION, self.a)
+
+    def among(self, keys: Restrict, most: int) -> UncompactedLog:
+        """The log without the change rows of at least some identities whose values do not stand in `keys` (identity columns); as
+        it is where that is at most `most` rows, or not many more than the keys are."""
+        count = self.rows.num_rows
+        kinds = {c.name: c.type for c in self.table.physical_columns}
+        known = {name: values for name, values in keys.items() if can(kinds[name], Use.EQUAL)}
+        known = {name: values for name, values in known.items() if _FEWER * len(values) < count}
+        if count <= most or not known:
+            return self
+        try:
+            fitting = {name: values.cast(self.rows.schema.field(name).type) for name, values in known.items()}
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values that the column cannot have
+            return self
+        return UncompactedLog.of(self.table, filter_rows(self.rows, fitting), self.a, self.b, self.compressed)
 
     @cached_property
     def touched(self) -> KeySet:
@@ -101,12 +126,14 @@ class UncompactedLog:
             self._versions[undo] = self._find_versions(undo)
         return self._versions[undo]
 
-    @property
-    def moving(self) -> pa.Table:
-        """The row versions that begin or end in the interval."""
-        rows = self.versions()
-        starts = pc.not_equal(rows.column(ROW_FROM), BEFORE)
-        return rows.filter(pc.or_(starts, pc.not_equal(rows.column(ROW_TO), FOREVER)))
+    def moving(self, most: int) -> pa.Table:
+        """The row versions that begin or end in the interval. Where there are more than `most` change rows, the history of rows
+        that only changed before it is not walked."""
+        recent = self.parts[1]
+        few = _FEWER * recent.num_rows < 2 * self.rows.num_rows
+        log = self.among(restriction(recent, identity_columns(self.table)), most) if few else self
+        rows = log.versions()
+        return rows.filter(moves(rows))
 
     def _find_versions(self, undo: bool) -> pa.Table:
         if self.net.num_rows == 0:
@@ -156,17 +183,25 @@ class UncompactedLog:
         return base.filter(pa.array(~touched)) if touched.any() else base
 
 
+def moves(rows: pa.Table) -> pa.ChunkedArray:
+    """Which row versions begin or end in the interval."""
+    starts = pc.not_equal(rows.column(ROW_FROM), BEFORE)
+    return pc.or_(starts, pc.not_equal(rows.column(ROW_TO), FOREVER))
+
+
+def _split(rows: pa.Table, column: str, version: int) -> tuple[pa.Table, pa.Table]:
+    """The rows up to a version, and the later ones: slices where the rows stand in the order of their versions, as they do in
+    most logs."""
+    versions = _numbers(rows, column)
+    if np.all(versions[:-1] <= versions[1:]):
+        place = int(np.searchsorted(versions, version, side="right"))
+        return rows.slice(0, place), rows.slice(place)
+    later = pa.array(versions > version)
+    return rows.filter(pc.invert(later)), rows.filter(later)
+
+
 def _numbers(rows: pa.Table, name: str) -> Numbers:
     return np.asarray(rows.column(name), dtype=np.int64)
-
-
-def group_starts(keys: Numbers, *more: Numbers) -> npt.NDArray[np.bool_]:
-    """Of sorted keys of one or several columns: where the first row of each is."""
-    found = np.ones(len(keys), np.bool_)
-    found[1:] = keys[1:] != keys[:-1]
-    for column in more:
-        found[1:] |= column[1:] != column[:-1]
-    return found
 
 
 def _next_versions(keys: Numbers, versions: Numbers) -> Numbers:

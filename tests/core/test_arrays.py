@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq_engine.core.arrays import distinct, distinct_values, empty_table, few
+from cq_engine.core.arrays import distinct, distinct_values, empty_table, few, first_places, number_values
 
 CHANCE = random.Random(7)
 UTC = timezone.utc
@@ -116,3 +116,12 @@ def test_distinct_values_are_those_of_arrow(kind: pa.DataType, nulls: bool) -> N
         assert found.type == kind
         assert sorted(map(str, found.to_pylist())) == sorted(set(map(str, part.to_pylist())))
         assert distinct_values(found).equals(found)
+
+
+@given(st.lists(st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 2**40])), max_size=60))
+def test_numbers_are_given_in_the_order_of_first_appearance(values: list[int]) -> None:
+    known: dict[int, int] = {}
+    wanted = [known.setdefault(value, len(known)) for value in values]
+    found = number_values(np.array(values, np.int64))
+    assert found.tolist() == wanted
+    assert first_places(found).tolist() == [values.index(value) for value in known]

@@ -6,12 +6,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,13 +26,14 @@ from cq_engine.catalog.model import (
     UPDATE_PREIMAGE,
     VersionedTable,
 )
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.refresh.source_rows import row_versions
 from cq_engine.spark.arrow_io import from_arrow, to_arrow
 from cq_engine.spark.sql import fresh_name, run_sql
+from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.reader import _overlay
-from cq_engine.storage.rows import ResidentImage, change_columns, conform, row_values
+from cq_engine.storage.rows import ResidentImage, change_columns, conform, identity_columns, row_values
 from cq_engine.storage.uncompacted_log import UncompactedLog
 from tests.oracle.plans import _quickly
 
@@ -168,6 +170,49 @@ def test_images_in_arrow(kind: str, seed: int, version: int) -> None:
         pa.compute.less_equal(versions["_cq_from"], version), pa.compute.greater(versions["_cq_to"], version)
     )
     assert bag(versions.filter(valid).select(log.names)) == bag(resident.rows())
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(list(KEYS)),
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, A),
+)
+def test_a_part_of_a_log_says_the_same(
+    kind: str, seeds: Sequence[int], compressed: bool, ordered: bool, a: int
+) -> None:
+    """What moves in the interval, and what is known of some keys, without walking the history of the others."""
+    log = generated(kind, seeds)
+    if ordered:
+        log = replace(log, changes=log.changes.sort_by(COMMIT_VERSION))
+    whole = log.arrow(compressed, a=a)
+    versions = whole.versions()
+    moves = pc.or_(
+        pc.not_equal(versions.column(ROW_FROM), BEFORE), pc.not_equal(versions.column(ROW_TO), FOREVER)
+    )
+    assert bag(whole.moving(0)) == bag(versions.filter(moves))
+    rng = random.Random(seeds[0])
+    rows = log.changes.select(log.names)
+    keys = rows.filter(pa.array([rng.random() < 0.2 for _ in range(rows.num_rows)], pa.bool_()))
+    part = whole.among(restriction(keys, identity_columns(log.table)), 0)
+    assert part.rows.num_rows <= whole.rows.num_rows
+    for few, all_ in (
+        (part.touched, whole.touched),
+        (part.without_image, whole.without_image),
+        (part.absent(a), whole.absent(a)),
+    ):
+        assert few.holds(keys).tolist() == all_.holds(keys).tolist()
+
+
+def test_a_part_of_a_log_is_smaller() -> None:
+    log = generated("int", range(50))
+    whole = log.arrow(compressed=False, a=B - 1)
+    key = {"g": pa.array([7], pa.int32()), "k": pa.array([1], pa.int32())}
+    assert 0 < whole.among(key, 0).rows.num_rows <= 2 * B
+    assert whole.among(key, whole.rows.num_rows) is whole
+    assert whole.among({"g": pa.array([2**40])}, 0) is whole, "no value of the column"
 
 
 @pytest.mark.parametrize("kind", KEYS)

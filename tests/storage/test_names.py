@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from cq_engine.catalog.apply import RESERVED
+from cq_engine.catalog.column_specs import RESERVED
 from cq_engine.core.columns import INTERNAL, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
 from cq_engine.core.errors import CatalogError, ConstraintError
 from tests.limits import limit
