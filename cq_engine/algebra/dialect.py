@@ -5,13 +5,12 @@ reads `date_add` and writes an INTERVAL. Here only the functions that the engine
 calls are `exp.Anonymous` and are written as they were read.
 """
 
-# ruff: noqa: SLF001 - parsers are extended through their protected methods
 # ruff: noqa: RUF012 - sqlglot declares its tables as class attributes
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import sqlglot
 from sqlglot import exp
@@ -21,7 +20,8 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
-from cq_engine.algebra.calls import FUNCTIONS, call, field_name
+from cq_engine.algebra.call_syntax import parse_any, parse_position, parse_struct, parse_trim, parse_words
+from cq_engine.algebra.calls import FUNCTIONS
 from cq_engine.algebra.pipes import read_pipe
 from cq_engine.algebra.variant_paths import variant_path
 from cq_engine.grammar.nesting import MAX_LEVELS
@@ -50,69 +50,6 @@ def write(tree: exp.Expr) -> str:
 # ---------------------------------------------------------------- the dialect
 
 
-def _any(parser: CQParser) -> exp.Expr | None:
-    """`any(x)`, the aggregate; `LIKE ANY (...)`."""
-    before = parser._tokens[parser._index - 2].token_type if parser._index > 1 else None
-    if before in (TokenType.LIKE, TokenType.ILIKE):
-        return parser.expression(exp.Any(this=parser._parse_bitwise()))
-    if not parser._match(TokenType.L_PAREN):
-        parser._retreat(parser._index - 1)
-        return None
-    made = FUNCTIONS["any"](parser._parse_csv(parser._parse_lambda))
-    parser._match_r_paren(made)
-    return made
-
-
-def _words(name: str, *separators: str) -> Callable[[CQParser], exp.Expr]:
-    """A call whose arguments may be separated by words: overlay(a PLACING b FROM c FOR d)."""
-
-    def parse(parser: CQParser) -> exp.Expr:
-        arguments = [parser._parse_lambda()] if parser._curr.token_type != TokenType.R_PAREN else []
-        arguments += [
-            parser._parse_lambda()
-            for word in separators
-            if parser._match(TokenType.COMMA) or parser._match_text_seq(word)
-        ]
-        while parser._match(TokenType.COMMA):
-            arguments.append(parser._parse_lambda())
-        return call(name, [a for a in arguments if a is not None])
-
-    return parse
-
-
-def _position(parser: CQParser) -> exp.Expr:
-    first = parser._parse_bitwise()
-    if parser._match(TokenType.IN):
-        return call("position", [a for a in (first, parser._parse_bitwise()) if a is not None])
-    rest = parser._parse_csv(parser._parse_lambda) if parser._match(TokenType.COMMA) else []
-    return call("position", [a for a in (first, *rest) if a is not None])
-
-
-def _trim(parser: CQParser) -> exp.Expr:
-    """trim(BOTH a FROM b) is btrim(b, a); trim, ltrim and rtrim take the two the other way round."""
-    side = parser._prev.text.upper() if parser._match_texts(("BOTH", "LEADING", "TRAILING")) else ""
-    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "trim")
-    first = [] if side and parser._match(TokenType.FROM, advance=False) else [parser._parse_bitwise()]
-    if parser._match_set((TokenType.FROM, TokenType.COMMA)):
-        first.append(parser._parse_bitwise())
-    return call(name, [a for a in first if a is not None])
-
-
-def _struct(parser: CQParser) -> exp.Expr:
-    """struct(a, x.b, c AS d) with its fields named, as the columns have other names in a plan."""
-    fields: list[exp.Expr] = []
-    while parser._curr.token_type != TokenType.R_PAREN:
-        each = cast("exp.Expr", parser._parse_alias(parser._parse_lambda()))
-        if isinstance(each, exp.Alias):
-            name, each = each.args["alias"], each.this
-        else:
-            name = field_name(each) or exp.to_identifier(f"col{len(fields) + 1}")
-        fields.append(each if each.is_star else exp.PropertyEQ(this=name, expression=each))
-        if not parser._match(TokenType.COMMA):
-            break
-    return exp.Struct(expressions=fields)
-
-
 class UnsignedShift(exp.Expression, exp.Binary, exp.Func):
     """`a >>> b`."""
 
@@ -132,14 +69,14 @@ class CQParser(SparkParser):
         name: SparkParser.FUNCTION_PARSERS[name]
         for name in ("CAST", "TRY_CAST", "EXTRACT", "LISTAGG", "STRING_AGG")
     } | {
-        "STRUCT": _struct,
-        "OVERLAY": _words("overlay", "PLACING", "FROM", "FOR"),
-        "SUBSTR": _words("substr", "FROM", "FOR"),
-        "SUBSTRING": _words("substring", "FROM", "FOR"),
-        "POSITION": _position,
-        "TRIM": _trim,
+        "STRUCT": parse_struct,
+        "OVERLAY": parse_words("overlay", "PLACING", "FROM", "FOR"),
+        "SUBSTR": parse_words("substr", "FROM", "FOR"),
+        "SUBSTRING": parse_words("substring", "FROM", "FOR"),
+        "POSITION": parse_position,
+        "TRIM": parse_trim,
     }
-    NO_PAREN_FUNCTION_PARSERS = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"], "ANY": _any} | {
+    NO_PAREN_FUNCTION_PARSERS = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"], "ANY": parse_any} | {
         "IF": SparkParser.NO_PAREN_FUNCTION_PARSERS["IF"],
     }
 

@@ -94,8 +94,8 @@ class Evaluation:
 
     @evaluate.register
     def _join(self, node: nodes.Join) -> Rows:
-        joined = inner_join([self.rows(each) for each in node.inputs], node.conditions, self._most)
-        return joined.select(node.columns)
+        inputs = [self.rows(each) for each in node.inputs]
+        return inner_join(inputs, node.conditions, node.columns, self._most)
 
     @evaluate.register
     def _outer_join(self, node: nodes.OuterJoin) -> Rows:

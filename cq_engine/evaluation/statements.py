@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.algebra.nodes import VERSION, WEIGHT, Node
+from cq_engine.core.arrays import first_places, group_starts
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.evaluation.groups import normalized, numbers, order, require_equal
 from cq_engine.evaluation.nodes import Evaluation
 from cq_engine.evaluation.vectors import Flags, Numbers, Rows, TooLargeError, Vector, integers
-from cq_engine.evaluation.windows import starts_of
 
 __all__ = ["log_rows", "plain_rows"]
 
@@ -84,9 +84,9 @@ def _sums(signed: _Signed, outputs: Sequence[str]) -> tuple[Numbers, Numbers]:
     for vector in shown:
         require_equal(vector.type)
     group = numbers([*shown, signed.rows[VERSION]], signed.rows.count)
-    _, first, which = np.unique(group, return_index=True, return_inverse=True)
+    first = first_places(group)
     sums = np.zeros(len(first), dtype=np.int64)
-    np.add.at(sums, which, signed.weights)
+    np.add.at(sums, group, signed.weights)
     return first, sums
 
 
@@ -103,7 +103,7 @@ def _with_key(signed: _Signed, outputs: Sequence[str], key: Sequence[Vector]) ->
 
     def sizes(places: Numbers) -> tuple[Numbers, Numbers]:
         """Where the rows of one version and key begin, and how many there are."""
-        begins = np.flatnonzero(starts_of(signed.versions[places], group[places]))
+        begins = np.flatnonzero(group_starts(signed.versions[places], group[places]))
         return begins, np.diff(np.append(begins, len(places)))
 
     places = in_order(np.arange(signed.rows.count))
@@ -137,7 +137,7 @@ def _with_key(signed: _Signed, outputs: Sequence[str], key: Sequence[Vector]) ->
 def _ranks(versions: Numbers, begins: Numbers) -> Numbers:
     """The number, from 1 in each version, of the group of rows that begins at `begins`."""
     ranks = np.cumsum(begins == np.arange(len(begins)), dtype=np.int64)
-    in_version = starts_of(versions)
+    in_version = group_starts(versions)
     found: Numbers = ranks - ranks[np.flatnonzero(in_version)[np.cumsum(in_version) - 1]] + 1
     return found
 
@@ -150,7 +150,7 @@ def _without_key(signed: _Signed, most: int) -> tuple[_Signed, _Added]:
     found = signed.take(np.repeat(np.arange(len(times)), times))
     versions, weights = found.versions, found.weights
     in_order = np.lexsort((weights, versions))
-    in_version = starts_of(versions[in_order])
+    in_version = group_starts(versions[in_order])
     first = np.flatnonzero(in_version)[np.cumsum(in_version) - 1] if len(versions) else versions
     sequence = np.empty(len(versions), dtype=np.int64)
     sequence[in_order] = np.arange(len(versions)) - first + 1

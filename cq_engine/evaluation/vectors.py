@@ -48,7 +48,7 @@ INTEGERS: Mapping[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.In
 _DIGITS: Mapping[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
 MOST_DIGITS = 38
 """Of a decimal."""
-_EXACT = 2**53
+EXACT = 2**53
 _EXACT_POWERS = 22
 """Whole numbers below the one, and powers of ten up to the other, are a DOUBLE exactly, so that their quotient is
 rounded once, and correctly."""
@@ -221,7 +221,7 @@ def _doubles(vector: Vector) -> pa.Array:
     if not scale:
         return values
     numbers = integers(vector.values)
-    if len(numbers) and max(int(numbers.max()), -int(numbers.min())) >= _EXACT:
+    if len(numbers) and max(int(numbers.max()), -int(numbers.min())) >= EXACT:
         raise TooLargeError("a decimal of more digits than DOUBLE has")
     return pc.divide(values, pa.scalar(10.0**scale))
 

@@ -96,11 +96,32 @@ PLANS: dict[str, Node] = {
         g="COALESCE(lead(p1) OVER (PARTITION BY k1 ORDER BY s1, p1), 0)",
         h="sum(p1) OVER (PARTITION BY s1)", i="max(p1) OVER (PARTITION BY k1, s1)", j="count(p1) OVER (PARTITION BY s1)",
     ),
+    "frames": _window(
+        a="sum(m1) OVER (PARTITION BY k1 ORDER BY s1)", b="count(*) OVER (PARTITION BY k1 ORDER BY s1 DESC)",
+        d="avg(m1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)",
+        e="sum(p1) OVER (PARTITION BY s1 ORDER BY k1, p1 ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)",
+        f="count(p1) OVER (PARTITION BY s1 ORDER BY k1, p1 ROWS BETWEEN 3 PRECEDING AND 2 PRECEDING)",
+        g="sum(c1) OVER (PARTITION BY s1 ORDER BY k1, p1 ROWS BETWEEN 2 FOLLOWING AND UNBOUNDED FOLLOWING)",
+        h="max(m1) OVER (PARTITION BY k1 ORDER BY s1)", i="min(p1) OVER (PARTITION BY k1 ORDER BY s1 DESC)",
+        j="sum(m1) OVER (PARTITION BY k1 ORDER BY s1 RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
+        l="max(c1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)",
+        m="count(*) OVER (PARTITION BY k1)", n="avg(c1) OVER (PARTITION BY k1)", o="min(p1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
+        p="sum(m1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS 1 PRECEDING)", q="count(*) OVER (ORDER BY k1 NULLS LAST)",
+    ),
+    "rows of frames": _window(
+        a="lag(p1) OVER (PARTITION BY k1 ORDER BY s1, p1)", b="lag(s1, 2) OVER (PARTITION BY k1 ORDER BY s1 DESC, p1)",
+        d="lead(m1, 3) OVER (PARTITION BY k1 ORDER BY s1, p1)", e="lag(m1, 0) OVER (PARTITION BY k1 ORDER BY s1, p1)",
+        f="first_value(s1) OVER (PARTITION BY k1 ORDER BY s1, p1)", g="first(p1) OVER (PARTITION BY s1 ORDER BY k1, p1 ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+        h="last_value(p1) OVER (PARTITION BY k1 ORDER BY s1, p1)", i="last(m1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN CURRENT ROW AND 2 FOLLOWING)",
+        j="nth_value(p1, 2) OVER (PARTITION BY k1 ORDER BY s1, p1)", l="first_value(s1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN 2 FOLLOWING AND 3 FOLLOWING)",
+        m="lag(m1, 1, NULL) OVER (PARTITION BY k1 ORDER BY s1, p1)",
+    ),
     "ranks": _window(
         a="row_number() OVER (PARTITION BY k1 ORDER BY p1 DESC, s1)",
         b="rank() OVER (PARTITION BY k1 ORDER BY s1 DESC NULLS FIRST)",
         e="dense_rank() OVER (PARTITION BY s1 ORDER BY k1 NULLS LAST)",
         g="row_number() OVER (ORDER BY s1, k1, p1)",
+        h="percent_rank() OVER (PARTITION BY k1 ORDER BY s1)", i="cume_dist() OVER (PARTITION BY s1 ORDER BY k1 DESC)",
     ),
 }  # fmt: skip
 
@@ -185,8 +206,16 @@ def test_what_is_not_known_or_too_much_is_left_to_spark(spark: SparkSession) -> 
     world = _World(spark, 3, (50, 50))
     with pytest.raises(UnsupportedError):
         Evaluation(world.rows, 1000).rows(Limit(left, (), (), 1))
-    with pytest.raises(UnsupportedError):
-        Evaluation(world.rows, 1000).rows(_window(a="sum(m1) OVER (ORDER BY k1, s1, p1)"))
+    for function in (
+        "max(m1) OVER (PARTITION BY k1 ORDER BY s1, p1 ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+        "avg(p1) OVER (PARTITION BY k1)",
+        "sum(m1) OVER (PARTITION BY k1 ORDER BY c1 RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)",
+        "last(p1, true) OVER (PARTITION BY k1 ORDER BY s1, p1)",
+        "lag(p1, 1, 0) OVER (PARTITION BY k1 ORDER BY s1, p1)",
+        "sum(m1) FILTER (WHERE m1 > 0) OVER (PARTITION BY k1)",
+    ):
+        with pytest.raises(UnsupportedError):
+            Evaluation(world.rows, 1000).rows(_window(a=function))
     with pytest.raises(TooLargeError):
         Evaluation(world.rows, 1000).rows(Join((left, right), ()))
     large = Project(left, _named(k="k", n="9223372036854775807"))
