@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -20,10 +21,13 @@ from cq_engine.storage.data_files import write_files
 if TYPE_CHECKING:
     from cq_engine.catalog.attempts import Attempt
 
-__all__ = ["SIGN", "clustering", "discard", "stage_arrow", "stage_plain", "stage_rows"]
+__all__ = ["SIGN", "clustering", "discard", "fresh_row_ids", "stage_arrow", "stage_plain", "stage_rows"]
 
 SIGN = "_cq_sign"
 """−1 for a row that is gone, +1 for a new row."""
+
+_PARTITION_BITS = 33
+"""Those below the partition's number in what `monotonically_increasing_id` gives."""
 
 _numbers = itertools.count(1)
 
@@ -44,11 +48,11 @@ def stage_plain(
 ) -> list[DataFile]:
     """Writes rows of the table's own columns, about so many, as plain rows, sorted by the clustering columns over range
     partitions, and with fresh hidden identities where the table has them. With `in_ranges` the frame's own partitions are
-    such ranges, however many there are.
+    such ranges, however many there are; not of a table with hidden identities, which are reserved by partition.
 
     Raises CQError where an expression fails on some row.
     """
-    limits = services.limits
+    limits, in_ranges = services.limits, in_ranges and not table.storage.has_row_id
     count = file_count(size, cores(services.spark()), limits, limits.staged_file_rows)
     keys = [f.col(quote(name)) for name in clustering(table) if name != ROW_ID]
     if not keys:
@@ -57,11 +61,20 @@ def stage_plain(
         ranges = frame if in_ranges else frame.repartitionByRange(count, *keys)
         frame = ranges.sortWithinPartitions(*keys)
     if table.storage.has_row_id:
-        first = services.catalog.reserve_row_ids(table.storage.id, count << 33)
-        frame = frame.withColumn(ROW_ID, f.lit(first).cast("bigint") + f.monotonically_increasing_id())
+        frame = frame.withColumn(ROW_ID, fresh_row_ids(services, table, count))
     return stage_rows(
         services, attempt, table, frame, "snapshot", limits.staged_file_rows if in_ranges else 0
     )
+
+
+def fresh_row_ids(services: Services, table: Table, partitions: int) -> SparkColumn:
+    """Hidden identities of rows that are in so many partitions at most: no row of the table has had or will have them.
+
+    So many are reserved for each partition that `monotonically_increasing_id` can give. Those that are not used are lost, also
+    where what they were for is given up: a table has enough for 2³⁰ partitions.
+    """
+    first = services.catalog.reserve_row_ids(table.storage.id, partitions << _PARTITION_BITS)
+    return f.lit(first).cast("bigint") + f.monotonically_increasing_id()
 
 
 def stage_rows(

@@ -29,6 +29,7 @@ from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.rows import change_columns, conform
+from cq_engine.transactions.apply_large import apply_large
 from cq_engine.transactions.batch_references import check_within
 from cq_engine.transactions.change_batches import (
     Batch,
@@ -37,13 +38,13 @@ from cq_engine.transactions.change_batches import (
     TooManyError,
     prepare,
     rank_transactions,
-    timestamps,
 )
-from cq_engine.transactions.commit import Also, nothing
+from cq_engine.transactions.commit import Also, check_definitions, nothing
 from cq_engine.transactions.constraints import Change, check_foreign_keys, check_not_null
-from cq_engine.transactions.large_changes import Large, ranked, read_large, stage_changes
+from cq_engine.transactions.large_batches import read_large
 from cq_engine.transactions.partial_changes import partial_changes
 from cq_engine.transactions.replay import Log, replay
+from cq_engine.transactions.transaction_order import timestamps
 from cq_engine.transactions.write_set import NetPending
 
 __all__ = ["Applied", "Rows", "apply_all"]
@@ -123,9 +124,9 @@ def apply_all(
     try:
         prepared = [prepare(services, name, rows, roles) for name, rows in batches.items()]
     except TooManyError:
-        with read_large(services, batches, roles, keep or {}) as large_batches:
-            return _apply_large(
-                services, large_batches, roles, commit_time, also, clamp=clamp, keep_empty=keep_empty
+        with read_large(services, batches, roles, keep or {}) as large:
+            return Applied(
+                *apply_large(services, large, commit_time, also, clamp=clamp, keep_empty=keep_empty)
             )
     ranks, times = rank_transactions(prepared)
     if not times:
@@ -133,10 +134,12 @@ def apply_all(
     catalog = services.catalog
     with catalog.lock:
         catalog.follow()
-    large = sum(batch.rows.nbytes for batch in prepared) > services.limits.inline_bytes // 4
-    attempt = catalog.attempt("apply", by_any=True) if large else None  # is to be known before its files are
+    in_files = sum(batch.rows.nbytes for batch in prepared) > services.limits.inline_bytes // 4
+    # It is to be known before its files are.
+    attempt = catalog.attempt("apply", by_any=True) if in_files else None
     try:
         with catalog.exclusive(by_any=True):
+            check_definitions(catalog.state, [batch.table for batch in prepared])
             first = catalog.newest_version + 1
             stamps = timestamps(services, times, commit_time, clamp=clamp)
             changes = _changes(services, prepared, ranks, first, keep or {})
@@ -148,49 +151,6 @@ def apply_all(
             attempt.abandon()  # which does nothing where it was used
 
 
-def _apply_large(
-    services: Services,
-    batches: Sequence[Large],
-    roles: Roles,
-    commit_time: str | datetime | None,
-    also: Also,
-    *,
-    clamp: bool,
-    keep_empty: bool,
-) -> Applied:
-    """The same where executors have the changes; others' commits wait until they are through."""
-    ranks = ranked(services, batches, roles)
-    catalog = services.catalog
-    attempt = catalog.attempt("apply", by_any=True)
-    try:
-        with catalog.exclusive(by_any=True):
-            first = catalog.newest_version + 1
-            stamps = timestamps(services, ranks.times, commit_time, clamp=clamp)
-            faults.point("commit.begin")
-            staged = [stage_changes(services, attempt, each, ranks, first, stamps) for each in batches]
-            if not keep_empty and not any(each.files for each in staged):
-                return Applied([], {})
-            faults.point("commit.staged")
-            with catalog.write(attempt if any(each.files for each in staged) else None, by_any=True) as unit:
-                for n, stamp in enumerate(stamps):
-                    unit.add_commit(first + n, stamp)
-                for each in staged:
-                    if each.files:
-                        kinds = frozenset().union(*each.kinds.values())
-                        low, high = min(each.kinds), max(each.kinds)
-                        unit.add_change_files(each.table.storage, low, high, each.files, kinds)
-                also(unit, first + len(stamps) - 1)
-                faults.point("commit.before_catalog")
-        faults.point("commit.after_catalog")
-    finally:
-        attempt.abandon()  # which does nothing where it was used
-    changed: dict[int, dict[str, frozenset[str]]] = {}
-    for each in staged:
-        for version, kinds in each.kinds.items():
-            changed.setdefault(version, {})[each.table.name] = kinds
-    return Applied([first + n for n in range(len(stamps))], dict(sorted(changed.items())))
-
-
 def _changes(
     services: Services,
     batches: Sequence[Batch],
@@ -200,8 +160,13 @@ def _changes(
 ) -> list[tuple[Table, pa.Table]]:
     """The tables that change with their change rows, checked."""
     known = [(batch, places) for batch, places in zip(batches, ranks) if batch.table.has_snapshot]
-    logs = [replay(services, batch, places, first, keep.get(batch.table.name, ())) for batch, places in known]
-    _check(services, [batch for batch, _ in known], logs, first)
+    logs = []
+    for batch, places in known:
+        log = replay(services, batch, places, first, keep.get(batch.table.name, ()))
+        came = log.events.after[log.events.after >= 0]
+        check_not_null(batch.table, log.rows.take(pa.array(came)))
+        logs.append(log)
+    _check_references(services, [batch for batch, _ in known], logs, first)
     found = [
         (batch.table, _change_rows(batch.table, log))
         for (batch, _), log in zip(known, logs)
@@ -215,11 +180,8 @@ def _changes(
     return found
 
 
-def _check(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
-    """NOT NULL on every row that comes, foreign keys after every commit."""
-    for batch, log in zip(batches, logs):
-        came = log.events.after[log.events.after >= 0]
-        check_not_null(batch.table, log.rows.take(pa.array(came)))
+def _check_references(services: Services, batches: Sequence[Batch], logs: Sequence[Log], first: int) -> None:
+    """Foreign keys after every commit."""
     state = services.catalog.state
     if any(key.enforced for table in state.tables.values() for key in table.foreign_keys):
         by_name = {batch.table.name: log for batch, log in zip(batches, logs)}
@@ -294,7 +256,7 @@ def _stage(
 def _kinds_by_version(parts: Sequence[tuple[Table, pa.Table]]) -> dict[int, dict[str, frozenset[str]]]:
     found: dict[int, dict[str, set[str]]] = {}
     for table, rows in parts:
-        pairs = rows.group_by([COMMIT_VERSION, CHANGE_TYPE]).aggregate([])
+        pairs = rows.group_by([COMMIT_VERSION, CHANGE_TYPE], use_threads=False).aggregate([])
         for version, kind in zip(
             pairs.column(COMMIT_VERSION).to_pylist(), pairs.column(CHANGE_TYPE).to_pylist()
         ):

@@ -1,16 +1,15 @@
-"""Batches of changes as they are given: their columns, operations and keys, and the order of their transactions."""
+"""Batches of changes as they are given: their columns, operations and keys."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
 from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -18,7 +17,8 @@ from pyspark.sql import types as t
 from cq_engine.catalog.model import Table
 from cq_engine.catalog.names import check_here
 from cq_engine.context.services import Services
-from cq_engine.core.errors import AnalysisError, TransactionError
+from cq_engine.core.columns import INTERNAL, quote
+from cq_engine.core.errors import AnalysisError
 from cq_engine.core.types import spark_type
 from cq_engine.grammar.statements import CopyInto
 from cq_engine.query.query import unknown_table
@@ -27,9 +27,16 @@ from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.rows import conform, identity_columns
-from cq_engine.storage.uncompacted_log import group_starts
-from cq_engine.transactions.commit import next_timestamp
 from cq_engine.transactions.copy_into import format_of
+from cq_engine.transactions.input_rows import fitted
+from cq_engine.transactions.transaction_order import (
+    Transactions,
+    in_order,
+    numbered,
+    role_column,
+    sorted_places,
+    transactions_of,
+)
 
 __all__ = [
     "Batch",
@@ -38,11 +45,10 @@ __all__ = [
     "Rows",
     "TooManyError",
     "operation_of",
-    "order_transactions",
     "prepare",
     "rank_transactions",
+    "ranks_of",
     "sources_of",
-    "timestamps",
     "too_many",
 ]
 
@@ -78,6 +84,11 @@ class Roles:
     order: str | None
     time: str | None
 
+    @property
+    def named(self) -> list[str]:
+        """The columns that were named."""
+        return [name for name in (self.op, self.transaction, self.order, self.time) if name]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -102,25 +113,23 @@ class Batch:
         columns: dict[str, Any] = {"group": pa.array(groups)}
         if self.orders is not None:
             columns["order"] = self.orders
-        return _sorted(self.table, columns)
+        return sorted_places(self.table, columns)
+
+    def transactions_of(self) -> tuple[Numbers, Transactions]:
+        """Of each change the place of its transaction among the batch's, and these. Raises AnalysisError."""
+        return transactions_of(self.table, self.rows.num_rows, self.transactions, self.orders, self.times)
 
 
 # ---------------------------------------------------------------- what was given
 
 
-def prepare(
-    services: Services,
-    name: str,
-    given: Rows,
-    roles: Roles,
-) -> Batch:
+def prepare(services: Services, name: str, given: Rows, roles: Roles, *, bounded: bool = True) -> Batch:
     """The changes of table `name`.
 
-    Raises AnalysisError where the table, a column or an operation is unknown; TooManyError where they are more than the
-    driver takes.
+    Raises AnalysisError where the table, a column or an operation is unknown, or a value does not fit; TooManyError where they
+    are more than the driver takes, but for an Arrow table that need not be `bounded`: it is on the driver already.
     """
     table, given, present = sources_of(services, name, given, roles)
-    extra = [c for c in (roles.op, roles.transaction, roles.order, roles.time) if c]
     key = table.primary_key or ()
     old = [f"old_{c}" for c in key]
     own = {c.name.lower() for c in table.columns}  # which may be called old_..., too
@@ -129,19 +138,21 @@ def prepare(
     has_whole = bool(whole) and all(c.lower() in present and c.lower() not in own for c in whole)
     most = services.limits.apply_rows
     before = whole if has_whole else old if has_old else []
-    if not isinstance(given, DataFrame) and given.num_rows > most:
+    if bounded and not isinstance(given, DataFrame) and given.num_rows > most:
         raise TooManyError
-    rows, others = _columns(table, given, present, [*extra, *before], most)
-    if rows.num_rows > most:
+    rows, others = _columns(table, given, present, [*roles.named, *before], most)
+    if bounded and rows.num_rows > most:
         raise TooManyError
+    old_keys = _old_keys(table, others, old) if has_old else None
+    told = {name: role_column(table, name, others[name]) for name in roles.named}
     return Batch(
         table,
         rows,
-        _old_keys(table, others, old) if has_old else None,
-        _operations(table, others[roles.op], roles.words),
-        others[roles.transaction] if roles.transaction else None,
-        others[roles.order] if roles.order else None,
-        others[roles.time] if roles.time else None,
+        old_keys,
+        _operations(table, told[roles.op], roles.words),
+        told[roles.transaction] if roles.transaction else None,
+        told[roles.order] if roles.order else None,
+        told[roles.time] if roles.time else None,
         _old_rows(table, others) if has_whole else None,
     )
 
@@ -160,10 +171,9 @@ def sources_of(
     check_here(table, "apply_changes")
     if isinstance(given, str):
         given = _read(services, table, given)
-    extra = [c for c in (roles.op, roles.transaction, roles.order, roles.time) if c]
     names = given.columns if isinstance(given, DataFrame) else given.column_names
     present = {c.lower(): c for c in names}
-    for wanted in extra:
+    for wanted in roles.named:
         if wanted.lower() not in present:
             raise AnalysisError(
                 f"the changes of {table.name} have no column {wanted}", hint=f"they have {', '.join(names)}"
@@ -173,7 +183,20 @@ def sources_of(
         raise AnalysisError(
             f"the changes of {table.name} have no column {missing[0]}", hint="give every column of the table"
         )
+    _check_once(table, names, [*roles.named, *(c.name for c in table.columns)])
     return table, given, present
+
+
+def _check_once(table: Table, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raises AnalysisError where a column that is read stands twice, in whatever case."""
+    often = Counter(name.lower() for name in names)
+    for name in (*wanted, *(f"old_{each}" for each in wanted)):
+        if often[name.lower()] > 1:
+            alike = [each for each in names if each.lower() == name.lower()]
+            raise AnalysisError(
+                f"the changes of {table.name} have column {name} twice",
+                detail=f"names are the same in whatever case: {', '.join(alike)}",
+            )
 
 
 def too_many(services: Services, table: Table, reason: str) -> AnalysisError:
@@ -208,31 +231,31 @@ def _columns(
 ) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
     sources = [present[c.name.lower()] for c in table.columns]
     if isinstance(given, DataFrame):
-        picked = select(table, table.columns, sources, given.schema)
-        more = [f.col(f"`{present[c.lower()]}`").alias(f"_extra{n}") for n, c in enumerate(extra)]
         with translate_errors():
+            picked = select(table, table.columns, sources, given.schema)
+            more = [
+                f.col(quote(present[c.lower()])).alias(f"{INTERNAL}extra{n}") for n, c in enumerate(extra)
+            ]
             arrow = to_arrow(given.select(*picked, *more).limit(most + 1))
         rows = conform(arrow.select([c.name for c in table.columns]), table.columns)
-        return rows, {c: arrow.column(f"_extra{n}") for n, c in enumerate(extra)}
+        return rows, {c: arrow.column(f"{INTERNAL}extra{n}") for n, c in enumerate(extra)}
     renamed = given.select(sources).rename_columns([c.name for c in table.columns])
-    try:
-        rows = conform(renamed, table.columns)
-    except (pa.ArrowException, ValueError) as error:
-        raise AnalysisError(f"the changes do not fit table {table.name}", detail=str(error)) from error
+    rows = fitted(table, renamed, table.columns)
     return rows, {c: given.column(present[c.lower()]) for c in extra}
 
 
 def _old_keys(table: Table, others: Mapping[str, pa.ChunkedArray], old: Sequence[str]) -> pa.Table:
     named = pa.table({name: others[o] for name, o in zip(table.primary_key or (), old)})
-    return conform(named, identity_columns(table.storage))
+    return fitted(table, named, identity_columns(table.storage), prefix="old_")
 
 
 def _old_rows(table: Table, others: Mapping[str, pa.ChunkedArray]) -> pa.Table:
-    return conform(pa.table({c.name: others[f"old_{c.name}"] for c in table.columns}), table.columns)
+    named = pa.table({c.name: others[f"old_{c.name}"] for c in table.columns})
+    return fitted(table, named, table.columns, prefix="old_")
 
 
 def _operations(table: Table, column: pa.ChunkedArray, words: Mapping[str, str]) -> Numbers:
-    places, values = _numbered(column)
+    places, values = numbered(column)
     return np.array([operation_of(table, value, words) for value in values], np.int64)[places]
 
 
@@ -251,101 +274,16 @@ def operation_of(table: Table, value: object, words: Mapping[str, str]) -> Opera
 # ---------------------------------------------------------------- the order of transactions
 
 
-def _numbered(column: pa.ChunkedArray) -> tuple[Numbers, list[Any]]:
-    """Of each row the place of its value among the distinct values, and these in the order of their first row."""
-    distinct = pc.unique(column)
-    return np.asarray(pc.index_in(column, value_set=distinct), np.int64), distinct.to_pylist()
-
-
-def _sorted(table: Table, columns: Mapping[str, Any]) -> Numbers:
-    """The places of rows sorted by the columns, equal ones as they come."""
-    rows = pa.table(dict(columns))
-    try:
-        found = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.column_names])
-    except (pa.ArrowException, TypeError) as error:
-        raise AnalysisError(f"the changes of {table.name} cannot be ordered", detail=str(error)) from error
-    return np.asarray(found, np.int64)
-
-
-def _ends(batch: Batch, groups: Numbers, column: pa.ChunkedArray) -> list[tuple[int, Any, Any]]:
-    """Of each group with values of the column: the group, the least and the greatest."""
-    there = np.flatnonzero(np.asarray(pc.is_valid(column)))
-    groups, column = groups[there], column.take(pa.array(there))
-    order = _sorted(batch.table, {"group": pa.array(groups), "value": column})
-    starts = group_starts(groups[order])
-    ends = np.append(starts[1:], True)[: len(starts)]
-    least, greatest = (column.take(pa.array(order[each])).to_pylist() for each in (starts, ends))
-    return list(zip(groups[order[starts]].tolist(), least, greatest))
-
-
 def rank_transactions(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Any]]:
-    """Of each batch the places of its rows' transactions, and the greatest commit time of each transaction in order."""
-    least: dict[Any, Any] = {}
-    greatest: dict[Any, Any] = {}
-    numbered = []
+    """Of each batch the places of its rows' transactions, and the greatest commit time of each transaction in order. Raises
+    AnalysisError."""
+    found = [batch.transactions_of() for batch in batches]
     ordered = any(batch.orders is not None for batch in batches)
-    for batch in batches:
-        groups, values = np.zeros(batch.rows.num_rows, np.int64), [None]
-        if batch.transactions is not None:
-            groups, values = _numbered(batch.transactions)
-        numbered.append((groups, values))
-        for value in values if len(groups) else ():
-            least.setdefault(value, None)
-        for group, place, _ in _ends(batch, groups, batch.orders) if batch.orders is not None else ():
-            known = least[values[group]]
-            least[values[group]] = place if known is None or place < known else known
-        for group, _, moment in _ends(batch, groups, batch.times) if batch.times is not None else ():
-            known = greatest.get(values[group])
-            greatest[values[group]] = moment if known is None or moment > known else known
-    inorder = order_transactions(least, ordered=ordered)
-    places = {value: n for n, value in enumerate(inorder)}
-    ranks = [
-        np.array([places[v] for v in values], np.int64)[groups] if len(groups) else groups
-        for groups, values in numbered
-    ]
-    return ranks, [greatest.get(value) for value in inorder]
+    values, times = in_order([each for _, each in found], ordered=ordered)
+    places = {value: n for n, value in enumerate(values)}
+    return [ranks_of(groups, each, places) for groups, each in found], times
 
 
-def order_transactions(least: Mapping[Any, Any], *, ordered: bool) -> list[Any]:
-    """Transactions in order: where `ordered`, by their least orders, else by value. Raises AnalysisError."""
-    try:
-        return sorted(least, key=least.__getitem__ if ordered else None) if len(least) > 1 else list(least)
-    except TypeError as error:
-        raise AnalysisError(
-            "the transactions cannot be ordered", detail=str(error), hint="name an `order` column"
-        ) from error
-
-
-def timestamps(
-    services: Services, times: Sequence[Any], commit_time: str | datetime | None, *, clamp: bool = False
-) -> list[datetime]:
-    """The commit timestamp of each transaction in order; with `clamp`, the nearest one that it can have.
-
-    Raises TransactionError where one goes back.
-    """
-    if not isinstance(commit_time, str):
-        return [next_timestamp(services, commit_time)] * len(times)
-    found: list[datetime] = []
-    least, most = (services.catalog.newest_timestamp, services.now()) if clamp else (None, None)
-    for value in times:
-        given = _moment(value)
-        if clamp and given is not None:
-            given = min(given, most or given)
-            given = max([given, *(each for each in (least, *found[-1:]) if each is not None)])
-        moment = next_timestamp(services, given)
-        if found and moment < found[-1]:
-            raise TransactionError(
-                f"the commit time {moment.isoformat()} lies before that of the transaction before it",
-                detail=f"which is {found[-1].isoformat()}",
-                hint="order the transactions by their commit time",
-            )
-        found.append(moment)
-    return found
-
-
-def _moment(value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    if isinstance(value, date):
-        return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
-    raise AnalysisError(f"a commit time is a timestamp, not {value!r}")
+def ranks_of(groups: Numbers, transactions: Transactions, places: Mapping[Any, int]) -> Numbers:
+    """Of each change the place of its transaction among all."""
+    return np.array([places[value] for value in transactions.values], np.int64)[groups]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -35,7 +35,15 @@ from cq_engine.transactions.constraints import Change, check
 from cq_engine.transactions.workspace import Workspace
 from cq_engine.transactions.write_set import BulkPending, Net, SmallPending
 
-__all__ = ["Also", "Committed", "commit", "next_timestamp", "nothing", "with_version"]
+__all__ = [
+    "Also",
+    "Committed",
+    "check_definitions",
+    "commit",
+    "next_timestamp",
+    "nothing",
+    "with_version",
+]
 
 Also = Callable[[UnitOfWork, int], None]
 """Says what else is to be written with the commit of a version."""
@@ -129,7 +137,7 @@ def _prepare(
 ) -> _Prepared:
     """Checks conflicts and constraints against everything that is committed, and writes the files."""
     services = transaction.services
-    _check_definitions(transaction, changes)
+    check_definitions(services.catalog.state, [change.table for change in changes.values()])
     _check_conflicts(transaction, changes)
     version, state = services.catalog.newest_version + 1, services.catalog.state
     timestamp = next_timestamp(services, commit_time)
@@ -191,13 +199,13 @@ def _changes(
     return changes
 
 
-def _check_definitions(transaction: Workspace, changes: Mapping[str, Change]) -> None:
-    state = transaction.services.catalog.state
-    for change in changes.values():
-        now = state.tables.get(change.table.name.lower())
-        if now is None or now.storage.id != change.table.storage.id or now.columns != change.table.columns:
+def check_definitions(state: CatalogState, tables: Iterable[Table]) -> None:
+    """Raises ConflictError where a table is not in `state` as it was when its changes were read."""
+    for table in tables:
+        now = state.tables.get(table.name.lower())
+        if now is None or now.storage.id != table.storage.id or now.columns != table.columns:
             raise ConflictError(
-                f"table {change.table.name} was altered or dropped since the transaction began",
+                f"table {table.name} was altered or dropped since the transaction began",
                 hint="retry it",
             )
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from cq_engine.catalog.model import Table
 from cq_engine.core.arrays import array
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.core.values import encode_values
@@ -17,7 +18,7 @@ from cq_engine.spark.store_assignment import select
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions import dml
 
-__all__ = ["Rows", "arrow_rows", "by_name"]
+__all__ = ["Rows", "arrow_rows", "by_name", "fitted"]
 
 Rows: TypeAlias = "pa.Table | DataFrame | Iterable[Mapping[str, Any]] | Iterable[Sequence[Any]]"
 
@@ -25,11 +26,15 @@ Rows: TypeAlias = "pa.Table | DataFrame | Iterable[Mapping[str, Any]] | Iterable
 def by_name(table: Table, frame: DataFrame) -> DataFrame:
     """A frame's columns assigned to the table's by name. Raises AnalysisError."""
     wanted = [dml.find_column(table, name) for name in frame.columns]
-    if len(set(wanted)) < len(wanted):
-        raise AnalysisError(f"rows for {table.name} have a column twice")
+    _check_once(table, wanted)
     plain = frame.toDF(*(f"_s{n}" for n in wanted))
     sources = [f"_s{n}" if n in wanted else None for n in range(len(table.columns))]
     return plain.select(*select(table, table.columns, sources, plain.schema))
+
+
+def _check_once(table: Table, wanted: Sequence[int]) -> None:
+    if len(set(wanted)) < len(wanted):
+        raise AnalysisError(f"rows for {table.name} have a column twice")
 
 
 def arrow_rows(table: Table, rows: Any) -> pa.Table:
@@ -50,13 +55,26 @@ def arrow_rows(table: Table, rows: Any) -> pa.Table:
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise _unfit(table, column.name, column.type, error) from error
         rows = pa.table(arrays) if arrays else empty(table.columns)
-    renamed = rows.rename_columns(
-        [table.columns[dml.find_column(table, name)].name for name in rows.column_names]
-    )
+    wanted = [dml.find_column(table, name) for name in rows.column_names]
+    _check_once(table, wanted)
+    renamed = rows.rename_columns([table.columns[n].name for n in wanted])
+    return fitted(table, renamed, table.columns)
+
+
+def fitted(table: Table, rows: pa.Table, columns: Sequence[Column], prefix: str = "") -> pa.Table:
+    """Arrow rows in the types of `columns`, which are the table's, as `rows.conform` casts them: no value becomes another one.
+
+    Raises AnalysisError with the first column that has a value which does not fit. It is shown with `prefix`.
+    """
     try:
-        return conform(renamed, table.columns)
-    except (pa.ArrowException, ValueError) as error:
-        raise AnalysisError(f"the rows do not fit table {table.name}", detail=str(error)) from error
+        return conform(rows, columns)
+    except (pa.ArrowException, ValueError):
+        for column in (each for each in columns if each.name in rows.column_names):
+            try:
+                conform(rows.select([column.name]), [column])
+            except (pa.ArrowException, ValueError) as error:
+                raise _unfit(table, f"{prefix}{column.name}", column.type, error) from error
+        raise
 
 
 def _array(values: Sequence[Any], kind: str) -> pa.Array:

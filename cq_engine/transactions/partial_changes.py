@@ -34,11 +34,11 @@ from cq_engine.catalog.model import (
     UPSERT,
     Table,
 )
+from cq_engine.core.arrays import group_starts
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_rows
 from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.rows import change_columns, conform, identity_columns, same_images
-from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.change_batches import Batch, Operation
 from cq_engine.transactions.constraints import check_not_null
 

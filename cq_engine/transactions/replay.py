@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from cq_engine.catalog.model import ROW_ID, Table
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import group_starts
 from cq_engine.core.errors import ConstraintError
 from cq_engine.core.values import python_rows
 from cq_engine.storage.identities import Identities, Numbers, find_places
 from cq_engine.storage.rows import conform, empty, identity_columns, same_images
-from cq_engine.storage.uncompacted_log import group_starts
 from cq_engine.transactions.change_batches import Batch, Operation
 from cq_engine.transactions.write_set import Net
 

@@ -1,5 +1,9 @@
 """Keys that staged rows have several times, found by the driver: a key of numbers is decoded, sorted and compared in less
-time than Spark takes to plan for it, and no row is shuffled."""
+time than Spark takes to plan for it, and no row is shuffled.
+
+Files that executors have written are mostly in the order of the key, one after the other: then the driver reads them in parts, and needs
+memory for no more. Otherwise it has the keys of all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import DataFile, VersionedTable
 from cq_engine.core.arrays import distinct
+from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.reader import Reader
-from cq_engine.storage.rows import identity_columns
+from cq_engine.storage.rows import empty, identity_columns
 
 __all__ = ["repeated_keys"]
 
@@ -31,6 +36,8 @@ def repeated_keys(
     known = all(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) for kind in kinds)
     if not known or sum(file.rows for file in files) > reader.limits.staged_keys:
         return None
+    if _in_order(reader, table, files, columns):
+        return empty(columns)
     rows = reader.read_files(table, files, columns)
     numbers = _numbers(rows)
     if numbers is None:
@@ -44,6 +51,33 @@ def repeated_keys(
     return rows.slice(0, 0)
 
 
+def _in_order(
+    reader: Reader, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
+) -> bool:
+    """Whether each key of the files, one after the other, is greater than the one before it, so that none stands twice."""
+    if not files:
+        return True
+    last: list[int] = []  # which is less than every key
+    for part in reader.read_in_parts(table, files, columns):
+        rows = pa.Table.from_batches([part])
+        numbers = _numbers(rows)
+        if numbers is None or not np.all(numbers[:-1] < numbers[1:]):
+            return False
+        if rows.num_rows:
+            first, after = (
+                [_integers(column.slice(at, 1))[0].item() for column in rows.columns]
+                for at in (0, rows.num_rows - 1)
+            )
+            if not last < first:
+                return False
+            last = after
+    return True
+
+
+def _integers(column: pa.ChunkedArray) -> Numbers:
+    return np.asarray(column.cast(pa.int32()) if pa.types.is_date32(column.type) else column, np.int64)
+
+
 def _numbers(rows: pa.Table) -> Numbers | None:
     """A number for every key; None where there are more of them than numbers, or a NULL."""
     found = np.zeros(rows.num_rows, np.int64)
@@ -53,7 +87,7 @@ def _numbers(rows: pa.Table) -> Numbers | None:
     for column in rows.columns:
         if column.null_count:
             return None
-        values = np.asarray(column.cast(pa.int32()) if pa.types.is_date32(column.type) else column, np.int64)
+        values = _integers(column)
         low, high = int(values.min()), int(values.max())
         keys *= high - low + 1
         if keys > _MOST:

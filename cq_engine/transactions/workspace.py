@@ -179,15 +179,29 @@ class Workspace:
                 return self._change_small(
                     table, rows, check, not check or getattr(effect, "check_cardinality", True)
                 )
-        pairs = effect.pairs
-        if check:
-            pairs = self._checked_merge(table, pairs, getattr(effect, "check_cardinality", True))
-        if table.storage.has_row_id:
-            position = len(table.columns)
-            first = self.services.catalog.reserve_row_ids(table.storage.id, 1 << 48)
-            fresh = f.lit(first).cast("bigint") + f.monotonically_increasing_id()
-            pairs = pairs.withColumn(f"_n{position}", f.coalesce(f.col(f"_n{position}"), fresh))
-        return self._stage_signed(table, [bulk.signed_pairs(table, pairs)])
+        if not check:
+            return self._stage_signed(table, [bulk.signed_pairs(table, effect.pairs)])
+        with self._with_fresh_ids(table, effect.pairs) as pairs:
+            checked = self._checked_merge(table, pairs, getattr(effect, "check_cardinality", True))
+            return self._stage_signed(table, [bulk.signed_pairs(table, checked)])
+
+    @contextmanager
+    def _with_fresh_ids(self, table: Table, pairs: DataFrame) -> Iterator[DataFrame]:
+        """Pairs whose new rows have hidden identities where the table has them. Executors keep the pairs, so that it is known in
+        which partitions new rows are."""
+        if not table.storage.has_row_id:
+            yield pairs
+            return
+        with nullcontext(pairs) if pairs.is_cached else persisted(pairs) as kept:
+            new = kept.where(f.col("_kind") == "I").select(f.spark_partition_id().alias("part"))
+            with translate_errors():
+                (last,) = to_arrow(new.agg(f.max("part").alias("last"))).column("last").to_pylist()
+            if last is None:
+                yield kept
+                return
+            name = f"_n{len(table.columns)}"
+            fresh = staging.fresh_row_ids(self.services, table, last + 1)
+            yield kept.withColumn(name, f.when(f.col("_kind") == "I", fresh).otherwise(f.col(name)))
 
     def _change_small(self, table: Table, rows: pa.Table, merging: bool, check: bool) -> int:
         columns = table.storage.physical_columns
@@ -281,8 +295,8 @@ class Workspace:
     def _stage_plain(
         self, attempt: Attempt, table: Table, frame: DataFrame, size: Size | None, *, in_ranges: bool = False
     ) -> list[DataFile]:
-        """The rows in files; executors keep and count them first where nobody knows how many they are."""
-        if in_ranges or size is not None:
+        """The rows in files; executors keep and count them first where nobody knows how many they are, but for ranges."""
+        if (in_ranges and not table.storage.has_row_id) or size is not None:
             return staging.stage_plain(
                 self.services, attempt, table, frame, size or Size(), in_ranges=in_ranges
             )
