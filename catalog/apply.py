@@ -7,21 +7,17 @@ space, since both can be read. Everything that is wrong is a CatalogError, excep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from cq_engine.catalog.column_specs import columns_of, resolve_names
 from cq_engine.catalog.destinations import is_merge, merged_names
-from cq_engine.catalog.graph import names_of, readers
+from cq_engine.catalog.graph import names_of, readers, sheds
 from cq_engine.catalog.model import (
-    CHANGE_TYPE,
     CHANGES,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
     PARTIAL,
-    REFRESH_TIME,
     REMOTE,
     ROW_ID,
-    SEQUENCE,
     CatalogState,
     ContinuousQuery,
     ForeignKey,
@@ -30,10 +26,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.catalog.names import check_here, find_query, find_table
 from cq_engine.catalog.sources import captures_into, drop_capture, without_parts
-from cq_engine.core.capabilities import key_problem
-from cq_engine.core.columns import INTERNAL, Column
-from cq_engine.core.errors import CatalogError, did_you_mean
-from cq_engine.core.types import canonical_type
+from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
 
 __all__ = [
@@ -51,9 +44,6 @@ __all__ = [
     "without_unread",
 ]
 
-RESERVED = frozenset({ROW_ID, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQUENCE, REFRESH_TIME})
-"""Column names that the engine adds to change rows."""
-
 
 def allocate_id(state: CatalogState) -> tuple[CatalogState, int]:
     """A fresh id for a versioned table or a query."""
@@ -70,8 +60,8 @@ def create_table(
     if not statement.columns:
         raise CatalogError(f"table {statement.name} has no columns")
     key = None if statement.primary_key is None else statement.primary_key.columns
-    columns = _columns(statement.name, statement.columns, key or ())
-    key = None if key is None else _resolve_names(statement.name, columns, key, "PRIMARY KEY")
+    columns = columns_of(statement.name, statement.columns, key or ())
+    key = None if key is None else resolve_names(statement.name, columns, key, "PRIMARY KEY")
     spec = statement.primary_key
     if spec is not None and not spec.enforced and not spec.rely:
         raise CatalogError(
@@ -79,7 +69,7 @@ def create_table(
             detail="the deltas of continuous queries rest on keys",
             hint="write PRIMARY KEY (...), or PRIMARY KEY (...) NOT ENFORCED RELY at your own risk",
         )
-    cluster_by = _resolve_names(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
+    cluster_by = resolve_names(statement.name, columns, statement.cluster_by, "CLUSTER BY") or key or ()
     if not statement.snapshot:
         _check_without_snapshot(statement, key)
     state, number = allocate_id(state)
@@ -142,7 +132,7 @@ def alter_table(state: CatalogState, statement: AlterTable, version: int = 0) ->
     if statement.action == "ADD FOREIGN KEY" and statement.foreign_key is not None:
         return _put(state, _with_foreign_key(state, table, statement.foreign_key, version))
     if statement.action == "CLUSTER BY":
-        cluster_by = _resolve_names(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
+        cluster_by = resolve_names(table.name, table.columns, statement.cluster_by, "CLUSTER BY")
         return _put(state, replace(table, storage=replace(table.storage, cluster_by=cluster_by)))
     if statement.action == "RENAME" and statement.new_name is not None:
         return _rename(state, table, statement.new_name)
@@ -201,6 +191,7 @@ def without_unread(state: CatalogState) -> CatalogState:
         for key, q in state.queries.items()
         if q.relation is not None
         and q.verdict != PARTIAL  # nothing else has its rows
+        and not sheds(q)
         and not merged_names(q)
         and not readers(state, q.name)
     }
@@ -222,55 +213,6 @@ def dependents(state: CatalogState, name: str) -> list[str]:
 # ---------------------------------------------------------------- columns and keys
 
 
-def _columns(table: str, specs: Sequence[ColumnSpec], key: Iterable[str]) -> tuple[Column, ...]:
-    in_key = {name.lower() for name in key}
-    seen: set[str] = set()
-    columns = []
-    for spec in specs:
-        if spec.name.lower() in seen:
-            raise CatalogError(
-                f"table {table} has two columns {spec.name}", detail="names are compared without case"
-            )
-        if spec.name.lower() in RESERVED:
-            raise CatalogError(
-                f"column {spec.name} of table {table} has a name that change rows need",
-                hint=f"choose another; reserved are {', '.join(sorted(RESERVED))}",
-            )
-        if spec.name.lower().startswith(INTERNAL):
-            raise CatalogError(
-                f"column {spec.name} of table {table} begins with {INTERNAL}",
-                hint="choose another name; names with this beginning are the engine's",
-            )
-        seen.add(spec.name.lower())
-        kind = canonical_type(spec.type)
-        nullable = spec.nullable and spec.name.lower() not in in_key
-        columns.append(Column(spec.name, kind, nullable, spec.comment))
-    return tuple(columns)
-
-
-def _resolve_names(table: str, columns: Sequence[Column], names: Sequence[str], what: str) -> tuple[str, ...]:
-    """`names` as the table writes them, checked to be columns that can be ordered and stand once."""
-    by_name = {c.name.lower(): c for c in columns}
-    found: list[str] = []
-    for name in names:
-        column = by_name.get(name.lower())
-        if column is None:
-            raise CatalogError(
-                f"{what}: table {table} has no column {name}",
-                hint=did_you_mean(name, (c.name for c in columns)),
-            )
-        problem = key_problem(column.type)
-        if problem:
-            raise CatalogError(
-                f"{what}: column {column.name} of table {table} is {column.type}, which no key can be",
-                detail=problem,
-            )
-        if column.name in found:
-            raise CatalogError(f"{what}: column {column.name} of table {table} is named twice")
-        found.append(column.name)
-    return tuple(found)
-
-
 def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
     for spec in specs:
         if not spec.nullable:
@@ -280,12 +222,12 @@ def _with_columns(table: Table, specs: Sequence[ColumnSpec]) -> Table:
                 hint="add it without NOT NULL",
             )
     before = [ColumnSpec(c.name, c.type, c.nullable, c.comment) for c in table.columns]
-    columns = _columns(table.name, [*before, *specs], table.primary_key or ())
+    columns = columns_of(table.name, [*before, *specs], table.primary_key or ())
     return replace(table, storage=replace(table.storage, columns=columns))
 
 
 def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, version: int) -> Table:
-    columns = _resolve_names(table.name, table.columns, spec.columns, "FOREIGN KEY")
+    columns = resolve_names(table.name, table.columns, spec.columns, "FOREIGN KEY")
     target = table if _same(spec.references, table.name) else find_table(state, spec.references)
     check_here(target, "a FOREIGN KEY")
     if target.primary_key is None:
@@ -294,7 +236,7 @@ def _with_foreign_key(state: CatalogState, table: Table, spec: ForeignKeySpec, v
             hint="a foreign key refers to a primary key",
         )
     wanted = spec.ref_columns or target.primary_key
-    ref_columns = _resolve_names(target.name, target.columns, wanted, "REFERENCES")
+    ref_columns = resolve_names(target.name, target.columns, wanted, "REFERENCES")
     if set(ref_columns) != set(target.primary_key) or len(columns) != len(ref_columns):
         raise CatalogError(
             f"FOREIGN KEY ({', '.join(columns)}) of {table.name} does not match the primary key of {target.name}",

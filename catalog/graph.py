@@ -11,8 +11,23 @@ from collections.abc import Iterable
 
 from cq_engine.catalog.destinations import merged_by, merged_names
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
+from cq_engine.core.options import SHED
 
-__all__ = ["ancestors", "names_of", "origins", "readers", "source_query", "table_readers", "upstreams"]
+__all__ = [
+    "ancestors",
+    "names_of",
+    "origins",
+    "readers",
+    "sheds",
+    "source_query",
+    "table_readers",
+    "upstreams",
+]
+
+
+def sheds(query: ContinuousQuery) -> bool:
+    """May rows be left out of its result? Then nothing but the table that is kept of it has its rows."""
+    return SHED in dict(query.options)
 
 
 def source_query(state: CatalogState, name: str) -> ContinuousQuery | None:

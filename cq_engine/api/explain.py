@@ -161,6 +161,7 @@ def analyze_query(
         "evaluated in Arrow": report.in_arrow,
         **_sweeps(queries, query, ran=True),
         "look-ups": [str(look_up) for look_up in report.look_ups],
+        "shed": "" if report.shed is None else str(report.shed),
         "mesh joins": [str(run) for run in report.meshes],
         "read": [str(read) for read in report.reads],
         "steps": {step: f"{seconds:.3f} s" for step, seconds in report.steps},

@@ -20,6 +20,7 @@ __all__ = [
     "ORDER",
     "RESTRICTED",
     "RETENTION",
+    "SHED",
     "STORAGE",
     "Option",
     "check_conf",
@@ -32,6 +33,7 @@ __all__ = [
     "parse_memory",
     "parse_paths",
     "parse_retention",
+    "parse_shed",
     "parse_size",
 ]
 
@@ -43,6 +45,7 @@ RETENTION = "retention"
 JOIN = "join"
 MEMORY = "memory"
 ORDER = "order"
+SHED = "shed"
 
 STORAGE = "storage."
 """What options of the object store begin with. They are given when the warehouse is opened, and checked there."""
@@ -112,6 +115,18 @@ def parse_memory(text: str) -> int:
     return size
 
 
+def parse_shed(text: str) -> int | None:
+    """How many change rows may wait for the readers of a query before rows are left out; None for 'off'. Raises AnalysisError."""
+    if text.strip().lower() == "off":
+        return None
+    if not re.fullmatch(r"\s*[1-9]\d*\s*", text):
+        raise AnalysisError(
+            f"{SHED} = '{text}' is no number of rows",
+            hint="write how many change rows may wait for the slowest reader, as in '100000', or 'off'",
+        )
+    return int(text)
+
+
 def parse_paths(text: str) -> tuple[str, ...]:
     """Absolute directories and URLs, separated by commas. Raises AnalysisError."""
     paths = tuple(path.strip() for path in text.split(",") if path.strip())
@@ -149,6 +164,7 @@ OPTIONS: Mapping[str, Option] = {
     JOIN: Option("look_up", (_QUERY,), _one_of(JOIN, "look_up", "mesh", "auto")),
     MEMORY: Option("64 MB", (_QUERY,), parse_memory),
     ORDER: Option("arrival", (_QUERY,), _one_of(ORDER, "arrival")),
+    SHED: Option("off", (_QUERY,), parse_shed),
     "query_group": Option("auto", (_QUERY,), _one_of("query_group", "auto", "on", "off")),
 }
 """By name, in lower case."""

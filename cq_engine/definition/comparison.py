@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import quote
+from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery
 from cq_engine.context.services import Services
 from cq_engine.definition.outputs import output_columns
@@ -20,6 +21,8 @@ def not_comparable(old: ContinuousQuery, new: ContinuousQuery) -> str:
     """Why the results of two definitions of a query have no difference that is a delta; empty where they have one."""
     if PARTIAL in (old.verdict, new.verdict):
         return "it is maintained from partial changes of tables WITHOUT SNAPSHOT: there are no results to compare"
+    if sheds(old) or sheds(new):
+        return "rows are left out of its result (shed), and another query would not know which"
     before, after = (
         [(c.name.lower(), c.type) for c in query.result.columns[: query.width]] for query in (old, new)
     )

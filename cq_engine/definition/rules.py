@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from cq_engine.algebra.nodes import Filter, Project, Scan
 from cq_engine.catalog import apply
 from cq_engine.catalog.destinations import MERGE, check_unread, merged_by
-from cq_engine.catalog.graph import names_of, origins, readers, upstreams
+from cq_engine.catalog.graph import names_of, origins, readers, sheds, upstreams
 from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery
 from cq_engine.catalog.schema import stale
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError, CatalogError, did_you_mean
-from cq_engine.core.options import JOIN, MEMORY, ORDER, option_names, option_value
+from cq_engine.core.options import JOIN, MEMORY, ORDER, SHED, option_names, option_value
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import class_of
 from cq_engine.grammar import DestinationRef, StartFrom
@@ -25,6 +26,7 @@ __all__ = [
     "add_own_commit",
     "check_current",
     "check_options",
+    "check_shed",
     "check_targets",
     "notes",
     "start_version",
@@ -88,6 +90,19 @@ def _check_join(query: ContinuousQuery, options: Mapping[str, str], values: Mapp
             f"{JOIN} = '{values[JOIN]}' and form = recompute contradict each other",
             detail="a result that is computed anew looks no rows up",
             hint="leave one of them out",
+        )
+
+
+def check_shed(query: ContinuousQuery, compiled: Compiled) -> None:
+    """Raises AnalysisError for load shedding by a query that does not show rows of one table by their key."""
+    node = compiled.node
+    while isinstance(node, Filter | Project):
+        node = node.input
+    if sheds(query) and not (isinstance(node, Scan) and query.key and not query.states):
+        raise AnalysisError(
+            f"{SHED} is for queries that select rows of one table, with its key",
+            detail=f"of what {query.name} gives, it could not be said which changes are about rows that were left out",
+            hint="create a query AS SELECT * FROM the stream WITH (shed = …), and let this one read its result",
         )
 
 

@@ -6,10 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
 from cq_engine.catalog.sources import put_capture
-from cq_engine.core.errors import CatalogError
+from cq_engine.core.errors import AnalysisError, CatalogError
+from cq_engine.core.options import SHED
 from cq_engine.definition.rules import check_options, check_targets, with_destinations
 from cq_engine.grammar import AlterContinuousQuery
 from cq_engine.lifecycle.queries import Queries
@@ -74,6 +76,12 @@ def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQ
         options=query_options((*query.options, *statement.options)),
     )
     check_options(changed)
+    if sheds(changed) and not sheds(query):
+        raise AnalysisError(
+            f"{query.name} was created without {SHED}",
+            detail="rows can be left out only where the result is kept from the beginning",
+            hint=f"CREATE OR REPLACE the query WITH ({SHED} = 'off'), which can be changed later",
+        )
     changed, state, _ = with_destinations(queries.delivery, changed, catalog.state, checked=True)
     with catalog.write() as unit:
         state = apply.without_unread(apply.replace_query(state, changed))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import ContinuousQuery, QueryStatus
 from cq_engine.core import faults
@@ -14,6 +15,7 @@ from cq_engine.definition.analysis import define
 from cq_engine.definition.rules import (
     add_own_commit,
     check_options,
+    check_shed,
     notes,
     start_version,
     with_destinations,
@@ -106,9 +108,11 @@ def _create(
             text = format_statement(written)
             query = replace(query, statement=text, consistency=written.consistency, remote=remote)
         check_options(query)
+        check_shed(query, compiled)
         with catalog.lock:
             delivery = queries.delivery
             kept = delivery.includes_result(query.destinations) or delivery.keeps_rows(query, state)
+            kept = kept or sheds(query)
             version = start_version(services, statement.start, query, compiled, kept=kept)
             new_version = version > catalog.newest_version
             held.enter_context(services.read_holds.held(version))

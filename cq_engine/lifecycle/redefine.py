@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.graph import upstreams
+from cq_engine.catalog.graph import sheds, upstreams
 from cq_engine.catalog.model import PARTIAL, CatalogState, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
@@ -139,6 +139,12 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         raise AnalysisError(
             f"{query.name} cannot skip versions {before + 1} to {version}",
             detail="its rows are kept for a destination that is merged, and nothing but those changes says what they are",
+            hint="correct what made it fail and RESUME, or create the query anew",
+        )
+    if sheds(query) and version > before:
+        raise AnalysisError(
+            f"{query.name} cannot skip versions {before + 1} to {version}",
+            detail="which of its rows were left out (shed) is known from its deltas only",
             hint="correct what made it fail and RESUME, or create the query anew",
         )
     state, again = _fresh_states(catalog.state, query)

@@ -14,10 +14,12 @@ from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import Node
+from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.groups import group_of
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery, VersionedTable
 from cq_engine.context.services import ResultRows
 from cq_engine.core.errors import AnalysisError, StorageError
+from cq_engine.core.keeping import keep
 from cq_engine.definition.registry import Registry
 from cq_engine.groups.groups import Groups
 from cq_engine.planner.compiled import Compiled
@@ -135,6 +137,10 @@ class Results:
         states = query.states if group is None else group.query.states
         return None if plan is None else (compiled, plan, dict(states))
 
+    def forget_gone(self) -> None:
+        """Takes what is remembered of groups that are gone out of memory."""
+        keep(self._ready, {group.query.id for group in self.services.catalog.state.groups.values()})
+
     def _follow_group(self, query: ContinuousQuery) -> None:
         """New members' rows come at a version that the states have already: another process may have added some."""
         catalog = self.services.catalog
@@ -167,6 +173,12 @@ class Results:
                 f"the result of {query.name} is not kept",
                 detail="it is maintained from partial changes of tables WITHOUT SNAPSHOT, whose rows are not kept",
                 hint=f"a destination that is merged has its rows from then on; {query.name} CHANGES FROM VERSION 1 its deltas",
+            )
+        if sheds(query):
+            raise AnalysisError(
+                f"the result of {query.name} at version {version} is not kept any more",
+                detail="rows may have been left out of it (shed), so that it cannot be computed from its table",
+                hint="retention says how long old versions are kept",
             )
         catalog = self.services.catalog
         compiled = self.registry.compiled(query)

@@ -34,6 +34,7 @@ from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.delta_rows import UPDATED, Summary, log_rows_in_order
 from cq_engine.refresh.executors import Changes, Executor
 from cq_engine.refresh.relations import change_files, change_width, completed_files, few_changes
+from cq_engine.refresh.shedding import Shed, room_for, shed_frame
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.jobs import LOST
 from cq_engine.spark.persisting import release
@@ -129,6 +130,14 @@ class Cluster(Executor[DataFrame]):
         directory = self.attempt.directory(table, "log") + f"/{table.id}"
         store, limits = self.services.catalog.store, self.services.limits
         return write_files(store, shown, directory, table.identity, limits, small_groups=True)
+
+    def shed(self, log: DataFrame) -> tuple[DataFrame, Shed]:
+        assert self.query.relation is not None
+        table, a = self.query.relation.storage, self.interval.a
+        room = room_for(self.services.catalog, self.query)
+        kept, counted = shed_frame(log, table, self.services.reader.image(table, a), room, a)
+        kept = self.load(kept)
+        return kept, counted(kept)
 
     def summarize(self, log: DataFrame) -> Summary:
         def count(*kinds: str) -> SparkColumn:

@@ -28,6 +28,7 @@ from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackErr
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.relations import few_changes
+from cq_engine.refresh.shedding import Shed, room_for, shed_rows
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import few_rows_settings, small_settings
 from cq_engine.spark.sql import SPARK_ERRORS, run_sql
@@ -159,6 +160,12 @@ class Driver(Executor[pa.Table]):
 
     def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: pa.Table) -> Changes:
         return conform(state_rows(rows, stored, self.interval.b), change_columns(table))
+
+    def shed(self, log: pa.Table) -> tuple[pa.Table, Shed]:
+        assert self.query.relation is not None
+        table, a = self.query.relation.storage, self.interval.a
+        room = room_for(self.services.catalog, self.query)
+        return shed_rows(log, table, room, lambda keys: self.services.reader.lookup(table, a, keys), a)
 
     def summarize(self, log: pa.Table) -> Summary:
         return summarize(log)

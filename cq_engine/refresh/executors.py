@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from cq_engine.algebra.nodes import FROM, TO, Given
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
@@ -31,6 +32,7 @@ from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.partial import PartialBinder
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
+from cq_engine.refresh.shedding import Shed
 from cq_engine.spark.sql import run_sql
 
 __all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute"]
@@ -120,6 +122,10 @@ class Executor(ABC, Generic[Rows]):
     @abstractmethod
     def state_changes(self, table: VersionedTable, stored: StoredAggregate, rows: Rows) -> Changes:
         """Change rows of a state: of a group's versions the last one, a delete where its count is 0."""
+
+    @abstractmethod
+    def shed(self, log: Rows) -> tuple[Rows, Shed]:
+        """A delta's rows without those that are left out of the result (`shedding`), and how many those are."""
 
     @abstractmethod
     def summarize(self, log: Rows) -> Summary:
@@ -226,6 +232,8 @@ def _outcome(
     query = executor.query
     if repeated:
         raise two_rows_error(query, repeated[0], executor.sample(log, duplicates=False))
+    if sheds(query):
+        log, executor.binder.report.shed = executor.shed(log)
     summary = executor.summarize(log)
     if summary.duplicates:
         raise duplicate_key_error(query, executor.sample(log, duplicates=True))

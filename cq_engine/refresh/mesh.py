@@ -23,6 +23,7 @@ from cq_engine.algebra.nodes import Meeting, Scan, references
 from cq_engine.catalog.model import ContinuousQuery, Layout, VersionedTable
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
+from cq_engine.core.keeping import keep
 from cq_engine.core.options import JOIN, MEMORY, option_value, parse_memory
 from cq_engine.core.types import arrow_type
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
@@ -31,6 +32,7 @@ from cq_engine.mesh.cost import Factors, Tuning
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
 from cq_engine.mesh.pages import Pages
+from cq_engine.mesh.run import Run
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image
 from cq_engine.planner.compiled import Compiled
@@ -88,7 +90,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class MeshRun:
-    """What a refresh got from the mesh of a table."""
+    """What a refresh got from the mesh of a table; what the scan did for others at the same time is not in it."""
 
     table: str
     plan: Plan
@@ -112,7 +114,8 @@ class QueryMesh:
         options = dict(query.options)
         self.join = option_value(JOIN, options).lower()
         self.memory = parse_memory(option_value(MEMORY, options))
-        self.options = (self.join, self.memory)
+        self.options = (query.id, self.join, self.memory)
+        """What is another one where a query of the same name is to have another mesh."""
         self._reader = reader
         self._factors = factors
         self._tables: dict[int, tuple[Pages, TableMesh]] = {}
@@ -133,8 +136,10 @@ class QueryMesh:
         restrict: Restrict,
         wanted: Collection[str] | None,
         runs: list[MeshRun],
+        given_up: threading.Event,
     ) -> pa.Table | None:
-        """What `Reader.base_arrow` gives, from a scan; None where rows are to be looked up. `runs` is told of the scan."""
+        """What `Reader.base_arrow` gives, from a scan; None where rows are to be looked up. `runs` is told of the scan, which ends
+        with a CQError when it is given up."""
         restrict = {name: values for name, values in restrict.items() if _is_hashed(table, name)}
         columns = _columns(table, restrict, wanted)
         if not restrict or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
@@ -149,10 +154,9 @@ class QueryMesh:
             plan = self._plan(table, layout, image, columns, Asking(keys, int(needed.sum()), len(kept)))
             if not plan.mesh:
                 return None
-            before, started = mesh.counters.copy(), time.perf_counter()
-            rows = mesh.rows(image, needed, restrict, columns)
-        done = mesh.counters.since(before)
-        runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
+            run, started = Run(given_up=given_up), time.perf_counter()
+            rows = mesh.rows(image, needed, restrict, columns, run)
+        runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)
 
     def rows_meeting(
@@ -164,6 +168,7 @@ class QueryMesh:
         changes: Changes,
         wanted: Collection[str] | None,
         runs: list[MeshRun],
+        given_up: threading.Event,
     ) -> pa.Table | None:
         """The rows of a snapshot that meet one of the changes under conditions that are no equality; None where only Spark can say
         which those are, or where the changes take more than the window's room."""
@@ -183,12 +188,11 @@ class QueryMesh:
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
             plan = self._plan(table, layout, image, columns, None)
-            before, started = mesh.counters.copy(), time.perf_counter()
-            rows = mesh.rows_meeting(image, met, len(met), columns)
+            run, started = Run(given_up=given_up), time.perf_counter()
+            rows = mesh.rows_meeting(image, met, len(met), columns, run)
         if met.failed:
             return None
-        done = mesh.counters.since(before)
-        runs.append(MeshRun(table.name, plan, done, time.perf_counter() - started))
+        runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)
 
     def _plan(
@@ -296,7 +300,7 @@ class QueryMesh:
 
 @dataclass
 class Meshes:
-    """The meshes of an engine's queries, by name; those of a query whose options change are made anew. Thread-safe."""
+    """The meshes of an engine's queries, by name; that of a query whose options change is made anew. Thread-safe."""
 
     reader: Reader
     kept: dict[str, QueryMesh] = field(default_factory=dict)
@@ -308,14 +312,26 @@ class Meshes:
         """The query's; None where it has none."""
         with self._guard:
             if not wants_mesh(query):
-                self.kept.pop(query.name, None)
+                self._forget(query.name)
                 return None
             if self.factors is None:
                 self.factors = load_factors() or Factors()
             made = QueryMesh(query, self.reader, self.factors)
             if query.name not in self.kept or self.kept[query.name].options != made.options:
+                self._forget(query.name)
                 self.kept[query.name] = made
             return self.kept[query.name]
+
+    def forget_gone(self, there: Collection[str]) -> None:
+        """Ends the scans of queries that are not `there` any more."""
+        with self._guard:
+            for mesh in keep(self.kept, there):
+                mesh.close()
+
+    def _forget(self, name: str) -> None:
+        known = self.kept.pop(name, None)
+        if known is not None:
+            known.close()
 
     def close(self) -> None:
         """Ends all scans."""
@@ -337,4 +353,4 @@ def _columns(
 
 
 def _size(count: float) -> str:
-    return f"{count / 2**20:.1f} MB"
+    return f"{count / 2**10:.0f} KB" if count < 2**20 else f"{count / 2**20:.1f} MB"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from cq_engine.catalog.model import EVENTS, PARTIAL, ContinuousQuery, QueryStatu
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DiskError, RefreshError
+from cq_engine.core.keeping import keep
 from cq_engine.grammar import OnCommit
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.partial import PartialPlan, plan_partial
@@ -88,6 +90,18 @@ class Refresher:
         self.reports: dict[str, Report] = {}
         """By query what its last refresh did."""
 
+    def forget_gone(self, compiled: Collection[Compiled]) -> None:
+        """Takes what is kept of queries that the catalog does not have any more out of memory; `compiled` are the definitions
+        in use."""
+        state = self.services.catalog.state
+        there = {query.name for query in state.queries.values()}
+        there |= {group.query.name for group in state.groups.values()}
+        keep(self.reports, there)
+        for ahead in keep(self._ahead, there):
+            ahead.clear()
+        self.meshes.forget_gone(there)
+        self.plans.keep(compiled)
+
     def interval(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Interval:
         """What is to be processed: from the query's position to the newest commit, or to `upto`."""
         return pending_interval(self.services.catalog, query, compiled, upto)
@@ -98,10 +112,12 @@ class Refresher:
         RefreshError, DiskError where it can be tried again as it is; the query's position is then where it was, or after the
         last slice."""
         mesh = self.meshes.of(query)
-        interval = self.interval(query, compiled, upto)
-        if mesh is None or query.mode == "COMPRESSED":
-            return self._refresh_slices(query, compiled, interval)
-        return self._refresh_parts(query, compiled, mesh, interval.b)
+        with self.services.foreground.busy():
+            interval = self.interval(query, compiled, upto)
+            if mesh is None or query.mode == "COMPRESSED":
+                self._ahead.pop(query.name, Ahead()).clear()
+                return self._refresh_slices(query, compiled, interval)
+            return self._refresh_parts(query, compiled, mesh, interval.b)
 
     def _refresh_parts(
         self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, end: int
@@ -131,9 +147,10 @@ class Refresher:
                 result = self._refresh(query, compiled, interval, part)
             assert result is not None, "no part is divided"
             done = result if done is None else done.then(result)
-            scans += self.reports[query.name].meshes if interval.b > interval.a else []
+            if interval.b > interval.a and query.name in self.reports:  # another process may have dropped it
+                scans += self.reports[query.name].meshes
             if interval.b >= end:
-                if scans:
+                if scans and query.name in self.reports:
                     self.reports[query.name].meshes = scans
                 return done
 
@@ -204,6 +221,7 @@ class Refresher:
         if isinstance(outcome, Outcome):
             decided = compiled.node is not None and query.verdict != PARTIAL
             plan = f"{query.verdict}, {report.decision}" if decided else query.verdict
+            plan += "" if report.shed is None else f"; {report.shed}"
             result = Refresh(query.name, interval.a, interval.b, *outcome.summary.counts, plan)
         result = replace(result, seconds=time.monotonic() - started)
         with report.step("write"):

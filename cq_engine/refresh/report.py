@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cq_engine.planner.forms import Decision, LookUp
 from cq_engine.refresh.mesh import MeshRun
+from cq_engine.refresh.shedding import Shed
 
 __all__ = ["Read", "Report"]
 
@@ -41,6 +42,8 @@ class Report:
     reads: list[Read] = field(default_factory=list)
     meshes: list[MeshRun] = field(default_factory=list)
     """What came from scans that changes share."""
+    shed: Shed | None = None
+    """What was left out of the result, where the query may leave rows out."""
     in_arrow: list[str] = field(default_factory=list)
     """The statements that the driver evaluated without Spark."""
     steps: list[tuple[str, float]] = field(default_factory=list)

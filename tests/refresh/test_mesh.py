@@ -119,12 +119,12 @@ def test_an_interval_is_cut_where_its_keys_do_not_fit(engine: Engine) -> None:
     """A transactional query takes as many commits as the window holds; the others wait in the log. A compressed one has one delta."""
     create(engine, "each", JOIN, "join = 'mesh', memory = '64 KB'")
     create(engine, "whole", JOIN, "join = 'mesh', memory = '64 KB'", "COMPRESSED")
-    for n in range(8):
+    for n in range(12):
         engine.execute(
             f"INSERT INTO s SELECT id, id % 400, 1 FROM range({1_000 * n + 1_000}, {1_000 * n + 1_200})"
         )
     done = [engine.refresh(name) for name in ("each", "whole")]
-    assert done[0].inserted == done[1].inserted == 1_200
+    assert done[0].inserted == done[1].inserted == 1_800
     counted = {
         name: [r for r in engine.catalog.refreshes(name) if r.inserted and r.from_version]
         for name in ("each", "whole")
@@ -245,6 +245,12 @@ def test_later_commits_enter_the_scan_of_earlier_ones(
         assert accumulated(engine, name) == rows(engine, JOIN)
         (mesh,) = [m for _, m in engine.queries.refresher.meshes.kept[name]._tables.values()]
         read[name] = mesh.counters.pages
+        runs = [run.done for run in engine.queries.refresher.reports[name].meshes]
+        assert sum(run.changes for run in runs) == mesh.counters.changes, "each counts its own keys"
+        assert sum(run.batches for run in runs) == mesh.counters.batches
+        assert sum(run.pages for run in runs) >= mesh.counters.pages, (
+            "a page that parts share counts for each"
+        )
         assert mesh.nbytes == 0
     assert read["alone"] == 6 * 15
     assert read["ahead"] < read["alone"] * 3 / 4, read
