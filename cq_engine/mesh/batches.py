@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from cq_engine.core.columns import Column
 from cq_engine.mesh.hashed_keys import BYTES_PER_KEY, HashedKeys
-from cq_engine.mesh.staged import Staged
+from cq_engine.mesh.run import Run
+from cq_engine.mesh.staged import Staged, gather
 from cq_engine.mesh.window import Batch, Image
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.rows import empty
@@ -48,6 +49,10 @@ class Waiting(Batch):
         super().__init__(image, needed)
         self.columns = tuple(columns)
         self.found: list[Staged] = []
+        self.run = Run()
+        """The call that it is of."""
+        self.failure: Exception | None = None
+        """What the read of a page that it needs has failed with."""
 
     @property
     @abstractmethod
@@ -66,7 +71,7 @@ class Waiting(Batch):
     def rows(self) -> pa.Table:
         """What it has found."""
         names = [c.name for c in self.columns]
-        parts = [each.rows().select(names) for each in self.found]
+        parts = [rows.select(names) for rows in gather(self.found)]
         return self.select(pa.concat_tables(parts)) if parts else empty(self.columns)
 
     def release(self) -> None:

@@ -68,7 +68,7 @@ class Stream:
     many times as much the hash table takes; `pointer_bytes` is what the queue takes for it."""
 
     row_bytes: float = 8.0
-    fudge: float = 1.5
+    fudge: float = 1.0
     pointer_bytes: float = 4.0
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["Counters"]
 
 
 @dataclass
 class Counters:
-    """What a mesh has done since it was made."""
+    """What a mesh has done since it was made, or for one of its runs."""
 
     batches: int = 0
     changes: int = 0
@@ -21,7 +21,7 @@ class Counters:
     decoded_keys_only: int = 0
     """Pages of which only the key column was decoded."""
     matches: int = 0
-    """Rows that were wanted by some batch."""
+    """Rows that were wanted: of a mesh by some batch, each once; of a run the rows that it got."""
     spilled: int = 0
     """Bytes of them that went to files."""
     seconds: float = 0.0
@@ -36,16 +36,10 @@ class Counters:
         """Changes per second of scanning."""
         return self.changes / self.seconds if self.seconds else 0.0
 
-    def since(self, before: Counters) -> Counters:
-        """What was done since `before`; the greatest values are those of all time."""
-        steady = ("peak", "largest_window")
-        return Counters(
-            **{
-                name: value if name in steady else value - getattr(before, name)
-                for name, value in vars(self).items()
-            }
-        )
-
-    def copy(self) -> Counters:
-        """The values as they are now."""
-        return replace(self)
+    def note_read(self, pages: int, nbytes: int, seconds: float, held: int) -> None:
+        """A read of so many pages and bytes, at the end of which the mesh's structures took `held` bytes."""
+        self.reads += 1
+        self.pages += pages
+        self.bytes += nbytes
+        self.seconds += seconds
+        self.peak = max(self.peak, held)

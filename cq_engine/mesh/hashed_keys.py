@@ -1,8 +1,8 @@
 """H of MESHJOIN: the keys of all changes in the window, which the rows of a page are asked against.
 
 Keys that are whole numbers to Arrow (integers, dates, times) stay in the batches, in order, below one filter of bits for all of them (Bloom, CACM
-1970, with one hash function): most rows of a page are ruled out by one look at it, the others by binary search in each batch. It takes two to
-four bytes per key beside the key, since the more keys there are the more of them share a read. Other types are compared by Arrow's own hash table.
+1970, with one hash function): most rows of a page are ruled out by one look at it, the others by binary search in each batch. It takes one to
+two bytes per key beside the key, since the more keys there are the more of them share a read. Other types are compared by Arrow's own hash table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 __all__ = ["BYTES_PER_KEY", "HashedKeys", "in_order", "is_numeric"]
 
-BYTES_PER_KEY = 16
-"""What a key takes at most: itself, its bits, and what hashing a block of keys takes."""
-_BITS = 16
+BYTES_PER_KEY = 14
+"""What a key takes at most: itself, its bits, and the bits before it came, which go when it is there; and a little for what a scan holds beside."""
+_BITS = 8
 """Bits per key, up to twice as many: about one row in so many passes the filter without being wanted."""
 _BLOCK = 4_096
 """Keys that are hashed at a time."""

@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +19,50 @@ from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.mesh.window import Image, Page
 from cq_engine.storage.file_look_ups import Restrict
-from cq_engine.storage.row_groups import RowGroups
+from cq_engine.storage.row_groups import RowGroups, in_order
 from cq_engine.storage.rows import conform, open_dataset
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import pyarrow.fs as pafs
 
-__all__ = ["Pages"]
+__all__ = ["Pages", "Shapes", "Source"]
 
 _TEXT_BYTES = 4
 """What Arrow adds to a value of text: its offset."""
+
+
+class Source(Protocol):
+    """What reads pages."""
+
+    def rows(self, page: Page, columns: Sequence[Column]) -> int: ...
+
+    def row_bytes(self, page: Page, columns: Sequence[Column]) -> float: ...
+
+    def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]: ...
+
+    def close(self) -> None: ...
+
+
+class Shapes:
+    """By image, how many rows a page has and how many bytes a row of some columns, as its first page says. It is looked into once,
+    by who asks for rows of the image: who reads on for all must not depend on files that only others need."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._known: WeakKeyDictionary[Image, dict[tuple[Column, ...], tuple[float, float]]]
+        self._known = WeakKeyDictionary()
+
+    def of(self, image: Image, columns: Sequence[Column]) -> tuple[float, float]:
+        """Rows and bytes, at least one each. Raises what reading a footer raises."""
+        known, read = self._known.setdefault(image, {}), tuple(columns)
+        if read not in known:
+            rows, nbytes = 1.0, 1.0
+            if image.pages:
+                rows = max(1.0, self._source.rows(image.pages[0], read))
+                nbytes = self._source.row_bytes(image.pages[0], read)
+            known[read] = rows, nbytes
+        return known[read]
 
 
 class Pages:
@@ -47,32 +81,35 @@ class Pages:
         """The pages of these files; for the same files the same object."""
         key = tuple(sorted(files))
         with self._guard:
-            if key not in self._images:
-                groups = [(path, self._footer(path, columns).num_row_groups) for path in key]
-                self._images[key] = Image(Page(path, n) for path, count in groups for n in range(count))
-            return self._images[key]
+            known = self._images.get(key)
+        if known is not None:
+            return known
+        groups = [(path, self._footer(path, columns).num_row_groups) for path in key]
+        made = Image(Page(path, n) for path, count in groups for n in range(count))
+        with self._guard:
+            known = self._images.get(key)  # somebody else may have been faster
+            if known is None:
+                known = self._images[key] = made
+            return known
 
     def needed(self, image: Image, columns: Sequence[Column], restrict: Restrict) -> npt.NDArray[np.bool_]:
         """Which pages may have a wanted value in every column, by the statistics in the files' footers."""
         mask = np.zeros(len(image), np.bool_)
-        with self._guard:
-            for path in dict.fromkeys(page.file for page in image.pages):
-                fragment = self._fragment(path, columns)
-                for group in self._footers.groups(fragment, restrict):
-                    place = image.place(Page(path, group))
-                    if place is not None:
-                        mask[place] = True
+        wanted = in_order(restrict)
+        for path in dict.fromkeys(page.file for page in image.pages):
+            for group in self._footers.groups(self._fragment(path, columns), wanted):
+                place = image.place(Page(path, group))
+                if place is not None:
+                    mask[place] = True
         return mask
 
     def rows(self, page: Page, columns: Sequence[Column]) -> int:
         """How many rows a page has."""
-        with self._guard:
-            return int(self._footer(page.file, columns).row_group(page.group).num_rows)
+        return int(self._footer(page.file, columns).row_group(page.group).num_rows)
 
     def row_bytes(self, page: Page, columns: Sequence[Column]) -> float:
         """What a row of a page takes in memory, of these columns, by its types; of text, by what it takes in the file."""
-        with self._guard:
-            group = self._footer(page.file, columns).row_group(page.group)
+        group = self._footer(page.file, columns).row_group(page.group)
         schema, rows = arrow_schema(columns), max(1, group.num_rows)
         inside: dict[str, int] = {}
         for n in range(group.num_columns):
@@ -108,8 +145,7 @@ class Pages:
     def _file(self, path: str, columns: Sequence[Column]) -> pq.ParquetFile:
         if self._open is None or self._open[0] != path:
             self.close()
-            with self._guard:
-                footer = self._footer(path, columns)
+            footer = self._footer(path, columns)
             if self._filesystem is None:
                 _announce(path)
                 handle = pa.OSFile(path)
@@ -123,10 +159,13 @@ class Pages:
         return self._footers.metadata(self._fragment(path, columns))
 
     def _fragment(self, path: str, columns: Sequence[Column]) -> ds.ParquetFileFragment:
-        if path not in self._fragments:
-            dataset = open_dataset([path], columns, self._filesystem)
-            self._fragments[path] = next(iter(dataset.get_fragments()))
-        return self._fragments[path]
+        with self._guard:
+            known = self._fragments.get(path)
+        if known is None:  # the lock is never held while something is read
+            known = next(iter(open_dataset([path], columns, self._filesystem).get_fragments()))
+            with self._guard:
+                self._fragments[path] = known
+        return known
 
 
 def _announce(path: str) -> None:

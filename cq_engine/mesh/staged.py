@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from cq_engine.storage.scratch import scratch_directory
 
-__all__ = ["Staged", "scratch", "spill"]
+__all__ = ["Staged", "gather", "scratch", "spill"]
 
 _PREFIX = "cq-mesh-"
 
@@ -65,16 +65,30 @@ class Staged:
 
     def rows(self) -> pa.Table:
         """The rows; from a file they are mapped into memory."""
-        if self._rows is not None:
-            return self._rows
-        assert self._file is not None, "rows that were released"
-        with pa.memory_map(str(self._file.path)) as source:
-            reader = pa.ipc.open_file(source)
-            return pa.Table.from_batches([reader.get_batch(self._place)], reader.schema)
+        return gather([self])[0]
 
     def move(self, file: _File, place: int) -> None:
         """They are in a file now, as its record batch number `place`."""
         self._rows, self.nbytes, self._file, self._place = None, 0, file, place
+
+
+def gather(parts: Sequence[Staged]) -> list[pa.Table]:
+    """The rows of each, from files mapped into memory. What was found one after the other is in the same files, each of which is opened
+    once for parts in a row."""
+    found: list[pa.Table] = []
+    with ExitStack() as held:
+        opened: tuple[_File, pa.RecordBatchFileReader] | None = None
+        for part in parts:
+            rows, file = part._rows, part._file  # noqa: SLF001 - of this module
+            if rows is None:
+                assert file is not None, "rows that were released"
+                if opened is None or opened[0] is not file:
+                    held.close()
+                    opened = file, pa.ipc.open_file(held.enter_context(pa.memory_map(str(file.path))))
+                batch = opened[1].get_batch(part._place)  # noqa: SLF001
+                rows = pa.Table.from_batches([batch], opened[1].schema)
+            found.append(rows)
+    return found
 
 
 def spill(parts: Sequence[Staged]) -> int:

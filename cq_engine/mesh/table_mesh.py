@@ -6,8 +6,9 @@ that the scan moves exactly while somebody waits, and stands where it stood when
 
 All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
 
-- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts;
-- the keys of the batches in the window with their hash table H and queue Q, at most five eighths; further batches wait outside;
+- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts of an eighth;
+- the keys of the batches in the window with their hash table H and queue Q, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
+  batches wait outside;
 - rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
 """
 
@@ -16,8 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,15 @@ from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Wai
 from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import HashedKeys, in_order
+from cq_engine.mesh.pages import Shapes, Source
+from cq_engine.mesh.run import Run
 from cq_engine.mesh.staged import Staged, spill
 from cq_engine.mesh.tuner import Tuner
 from cq_engine.mesh.window import Image, Page, Window
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import empty
 
-__all__ = ["Source", "TableMesh"]
+__all__ = ["TableMesh"]
 
 _SKIPPED = 0.5
 """Where fewer pages than this share have a match, the key column is decoded first, and the others only of pages that have one."""
@@ -45,18 +47,6 @@ _UNKNOWN_BYTES = 1_024
 """A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
 _WINDOW_PARTS = 4
 """Batches that the window holds at least: so often in a cycle changes can enter it."""
-
-
-class Source(Protocol):
-    """What reads pages (`mesh.pages.Pages`)."""
-
-    def rows(self, page: Page, columns: Sequence[Column]) -> int: ...
-
-    def row_bytes(self, page: Page, columns: Sequence[Column]) -> float: ...
-
-    def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]: ...
-
-    def close(self) -> None: ...
 
 
 class TableMesh:
@@ -82,6 +72,7 @@ class TableMesh:
         self._read_on = read_on
         self._buffer = 0
         self._staged: list[Staged] = []
+        self._shapes = Shapes(source)
 
     # ------------------------------------------------------------ the model
 
@@ -100,11 +91,7 @@ class TableMesh:
 
     def model(self, image: Image, columns: Sequence[Column]) -> Model:
         """The cost model of this table, with what has been measured so far."""
-        page_rows, row_bytes = 1.0, 1.0
-        if image.pages:
-            page_rows = max(1.0, self._source.rows(image.pages[0], columns))
-            row_bytes = self._source.row_bytes(image.pages[0], columns)
-        return self._tuner.model(len(image), page_rows, row_bytes)
+        return self._tuner.model(len(image), *self._shapes.of(image, columns))
 
     @property
     def waiting(self) -> int:
@@ -120,9 +107,11 @@ class TableMesh:
         needed: npt.NDArray[np.bool_] | None,
         restrict: Restrict,
         columns: Sequence[Column],
+        run: Run | None = None,
     ) -> pa.Table:
         """The rows of `image` with a wanted value in every column of `restrict`, which are among `columns`; `needed` are the pages that may
-        have some. Raises what reading raises (OSError, ArrowException)."""
+        have some. `run` is told what was done. Raises what reading its own pages raises (OSError, ArrowException), and CQError where
+        the run was given up or the scan was ended."""
         by_name = {c.name: c for c in columns}
         name = max(restrict, key=lambda each: len(restrict[each]))
         key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
@@ -133,23 +122,36 @@ class TableMesh:
                 for start in range(0, len(values), most)
             ],
             columns,
+            run or Run(),
         )
 
-    def rows_meeting(self, image: Image, matcher: Matcher, count: int, columns: Sequence[Column]) -> pa.Table:
-        """The rows of `image` for which the condition of `matcher` may be true with one of its `count` changes. Raises what reading
+    def rows_meeting(
+        self,
+        image: Image,
+        matcher: Matcher,
+        count: int,
+        columns: Sequence[Column],
+        run: Run | None = None,
+    ) -> pa.Table:
+        """The rows of `image` for which the condition of `matcher` may be true with one of its `count` changes. Raises what `rows`
         raises."""
-        return self._serve([ConditionBatch(image, None, columns, matcher, count)], columns)
+        self._shapes.of(image, columns)
+        return self._serve([ConditionBatch(image, None, columns, matcher, count)], columns, run or Run())
 
-    def _serve(self, batches: Sequence[Waiting], columns: Sequence[Column]) -> pa.Table:
+    def _serve(self, batches: Sequence[Waiting], columns: Sequence[Column], run: Run) -> pa.Table:
         """What the batches find, when all of them have met their pages."""
         parts = []
+        for batch in batches:
+            batch.run = run
         try:
             with self._turn:
                 self._waiting.extend(batches)
             for batch in batches:
                 while not self._is_done(batch):
+                    run.check()
                     self._advance()
                 parts.append(batch.rows())
+                run.done.matches += parts[-1].num_rows
                 with self._turn:
                     self._withdraw(batch)
         finally:
@@ -169,6 +171,8 @@ class TableMesh:
 
     def _is_done(self, batch: Waiting) -> bool:
         with self._turn:
+            if batch.failure is not None:
+                raise batch.failure
             return batch.expired and not any(each is batch for each in self._waiting)
 
     # ------------------------------------------------------------ the scan
@@ -195,20 +199,28 @@ class TableMesh:
         with self._turn:
             self._admit()
             queue = list(self._window.queue)
-            most = self.tuning(queue[0].image, self._columns(queue)).chunk if queue else 1
+            most = self.tuning(queue[0].image, queue[0].columns).chunk if queue else 1
             pages = self._window.next_pages(most)
             matchers = [each.matcher for each in queue if isinstance(each, ConditionBatch)]
             asked = Asked(dict(self._hashed), matchers)
         if not pages:
             return
         columns = self._columns(queue)
-        hits = self._read(pages, columns, asked)
+        try:
+            hits = self._read(pages, columns, asked)
+        except Exception as error:
+            with self._turn:
+                if not self._fail(pages, error):
+                    raise
+            return
+        met: list[list[Waiting]] = []
         with self._turn:
             for page, found in zip(pages, hits):
-                self._keep(found, self._window.meet(page))
+                met.append(self._window.meet(page))
+                self._keep(found, met[-1])
             for batch in [each for each in self._window.queue if each.expired]:
                 self._expire(batch)
-            self._measure(pages, columns, hits, time.perf_counter() - started)
+            self._measure(pages, columns, hits, met, time.perf_counter() - started)
         faults.point("mesh.chunk")
         self._read_on()
 
@@ -226,15 +238,16 @@ class TableMesh:
                 return
             self._waiting.popleft()
             if batch.expired:
-                self.counters.changes += batch.count
+                self._count_changes(batch)
                 continue
             if isinstance(batch, KeyBatch):
                 hashed = self._hashed.setdefault(batch.key, HashedKeys(arrow_type(batch.key.type)))
                 hashed.add(batch.values)
             self._window.enter(batch)
-            self.counters.batches += 1
             largest = sum(each.count for each in self._window.queue)
-            self.counters.largest_window = max(self.counters.largest_window, largest)
+            for counters in (self.counters, batch.run.done):
+                counters.batches += 1
+                counters.largest_window = max(counters.largest_window, largest)
             self._note_peak()
 
     def _read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
@@ -256,7 +269,7 @@ class TableMesh:
         ends = np.cumsum([self._source.rows(page, columns) for page in pages])
         parts: list[list[Staged]] = [[] for _ in pages]
         start, page, nbytes, held = 0, 0, 0, 0
-        for rows in self._source.read(pages, columns, max(1, int(self.memory / 4 / per_row))):
+        for rows in self._source.read(pages, columns, self._tuner.part(float(ends[0]), per_row)):
             nbytes += rows.nbytes
             places = np.flatnonzero(asked.probe(rows))
             while len(places) or start + rows.num_rows > ends[page]:
@@ -299,7 +312,25 @@ class TableMesh:
     def _expire(self, batch: Waiting) -> None:
         self._window.leave(batch)
         self._forget_keys(batch)
-        self.counters.changes += batch.count
+        self._count_changes(batch)
+
+    def _count_changes(self, batch: Waiting) -> None:
+        for counters in (self.counters, batch.run.done):
+            counters.changes += batch.count
+
+    def _fail(self, pages: Sequence[Page], error: Exception) -> bool:
+        """Takes the batches that need pages which cannot be read out, and tells them; False where nobody needs them. Others go
+        on: such a page may be of a version that only a batch which was given up is about."""
+        places = {id(each.image): [each.image.place(page) for page in pages] for each in self._window.queue}
+        failed = [
+            each
+            for each in self._window.queue
+            if any(place is not None and each.left[place] for place in places[id(each.image)])
+        ]
+        for batch in failed:
+            batch.failure = error
+            self._withdraw(batch)
+        return bool(failed)
 
     def _forget_keys(self, batch: Waiting) -> None:
         if not isinstance(batch, KeyBatch):
@@ -340,15 +371,17 @@ class TableMesh:
         pages: Sequence[Page],
         columns: Sequence[Column],
         hits: Sequence[Sequence[Staged]],
+        met: Sequence[Sequence[Waiting]],
         seconds: float,
     ) -> None:
-        """Counts a read, and learns from it what reads cost."""
-        rows = sum(self._source.rows(page, columns) for page in pages)
+        """Counts a read, for whom it was as well, and learns from it what reads cost."""
+        rows = [self._source.rows(page, columns) for page in pages]
         matches = sum(part.count for found in hits for part in found)
-        self.counters.reads += 1
-        self.counters.pages += len(pages)
-        self.counters.bytes += int(rows * (self._tuner.row_bytes or 1.0))
-        self.counters.seconds += seconds
-        self._note_peak()
+        row_bytes, held = self._tuner.row_bytes or 1.0, self.nbytes
+        self.counters.note_read(len(pages), int(sum(rows) * row_bytes), seconds, held)
+        for run in {batch.run for batches in met for batch in batches}:
+            mine = [n for n, batches in enumerate(met) if any(batch.run is run for batch in batches)]
+            nbytes = int(sum(rows[n] for n in mine) * row_bytes)
+            run.done.note_read(len(mine), nbytes, seconds, held)
         self._buffer = 0
-        self._tuner.learn(len(pages), rows, sum(map(bool, hits)), matches, seconds)
+        self._tuner.learn(len(pages), sum(rows), sum(map(bool, hits)), matches, seconds)

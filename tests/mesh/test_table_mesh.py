@@ -21,7 +21,7 @@ from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.mesh import staged, table_mesh
 from cq_engine.mesh.pages import Pages
-from cq_engine.mesh.staged import Staged, spill
+from cq_engine.mesh.staged import Staged, gather, spill
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image, Page
 
@@ -286,6 +286,19 @@ def test_spilled_rows_are_shared_and_removed(tmp_path: Path, monkeypatch: pytest
     for part in (parts[0], parts[2]):
         part.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_spilled_rows_are_read_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "scratch", lambda: tmp_path)
+    tables = [make(random.Random(n), 9) for n in range(12)]
+    parts = [Staged(rows).hold() for rows in tables]
+    for start in (0, 4):
+        spill(parts[start : start + 4])
+    opened, right = [], pa.memory_map
+    monkeypatch.setattr(pa, "memory_map", lambda path: opened.append(path) or right(path))
+    found = gather(parts)
+    assert [rows.equals(wanted) for rows, wanted in zip(found, tables)] == [True] * 12
+    assert len(opened) == len(set(opened)) == 2
 
 
 @pytest.mark.parametrize("count", [1, 7, 1_000])
