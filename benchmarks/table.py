@@ -73,6 +73,7 @@ _WHERE = (
     "catalog",
     "relations",
     "per_question",
+    "per_second",
     "queue",
 )
 """What tells the lines of one figure apart."""

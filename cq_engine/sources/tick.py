@@ -247,7 +247,7 @@ class Tick:
         """Raises SourceError where several rows have one key."""
         identity = identity_columns(table.storage)
         keys = conform(rows.select([column.name for column in identity]), identity).combine_chunks()
-        _, first = np.unique(Identities(keys, identity).numbers, return_index=True)
+        first = Identities(keys, identity).first_places()
         if len(first) < keys.num_rows:
             others = np.setdiff1d(np.arange(keys.num_rows), first)
             raise key_error(self.capture.table, keys.slice(int(others[0]), 1).to_pylist()[0])

@@ -290,6 +290,17 @@ def test_sweep_messages(run: Run) -> None:
     assert all(figure["updates_per_second"] > 0 for figure in named(figures, "rate"))
 
 
+def test_sweep_freshness(run: Run) -> None:
+    """It compares the results with the join of what the databases have."""
+    arguments = ["--kinds", "sqlite", "--rates", "20", "--seconds", "2", "--rows", "200"]
+    figures = run("sweep_freshness", *arguments, "--methods", "STRONG", "COPY")
+    swept, copied = named(figures, "freshness")
+    assert all(0 < f["median"] <= f["p99"] <= f["greatest"] for f in (swept, copied))
+    assert swept["updates"] == copied["updates"] == 80
+    assert all(isinstance(f["drained"], float) for f in (swept, copied))
+    assert named(figures, "shipped")[0]["keys_per_update"] > 0
+
+
 def test_cliffs(run: Run, tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     arguments = ["--scale", "0.001", "--most", "4", "--from", "1", "--warm", "1", "--queries", "top_n"]

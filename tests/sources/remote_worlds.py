@@ -223,16 +223,30 @@ class _Paths:
             if vector[place] < end:
                 yield (*vector[:place], vector[place] + 1, *vector[place + 1 :]), place
 
+    def tells(self, place: int) -> bool:
+        """Whether no two transactions of a source may be taken for one."""
+        return self.complete and self.world.shops[place].kind == "postgresql"
+
     def silent(self, vectors: set[Vector]) -> set[Vector]:
-        """All that are reached without a change of the view."""
+        """All that are reached without a change of the view. One that is taken back by the next transaction is none, where the
+        two may be taken for one."""
+        if not self.complete:
+            return vectors | self.visible(vectors, self.view(next(iter(vectors)))) if vectors else vectors
         todo, found = list(vectors), set(vectors)
         while todo:
             vector = todo.pop()
-            for after, _ in self.further(vector):
+            for after in self._together(vector):
                 if after not in found and self.view(after) == self.view(vector):
                     found.add(after)
                     todo.append(after)
         return found
+
+    def _together(self, vector: Vector) -> Iterator[Vector]:
+        """What is reached by one transaction, or by several that may be taken for one."""
+        for after, place in self.further(vector):
+            yield after
+            for number in () if self.tells(place) else range(after[place] + 1, self.world.ends[place] + 1):
+                yield (*after[:place], number, *after[place + 1 :])
 
     def visible(self, vectors: set[Vector], wanted: Bag) -> set[Vector]:
         """Those with the wanted view that are reached in one step."""
@@ -246,9 +260,8 @@ class _Paths:
                     continue
                 if self.view(after) == wanted:
                     found.add(after)
-                tells = self.complete and self.world.shops[place].kind == "postgresql"
                 key = (after, place if self.complete else None)
-                if not tells and key not in passed:
+                if not self.tells(place) and key not in passed:
                     passed.add(key)
                     todo.append(key)
         return found

@@ -20,6 +20,8 @@ from cq_engine.core import faults
 from cq_engine.core.limits import Limits
 from cq_engine.lifecycle import remote_queries
 from cq_engine.sources.remote.channel import Channel
+from tests import mariadb
+from tests.brokers import Server
 from tests.sources.kills import Killed, killed_in_refresh
 from tests.sources.shops import TEXT, Shop
 
@@ -417,3 +419,44 @@ def test_replace_in_sqlite_is_seen(opened: Callable[..., Engine], tmp_path: Path
             wanted = Counter(shop.execute("SELECT a.id, a.code, b.word FROM a JOIN b ON a.b = b.id"))
         engine.refresh("q")
         assert here(engine) == wanted
+
+
+MARIADB_WRITES = [
+    "REPLACE INTO a VALUES ({key}, '{code}', {b})",
+    "INSERT IGNORE INTO a VALUES ({key}, '{code}', {b})",
+    "UPDATE IGNORE a SET id = {key} WHERE id = {other}",
+    "UPDATE IGNORE a SET code = '{code}' WHERE id = {other}",
+    "UPDATE IGNORE a SET id = id + 1, b = {b} ORDER BY id DESC",
+    "UPDATE IGNORE a SET b = {b} WHERE code <> '{code}'",
+    "UPDATE IGNORE a JOIN b ON a.b = b.id SET a.code = '{code}', b.word = '{code}' WHERE b.id = {b}",
+    "INSERT INTO a VALUES ({key}, '{code}', {b}) ON DUPLICATE KEY UPDATE b = {b}, code = UPPER(code)",
+    "UPDATE a SET code = IF(code = UPPER(code), LOWER(code), UPPER(code))",
+    "DELETE IGNORE FROM a WHERE id = {other}",
+]
+
+
+@pytest.mark.mariadb
+def test_what_mariadb_ignores_is_not_taken_for_a_change(
+    opened: Callable[..., Engine], mariadb_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """UPDATE IGNORE fires triggers for rows that it leaves as they are."""
+    shop = Shop("mariadb", mariadb.fresh(mariadb_server))
+    shop.run("CREATE TABLE a (id INT NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE, b INT CHECK (b <> 4))")
+    shop.run("CREATE TABLE b (id INT NOT NULL PRIMARY KEY, word VARCHAR(9))")
+    shop.run("INSERT INTO b VALUES (1, 'one'), (2, 'two')")
+    query = "SELECT a.id, a.code, b.word FROM a JOIN b ON a.b = b.id"
+    engine = opened(Limits())
+    declare(engine, shop)
+    create(engine, query=query)
+    dice = random.Random(8)
+    for _ in range(8):
+        for _ in range(8):
+            key, other, code = dice.randint(1, 6), dice.randint(1, 6), dice.choice("aAbBcd")
+            sql = dice.choice(MARIADB_WRITES).format(key=key, other=other, code=code, b=dice.randint(1, 4))
+            with suppress(SourceError):
+                shop.run(sql)
+        engine.refresh("q")
+        with shop.database.connect() as session:
+            wanted = Counter(tuple(row) for row in session.connection.exec_driver_sql(query))
+        assert here(engine) == wanted
+    assert not caplog.messages  # what the log tells was enough each time

@@ -20,8 +20,9 @@ _ENDINGS = ("insert", "update", "delete")
 class MariaDBChannel(NumberedLog):
     """The time of a change is that of its statement.
 
-    Triggers name the logged columns. Where one of them is dropped or renamed, MariaDB refuses writes to the table until the
-    triggers are removed.
+    Triggers name the logged columns and the key's. Where one of them is dropped or renamed, MariaDB refuses writes to the table
+    until the triggers are removed. They are fired by UPDATE IGNORE for rows that it leaves as they are, too: what is logged of
+    an update are rows that have become what they were to be.
     """
 
     rights = "grant the account CREATE, DROP, INSERT, SELECT and DELETE on the log, and TRIGGER on the tables"
@@ -45,13 +46,28 @@ class MariaDBChannel(NumberedLog):
         for place, each in enumerate(self.selections):
             bodies = {
                 "insert": self.entry(place, "I", _MOMENT, None, "NEW"),
-                "update": self.entry(place, "U", _MOMENT, "OLD", "NEW"),
+                "update": f"{self.entry(place, 'U', _MOMENT, 'OLD', 'NEW')} FROM {self._updated(each)}",
                 "delete": self.entry(place, "D", _MOMENT, "OLD", None),
             }
             for ending, body in bodies.items():
                 on = f"AFTER {ending.upper()} ON {self.table_of(each)}"
                 made.append(f"CREATE TRIGGER {self._trigger(place, ending)} {on} FOR EACH ROW {body}")
         return made
+
+    def _updated(self, each: Selection) -> str:
+        """The row that has been updated, as a table with its condition; without a row where the update was ignored."""
+        key = [self.server.quoted(name) for name in each.relation.key or each.key]
+        logged = [self.server.quoted(column.name) for column in each.columns]
+
+        def is_there(alias: str, image: str, columns: list[str]) -> str:
+            found = [f"{alias}.{name} = {image}.{name}" for name in key]
+            same = [f"BINARY {alias}.{name} <=> BINARY {image}.{name}" for name in columns]
+            return " AND ".join(dict.fromkeys([*found, *same]))
+
+        table = self.table_of(each)
+        stayed = " AND ".join(f"BINARY OLD.{name} <=> BINARY NEW.{name}" for name in key)
+        left = f"NOT EXISTS (SELECT 1 FROM {table} AS o WHERE {is_there('o', 'OLD', key)})"
+        return f"{table} AS n WHERE {is_there('n', 'NEW', [*key, *logged])} AND ({stayed} OR {left})"
 
     def drop(self, session: Session) -> list[str]:
         del session
