@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from cq_engine.core.lazy import attributes
 
 if TYPE_CHECKING:
+    from cq_engine.api.connect import connect
     from cq_engine.api.consuming import Messages
-    from cq_engine.api.engine import Engine, connect
+    from cq_engine.api.engine import Engine
     from cq_engine.api.following import Follow
     from cq_engine.api.handles import QueryDescription, TransactionHandle
     from cq_engine.core.clock import Clock, ManualClock, SystemClock
@@ -76,7 +77,8 @@ __getattr__ = attributes(
     __name__,
     {
         "api.consuming": ["Messages"],
-        "api.engine": ["Engine", "connect"],
+        "api.connect": ["connect"],
+        "api.engine": ["Engine"],
         "api.following": ["Follow"],
         "api.handles": ["QueryDescription", "TransactionHandle"],
         "core.clock": ["Clock", "ManualClock", "SystemClock"],

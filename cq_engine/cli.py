@@ -200,6 +200,7 @@ def _calibrate(_options: Namespace) -> int:
 
 def _connect(options: Namespace, tell: Callable[[str], None] | None = None) -> EngineLike:
     """The engine; `tell` is told where the duties of the warehouse are, when that is not here, or changes."""
+    prestart.import_spark()  # which the thread that starts Spark is importing, too
     import cq_engine
 
     more = {} if options.duties is None else {"duties": options.duties}

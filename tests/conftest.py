@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import cq_engine.algebra.dialect  # noqa: F401 - raises the limit of recursion, which hypothesis forbids within a test
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
 from tests import mariadb, object_store, postgres

@@ -25,10 +25,8 @@ from cq_engine.api.scripts import read_script
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.rights import Rights
 from cq_engine.context.services import Services
-from cq_engine.core.clock import Clock, SystemClock
+from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, TransactionError
-from cq_engine.core.limits import DEFAULT_LIMITS, Limits
-from cq_engine.core.options import STORAGE, check_conf
 from cq_engine.core.retry import Retry
 from cq_engine.delivery.delivery import Changed, Delivery
 from cq_engine.destinations import Callbacks
@@ -50,13 +48,13 @@ if TYPE_CHECKING:
     from cq_engine.destinations import Delta
     from cq_engine.lifecycle.queries import Queries
 
-__all__ = ["Engine", "QueryDescription", "TransactionHandle", "connect"]
+__all__ = ["Engine", "QueryDescription", "TransactionHandle"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Engine(Registering, Following, Consuming):
-    """Tables, transactions and continuous queries of one warehouse. Use `connect` to get one.
+    """Tables, transactions and continuous queries of one warehouse. `cq_engine.connect` gives one.
 
     Threads may share an engine; BEGIN ... COMMIT through `execute` is one session for all of them, so threads that
     write use `transaction()`.
@@ -362,50 +360,3 @@ class Engine(Registering, Following, Consuming):
         self._check_open()
         if self.catalog.read_only:
             raise TransactionError("the warehouse is open for reading only", hint="connect without read_only")
-
-
-def connect(
-    warehouse: str | Path,
-    catalog: str | None = None,
-    spark: SparkSession | None = None,
-    clock: Clock | None = None,
-    conf: Mapping[str, str] | None = None,
-    read_only: bool = False,
-    scheduler: bool = True,
-    limits: Limits | None = None,
-    duties: bool | None = None,
-) -> Engine:
-    """Opens the warehouse at a path or URL; creates it if it is absent.
-
-    Args:
-        warehouse: a directory, or `s3://bucket/prefix`.
-        catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse, where that is a
-            directory.
-        spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.
-        clock: default the system's, in UTC.
-        conf: engine options; `spark.*` go to the session that the engine starts, `storage.*` to the object store.
-        read_only: queries only.
-        scheduler: False: only `refresh` and `drain` move queries.
-        limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
-        duties: whether this process refreshes, delivers and looks after the files: True: yes, or it is an error; False:
-            never; None: as soon as no other process does, without a scheduler until one with a scheduler is there. Any
-            number of processes commit and read besides.
-
-    Raises:
-        LeaseError: another process has the duties that this one is to take; the error names it.
-        CatalogError: there is no warehouse and `read_only` forbids to make one, or it is of another version.
-        StorageError: the store of the warehouse cannot be reached.
-        AnalysisError: `conf` has a name that is no option, or a value that an option does not have.
-    """
-    checked = check_conf(conf or {})
-    storage = {n.removeprefix(STORAGE): checked.pop(n) for n in list(checked) if n.startswith(STORAGE)}
-    chosen = clock or SystemClock()
-    opened = Catalog.open(
-        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS,
-        duties=duties, yields=duties is None and not scheduler, storage=storage,
-    )  # fmt: skip
-    try:
-        return Engine(opened, spark, chosen, checked, scheduler)
-    except BaseException:
-        opened.close()
-        raise

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterable
 
-__all__ = ["needs_spark", "prepare_later", "start_spark"]
+__all__ = ["import_spark", "needs_spark", "prepare_later", "start_spark"]
+
+_importing = threading.Lock()
 
 _SPARK_WORDS = re.compile(
     r"\b(SELECT|VALUES|INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|REFRESH|EXPLAIN|FUNCTION|CHANGES)\b",
@@ -19,8 +22,19 @@ def needs_spark(sql: str) -> bool:
     return _SPARK_WORDS.search(sql) is not None
 
 
+def import_spark() -> None:
+    """Imports Spark's modules, which import each other; to be called before anything that may import one of them.
+
+    Two threads that begin at different ends of such a circle are kept from waiting for each other for ever: Python lets one of
+    them go on with a module that is not complete, and the import fails.
+    """
+    with _importing:
+        import pyspark.sql  # noqa: F401 - whoever comes next finds it complete
+
+
 def start_spark(conf: Iterable[tuple[str, str]]) -> None:
     """Starts Spark for the engine that is being opened with these options; to be called in a thread."""
+    import_spark()
     from cq_engine.launch.session import prestart
 
     prestart({name: value for name, value in conf if name.startswith("spark.")})

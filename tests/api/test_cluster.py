@@ -29,7 +29,7 @@ def test_the_delta_law_and_copy(
     (tmp_path / "cluster").mkdir()
     with cluster(tmp_path / "cluster") as made:
         words = (made.url, str(objects.port), postgres_server, str(files), str(histories))
-        done = run_program("tests.on_cluster", *words, timeout=300 if histories == 1 else 3600)
+        done = run_program("tests.on_cluster", *words, timeout=1200 if histories == 1 else 7200)
     assert done.returncode == 0, done.stderr[-6000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["executors"] == 2

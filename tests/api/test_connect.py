@@ -25,12 +25,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_statements_of_every_kind(server: str, tmp_path: Path) -> None:
     """Through the driver and through executors, with the delta law over a random history, and an interrupt."""
-    done = run_program("tests.on_connect", server, str(tmp_path), timeout=240)
+    done = run_program("tests.on_connect", server, str(tmp_path), timeout=900)
     assert done.returncode == 0, done.stderr[-6000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["driver"] == found["executors"]
     assert found["refreshes"] > 3
-    assert found["interrupted"] < 30
+    assert found["interrupted"] < 60
     assert "JVM stacktrace" not in done.stderr
 
 

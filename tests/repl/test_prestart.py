@@ -47,6 +47,30 @@ def test_the_prompt_imports_neither_spark_nor_the_engine() -> None:
     assert done.returncode == 0, done.stderr
 
 
+TWO_THREADS = """
+import argparse, os, sys, threading, time
+from cq_engine import cli
+from cq_engine.launch import prestart
+
+options = argparse.Namespace(duties=None, warehouse=sys.argv[1], catalog=None, conf=(), read_only=True)
+with prestart._importing:  # as if a third one were importing Spark
+    for work in (lambda: prestart.start_spark([]), lambda: cli._connect(options)):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(2)
+    print(*(name for name in sys.modules if name.startswith("pyspark")), flush=True)
+    os._exit(0)
+"""
+
+
+def test_spark_is_imported_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    """Two that import parts of it at once may find one of them incomplete: its modules import each other."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", TWO_THREADS, str(tmp_path / "nothing")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
 class Calls:
     """Counts who was called; `connect` waits until Spark has begun to start."""
 
