@@ -253,7 +253,8 @@ class Follower:
     def _result(self) -> Piece:
         """The present result as inserted rows."""
         found = self.services.results(self.query.name, None, self.services.catalog.newest_version)
-        rows = conform(Result(frame=found.rows).to_arrow(), self.query.result.columns)
+        rows = Result(frame=found.frame()).to_arrow() if found.small is None else found.small.rows
+        rows = conform(rows, self.query.result.columns)
         count = rows.num_rows
         log = rows.append_column(CHANGE_TYPE, pa.array([INSERT] * count, pa.string()))
         log = log.append_column(COMMIT_VERSION, pa.array([found.version] * count, pa.int64()))

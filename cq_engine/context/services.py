@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.catalog.model import Table
@@ -15,20 +16,30 @@ from cq_engine.context.foreground import Foreground
 from cq_engine.context.functions import Functions
 from cq_engine.context.rights import Rights
 from cq_engine.core.clock import Clock
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.limits import Limits
 from cq_engine.storage.read_holds import ReadHolds
 from cq_engine.storage.reader import Reader
 
-__all__ = ["Condition", "RemoteRows", "ResultRows", "Results", "Services", "Wanted"]
+__all__ = ["Condition", "RemoteRows", "ResultRows", "Results", "Services", "SmallRows", "Wanted"]
+
+
+class SmallRows(NamedTuple):
+    """The rows of a small relation, in memory, with exactly `columns`."""
+
+    rows: pa.Table
+    columns: tuple[Column, ...]
 
 
 class ResultRows(NamedTuple):
-    """The result of a continuous query at a version; `source` says from where it comes."""
+    """The result of a continuous query at a version; `source` says from where it comes. It is `small` where it can be had without
+    Spark."""
 
-    rows: DataFrame
+    frame: Callable[[], DataFrame]
     version: int
     source: str
+    small: SmallRows | None = None
 
 
 Results = Callable[[str, int | None, int], ResultRows]

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -30,6 +31,7 @@ from cq_engine.core.errors import AnalysisError, ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.refresh.cluster import write_log
 from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
+from cq_engine.refresh.evaluated import evaluated_state
 from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import change_files, change_rows, change_width, first_rows, write_changes
 from cq_engine.refresh.result_keys import duplicate_key_error
@@ -111,6 +113,10 @@ def prepare_start(
         with _wide(services, start, compiled):
             for each in compiled.states:
                 table = states[each.state.label]
+                rows = _evaluated_state(services, start, query, compiled, each)
+                if rows is not None:
+                    _keep_few(start, table, rows)
+                    continue
                 with _once(start, state_at(services, compiled, each, version)) as frame:
                     if each.state.label == KEY_STATE:
                         _check_keys(query, compiled, services, frame, version, each)
@@ -143,6 +149,20 @@ def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None
         yield
 
 
+def _evaluated_state(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, stored: StoredAggregate
+) -> pa.Table | None:
+    """The rows of a state where they can be had without Spark, and no key stands twice, of which Spark says more."""
+    if start.many or query.functions:
+        return None
+    rows = evaluated_state(services, compiled, stored, start.version)
+    if rows is None or rows.num_rows > services.limits.start_rows:
+        return None
+    if stored.state.label == KEY_STATE and pc.any(pc.greater(rows.column("_n"), 1)).as_py():
+        return None
+    return rows
+
+
 def _once(start: Start, frame: DataFrame) -> AbstractContextManager[DataFrame]:
     """A block in which the rows are computed once, where that takes time."""
     return persisted(frame) if start.many else nullcontext(frame)
@@ -171,6 +191,13 @@ def _keep(
         _keep_rows(services, start, table, *found, more=more)
 
 
+def _keep_few(start: Start, table: VersionedTable, rows: pa.Table) -> None:
+    kinds = pa.array(["insert"] * rows.num_rows, pa.string())
+    versions = pa.array([start.version] * rows.num_rows, pa.int64())
+    shown = rows.append_column("_change_type", kinds).append_column("_commit_version", versions)
+    start.add(table, conform(shown, change_columns(table)), (rows.num_rows, 0, 0))
+
+
 def _keep_rows(
     services: Services,
     start: Start,
@@ -182,10 +209,7 @@ def _keep_rows(
     more: bool,
 ) -> None:
     if rows is not None:
-        kinds = pa.array(["insert"] * rows.num_rows, pa.string())
-        versions = pa.array([start.version] * rows.num_rows, pa.int64())
-        shown = rows.append_column("_change_type", kinds).append_column("_commit_version", versions)
-        start.add(table, conform(shown, change_columns(table)), (rows.num_rows, 0, 0))
+        _keep_few(start, table, rows)
         return
     start.attempt = start.attempt or services.catalog.attempt("create")
     directory = f"{start.attempt.directory(table, 'snapshot')}/{table.id}"

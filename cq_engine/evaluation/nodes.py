@@ -55,6 +55,7 @@ class Evaluation:
         """The node's rows, evaluated now."""
         raise UnsupportedError(type(node).__name__)
 
+    @evaluate.register(nodes.Scan)
     @evaluate.register(nodes.Changes)
     @evaluate.register(nodes.History)
     @evaluate.register(nodes.StateRows)

@@ -19,13 +19,20 @@ from cq_engine.evaluation.groups import normalized, numbers, order, require_equa
 from cq_engine.evaluation.nodes import Evaluation
 from cq_engine.evaluation.vectors import Flags, Numbers, Rows, TooLargeError, Vector, integers
 
-__all__ = ["log_rows", "plain_rows"]
+__all__ = ["log_rows", "output_rows", "plain_rows"]
 
 
 def plain_rows(root: Node, columns: Sequence[Column], leaf: Callable[[Node], Rows], most: int) -> pa.Table:
     """The rows of `root` under other names, by position. Raises UnsupportedError, TooLargeError."""
+    return output_rows(root, root.columns, columns, leaf, most)
+
+
+def output_rows(
+    root: Node, outputs: Sequence[str], columns: Sequence[Column], leaf: Callable[[Node], Rows], most: int
+) -> pa.Table:
+    """Those of the columns `outputs`. Raises UnsupportedError, TooLargeError."""
     rows = Evaluation(leaf, most).rows(root)
-    return _table([rows[name] for name in root.columns], columns)
+    return _table([rows[name] for name in outputs], columns)
 
 
 def log_rows(

@@ -8,8 +8,9 @@ at which a refresh ended (`frontier.whole_version`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cq_engine.algebra.emit import quote
@@ -17,7 +18,8 @@ from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.groups import group_of
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery, VersionedTable
-from cq_engine.context.services import ResultRows
+from cq_engine.context.services import ResultRows, SmallRows
+from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, StorageError
 from cq_engine.core.keeping import keep
 from cq_engine.definition.registry import Registry
@@ -25,6 +27,7 @@ from cq_engine.groups.groups import Groups
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.stored_result import stored_result, stored_result_sql
 from cq_engine.query.query import version_to_come
+from cq_engine.refresh.evaluated import evaluated_from_states, evaluated_result
 from cq_engine.refresh.frontier import version_known, whole_version
 from cq_engine.refresh.images import ImageBinder
 from cq_engine.refresh.recompute import result_at
@@ -39,7 +42,7 @@ _COMPUTED = "computed by its query"
 
 
 class Results:
-    """Gives results as DataFrames; it holds nobody up, and nobody it."""
+    """Gives results, small ones in memory; it holds nobody up, and nobody it."""
 
     def __init__(self, registry: Registry, groups: Groups) -> None:
         self.registry = registry
@@ -56,10 +59,10 @@ class Results:
         while True:
             query = self.registry.find(name)
             version = self._version(query, at, newest)
-            rows, source = self._rows(query, version)
+            found = self._small(query, version) or self._large(query, version)
             now = self.services.catalog.state.queries.get(query.name.lower())
             if now == query:  # all of it is of one definition
-                return ResultRows(rows, version, source)
+                return found
 
     def source(self, query: ContinuousQuery) -> str:
         """From where the rows of the newest result come."""
@@ -100,6 +103,54 @@ class Results:
             )
 
     # ------------------------------------------------------------ from where
+
+    def _small(self, query: ContinuousQuery, version: int) -> ResultRows | None:
+        """The result in memory, where it can be had without Spark."""
+        try:
+            found = self._small_rows(query, version)
+        except StorageError:  # `_rows` says what is not kept any more
+            return None
+        if found is None:
+            return None
+        small, source = found
+        return ResultRows(lambda: self.services.reader.frame(*small), version, source, small)
+
+    def _large(self, query: ContinuousQuery, version: int) -> ResultRows:
+        rows, source = self._rows(query, version)
+        return ResultRows(lambda: rows, version, source)
+
+    def _small_rows(self, query: ContinuousQuery, version: int) -> tuple[SmallRows, str] | None:
+        kept = self._kept(query, version)
+        if kept is not None:
+            image = self.services.reader.small_image(kept, version)
+            return (
+                None
+                if image is None
+                else _shown(image.select([c.name for c in kept.columns]), kept.columns, _KEPT)
+            )
+        known = query.verdict != PARTIAL and not sheds(query) and version >= query.defined_version
+        if query.functions or not known:
+            return None
+        if version == self.services.catalog.status(query.name).position:
+            found = self._small_from_states(query, version)
+            if found is not None:
+                return found
+        compiled = self.registry.compiled(query)
+        rows = evaluated_result(self.services, compiled, version)
+        return _shown(rows, compiled.columns[: query.width], _COMPUTED)
+
+    def _small_from_states(self, query: ContinuousQuery, position: int) -> tuple[SmallRows, str] | None:
+        stored = self._stored(query)
+        if stored is None:
+            return None
+        compiled, plan, states = stored
+        self._follow_group(query)
+        member = query.id if query.group is not None else None
+        try:
+            rows = evaluated_from_states(self.services, compiled, plan, position, states, member)
+        except StorageError:  # states are kept at the position only, and it has moved on
+            return None
+        return _shown(rows, compiled.columns[: query.width], _STORED)
 
     def _rows(self, query: ContinuousQuery, version: int) -> tuple[DataFrame, str]:
         kept = self._kept(query, version)
@@ -201,3 +252,11 @@ class Results:
         with meaning(services.spark(), dict(query.session)) as changed, translate_errors():
             rows = make()
             return rows.localCheckpoint() if changed else rows
+
+
+def _shown(rows: pa.Table | None, columns: Sequence[Column], source: str) -> tuple[SmallRows, str] | None:
+    """The first columns of `rows`, under the names of `columns`."""
+    if rows is None:
+        return None
+    names = [c.name for c in columns]
+    return SmallRows(rows.select(range(len(names))).rename_columns(names), tuple(columns)), source

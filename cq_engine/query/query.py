@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -13,20 +12,18 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
     CatalogState,
     ContinuousQuery,
     Table,
-    VersionedTable,
 )
 from cq_engine.catalog.names import check_here, check_snapshot
-from cq_engine.context.services import Services
-from cq_engine.core.columns import Column
+from cq_engine.context.services import ResultRows, Services, SmallRows
 from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
+from cq_engine.query.change_log import aware, change_log
 from cq_engine.query.pushdown import wanted_of
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, query_tree, substitute
 from cq_engine.query.result import Result
+from cq_engine.query.small import small_select
 from cq_engine.spark.sql import (
     SPARK_ERRORS,
     Composed,
@@ -39,7 +36,6 @@ from cq_engine.spark.sql import (
     translate_spark_error,
 )
 from cq_engine.storage.file_look_ups import Restrict
-from cq_engine.storage.rows import change_columns
 
 __all__ = [
     "Resolver",
@@ -71,8 +67,11 @@ class View(Protocol):
 def run_query(
     services: Services, text: str, snapshot_version: int | None = None, transaction: View | None = None
 ) -> Result:
-    """The rows of a SELECT over tables and change logs; see `query_frame`."""
+    """The rows of a SELECT over tables and change logs; see `query_frame`. What `small_select` answers needs no Spark."""
     resolver = Resolver(services, snapshot_version, transaction)
+    small = None if services.rights.restricted else small_select(text, resolver.small)
+    if small is not None:
+        return Result(arrow=small.rows, to_frame=lambda rows: services.reader.frame(rows, small.columns))
     frame = resolver.frame(text)
     tables = list(dict.fromkeys(resolver.now))
     said = f"read at {'its source' if len(tables) == 1 else 'their sources'}, as of now: {', '.join(tables)}"
@@ -111,7 +110,9 @@ class Resolver:
         self.read: set[str] = set()
         self.notes: list[str] = []
         """From where the results come that the last query read."""
-        self._results: dict[tuple[str, int | None], DataFrame] = {}
+        self._results: dict[tuple[str, int | None], ResultRows] = {}
+        self._asked: dict[tuple[str, int | None], ResultRows] = {}
+        """Results that `small` was asked for, for the query after it."""
         self.extra: dict[str, DataFrame] = {}
         """Fresh names that stand in the text already, with their relations."""
         self.translate: Callable[[BaseException], CQError] = translate_spark_error
@@ -149,7 +150,7 @@ class Resolver:
         restricted = rights.restricted and not self.trusted
         if restricted:
             rights.check_tree(query_tree(source.text), source.text, source.location)
-        self._results = {}
+        self._results, self._asked = self._asked, {}
         self.notes, self.now = [], []
         names = {r: fresh_name(r.name) for r in references}
         relations = {names[r]: self.relation(r, source) for r in references}
@@ -223,17 +224,49 @@ class Resolver:
         check_snapshot(table, "SELECT", location)
 
     def _result(self, query: ContinuousQuery, clause: AsOf | None, location: Location | None) -> DataFrame:
-        """The result of a continuous query, which is the same wherever one text reads it."""
         at = None if clause is None else self._version(clause, location)
-        if (query.name, at) not in self._results:
-            try:
-                found = self.services.results(query.name, at, self.version)
-            except CQError as error:
-                error.location = location
-                raise
-            self.notes.append(f"{query.name}: its result at version {found.version}, {found.source}")
-            self._results[query.name, at] = found.rows
-        return self._results[query.name, at]
+        try:
+            if (query.name, at) not in self._results:
+                self._results[query.name, at] = self.services.results(query.name, at, self.version)
+            found = self._results[query.name, at]
+        except CQError as error:
+            error.location = location
+            raise
+        self.notes.append(f"{query.name}: its result at version {found.version}, {found.source}")
+        return found.frame()
+
+    def small(self, reference: Reference) -> SmallRows | None:
+        """What a reference stands for, where it is in memory; None also for what is an error."""
+        at = reference.clause
+        plain = at is None or (isinstance(at, AsOf) and at.kind == "VERSION" and at.value.isdigit())
+        if not plain or self.transaction is not None:
+            return None
+        version = int(at.value) if isinstance(at, AsOf) else None
+        table = self.state.tables.get(reference.name.lower())
+        try:
+            if table is None:
+                query = source_query(self.state, reference.name)
+                if query is None:
+                    return None
+                found = self._asked[query.name, version] = self.services.results(
+                    query.name, version, self.version
+                )
+                return found.small
+            self._check_rows(table, None)
+            return self._small_table(table, self.version if version is None else version)
+        except CQError:
+            return None
+
+    def _small_table(self, table: Table, version: int) -> SmallRows | None:
+        if (
+            table.remote is not None
+            or not table.created_version <= version <= self.services.catalog.newest_version
+        ):
+            return None
+        rows = self.services.reader.small_image(table.storage, version)
+        return (
+            None if rows is None else SmallRows(rows.select([c.name for c in table.columns]), table.columns)
+        )
 
     def table(self, table: Table) -> DataFrame:
         """The table's own columns, as the transaction or the version shows it."""
@@ -276,7 +309,7 @@ class Resolver:
         moment = found.cast(pa.timestamp("us", tz="UTC"))[0].as_py()
         if moment is None:
             raise AnalysisError(f"TIMESTAMP AS OF takes a time, not {clause.value}", location=location)
-        return self.services.catalog.version_at(_aware(moment))
+        return self.services.catalog.version_at(aware(moment))
 
     def _changes(
         self,
@@ -295,39 +328,13 @@ class Resolver:
         newest = self.services.catalog.newest_version
         high = newest if clause.high is None else min(clause.high, newest)
         if table is not None:
-            return self._log(table.storage, max(clause.low, table.created_version, 1) - 1, high, None)
+            return change_log(
+                self.services, table.storage, max(clause.low, table.created_version, 1) - 1, high, None
+            )
         if query is not None:
             low = max(clause.low, query.created_version, 1)
-            return self._log(query.result, low - 1, high, query.width or None)
+            return change_log(self.services, query.result, low - 1, high, query.width or None)
         raise unknown_table(self.state, name, location)
-
-    def _log(self, storage: VersionedTable, a: int, b: int, width: int | None) -> DataFrame:
-        """The change rows of (a, b] with the first `width` columns and the commit's time."""
-        reader = self.services.reader
-        columns = [
-            *storage.columns[:width],
-            Column("_change_type", "string"),
-            Column(COMMIT_VERSION, "bigint"),
-        ]
-        shown = [f.col(quote(c.name)) for c in columns]
-        rows = reader.changes_arrow(storage, a, b)
-        frame = (
-            reader.frame(rows, change_columns(storage)) if rows is not None else reader.changes(storage, a, b)
-        )
-        times = self.services.catalog.timestamps(a + 1, b) if b > a else {}
-        moments = pa.table(
-            {
-                "_cq_version": pa.array(list(times), pa.int64()),
-                COMMIT_TIMESTAMP: _instants(list(times.values())),
-            }
-        )
-        clock = reader.frame(
-            moments, [Column("_cq_version", "bigint"), Column(COMMIT_TIMESTAMP, "timestamp")]
-        )
-        joined = frame.select(*shown).join(
-            f.broadcast(clock), f.col(COMMIT_VERSION) == f.col("_cq_version"), "left"
-        )
-        return joined.select(*shown, f.col(COMMIT_TIMESTAMP))
 
 
 class SourceResolver(Resolver):
@@ -369,11 +376,3 @@ def unknown_table(state: CatalogState, name: str, location: Location | None = No
 
 def _public(frame: DataFrame, table: Table) -> DataFrame:
     return frame.select(*(f.col(quote(c.name)) for c in table.columns)) if table.storage.has_row_id else frame
-
-
-def _instants(moments: list[datetime]) -> pa.Array:
-    return pa.array([_aware(m) for m in moments], pa.timestamp("us", tz="UTC"))
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment

@@ -278,7 +278,8 @@ class TargetDestination(Destination):
 
             def blocks() -> Iterator[pa.Table]:
                 nonlocal count
-                for rows in result_blocks(found.rows, services.limits.log_block_rows):
+                small, size = found.small, services.limits.log_block_rows
+                for rows in result_blocks(found.frame(), size) if small is None else [small.rows]:
                     count += rows.num_rows
                     yield without_minus_zero(conform(rows, self.columns), self.key)
 

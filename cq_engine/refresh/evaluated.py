@@ -1,0 +1,107 @@
+"""Results and states of small tables from scratch, evaluated by the driver: their images are in memory, and no Spark is needed.
+
+What they give is what the same plan gives as SQL (`refresh.recompute`). Where there is anything that only Spark evaluates, a table
+that is not small, or a value that is too large, it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cq_engine.algebra.nodes import Node, Scan, StateRows
+from cq_engine.catalog.model import VersionedTable
+from cq_engine.context.services import Services
+from cq_engine.core.columns import Column
+from cq_engine.delta.stored import initial_state
+from cq_engine.evaluation.statements import output_rows
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
+from cq_engine.planner.compiled import Compiled, StoredAggregate
+from cq_engine.storage.reader import Reader
+
+__all__ = ["evaluated_from_states", "evaluated_result", "evaluated_state"]
+
+
+class _NotSmallError(Exception):
+    """The rows of a table are not in memory."""
+
+
+class _Images:
+    """Gives the rows of leaves: those of the tables' images, and of the states', at one version."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        tables: Mapping[str, VersionedTable],
+        version: int,
+        states: Mapping[str, VersionedTable],
+    ) -> None:
+        self._reader = reader
+        self._tables = tables
+        self._version = version
+        self._states = states
+
+    def __call__(self, leaf: Node) -> Rows:
+        if isinstance(leaf, StateRows):
+            state = self._states[leaf.label]
+            names = [c.name for c in state.columns][: len(leaf.names)]
+            return self._rows(state, names, leaf.names)
+        assert isinstance(leaf, Scan)
+        table = self._tables[leaf.table]
+        return self._rows(table, [source for _, source in leaf.fields], leaf.columns)
+
+    def _rows(self, table: VersionedTable, sources: Sequence[str], names: Sequence[str]) -> Rows:
+        image = self._reader.small_image(table, self._version)
+        if image is None:
+            raise _NotSmallError(table.name)
+        by_name = {c.name: c for c in table.physical_columns}
+        return Rows.of(image.select(sources), [by_name[name] for name in sources], names)
+
+
+def evaluated_state(
+    services: Services, compiled: Compiled, stored: StoredAggregate, version: int
+) -> pa.Table | None:
+    """The rows of a stored aggregate after commit `version`, as `recompute.state_at` gives them."""
+    node = initial_state(stored.node, stored.state)
+    return _evaluated(services, compiled, node, node.columns, stored.columns, version, {})
+
+
+def evaluated_result(services: Services, compiled: Compiled, version: int) -> pa.Table | None:
+    """The query's result after commit `version`, as `recompute.result_at` gives it."""
+    if compiled.node is None:
+        return None
+    return _evaluated(services, compiled, compiled.node, compiled.outputs, compiled.columns, version, {})
+
+
+def evaluated_from_states(
+    services: Services,
+    compiled: Compiled,
+    plan: Node,
+    version: int,
+    states: Mapping[str, VersionedTable],
+    member: int | None,
+) -> pa.Table | None:
+    """The result from what is stored for it, as `planner.stored_result` says; of a query group's the rows of one member."""
+    rows = _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, states)
+    if rows is None or member is None:
+        return rows
+    return rows.filter(pc.equal(rows.column(rows.num_columns - 1), member))
+
+
+def _evaluated(
+    services: Services,
+    compiled: Compiled,
+    node: Node,
+    outputs: Sequence[str],
+    columns: Sequence[Column],
+    version: int,
+    states: Mapping[str, VersionedTable],
+) -> pa.Table | None:
+    tables = {name: table.storage for name, table in compiled.sources.items()}
+    images = _Images(services.reader, tables, version, states)
+    try:
+        return output_rows(node, outputs, columns, images, services.limits.arrow_rows)
+    except (_NotSmallError, UnsupportedError, TooLargeError, pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return None
