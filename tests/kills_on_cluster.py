@@ -34,8 +34,8 @@ from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests import object_store, postgres
 from tests.cluster import DRIVER, ROOT, Cluster, cluster
+from tests.limits import EXECUTORS
 from tests.object_store import Faults, ObjectStoreServer
-from tests.on_cluster import EXECUTORS
 
 QUERY = "SELECT g, count(*) AS n, sum(v) AS s FROM t GROUP BY g"
 AFTER = 3

@@ -17,15 +17,15 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
+from tests import limits
 from tests.object_store import Faults, ObjectStoreServer
 from tests.oracle.budget import budget
 from tests.oracle.generate import History, core_histories
 from tests.oracle.recorded import Recorded, record
-from tests.oracle.warehouse import Tally, check_history, forced
+from tests.oracle.warehouse import Tally, check_history
 
 Connect = Callable[..., cq_engine.Engine]
-EXECUTORS = {**forced(bulk=True, large=True, spark=True), "start_rows": -1, "inline_bytes": -1, "row_group_rows": 5,
-             "scan_least_bytes": 1, "scan_most_bytes": 3000}  # fmt: skip
+EXECUTORS = {**limits.EXECUTORS, "scan_least_bytes": 1, "scan_most_bytes": 3000}
 """Limits with which everything that can be is read and written by executors."""
 
 
