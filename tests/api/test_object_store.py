@@ -170,3 +170,19 @@ def test_the_command(
         [*command, bucket_url, *conf, *catalog], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.postgres
+def test_what_large_changes_write_is_not_read_again(connect: Connect, objects: ObjectStoreServer) -> None:
+    """Of an empty table nothing is read, and which kinds of change there are is known before the files are."""
+    engine = connect(limits=Limits(apply_rows=3))
+    engine.execute("CREATE TABLE t (k INT PRIMARY KEY, v INT NOT NULL)")
+    rows = {"op": ["I"] * 6 + ["D"], "k": [*range(6), 0], "v": [1] * 7, "txn": [1, 1, 1, 2, 2, 2, 3]}
+    objects.counts()
+    first, _, last = engine.apply_changes({"t": pa.table(rows)}, transaction="txn")
+    counts = objects.counts()
+    assert counts["PUT"] >= 1
+    assert "GET" not in counts, counts
+    storage = engine.catalog.state.tables["t"].storage.id
+    assert [each.kinds for each in engine.catalog.changes(storage, first, last)] == [{"INSERT", "DELETE"}]
+    assert sorted(engine.execute("SELECT * FROM t").fetchall()) == [(n, 1) for n in range(1, 6)]
