@@ -82,7 +82,7 @@ def prepared(directory: Path, warehouses: Warehouses) -> Callable[[], int]:
 
 
 def main() -> int:
-    words = _arguments()
+    words, arguments = _arguments(sys.argv[1:])
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # somebody waits for each case
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     with (
@@ -93,7 +93,7 @@ def main() -> int:
         try:
             warehouses = Warehouses(store, server, Limits(**LIMITS[words.limits]), spark)
             run = prepared(words.cases.resolve(), warehouses)
-            sys.argv = ["run_cases.py", "-v", *words.arguments]
+            sys.argv = ["run_cases.py", "-v", *arguments]
             status = run()
             print(json.dumps({"tasks": tasks(spark), "warehouses": len(warehouses.opened)}))
         finally:
@@ -101,12 +101,17 @@ def main() -> int:
     return status
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def _arguments(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command's own, and what stands behind `--`."""
+    end = given.index("--") if "--" in given else len(given)
+    own, arguments = given[:end], given[end + 1 :]
+    parser = argparse.ArgumentParser(
+        usage="python -m tests.cases_on_cluster CASES [--limits DEFAULT|EXECUTORS] [-- ARGUMENTS of run_cases.py]",
+        description=(__doc__ or "").splitlines()[0],
+    )
     parser.add_argument("cases", type=Path, help="the directory of run_cases.py and cq_adapter.py")
     parser.add_argument("--limits", choices=sorted(LIMITS), default="DEFAULT")
-    parser.add_argument("arguments", nargs="*", help="after --: what run_cases.py is given")
-    return parser.parse_args()
+    return parser.parse_args(own), arguments
 
 
 if __name__ == "__main__":
