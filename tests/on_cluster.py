@@ -19,19 +19,12 @@ from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests import postgres
 from tests.cluster import DRIVER
+from tests.limits import EXECUTORS
 from tests.object_store import ObjectStoreServer
 from tests.oracle.budget import budget
 from tests.oracle.generate import History, core_histories
 from tests.oracle.recorded import Recorded, record
-from tests.oracle.warehouse import Tally, check_history, forced
-
-EXECUTORS = {
-    **forced(bulk=True, large=True, spark=True),
-    "start_rows": -1,
-    "inline_bytes": -1,
-    "row_group_rows": 5,
-}
-"""Limits with which everything that can be is read and written by executors."""
+from tests.oracle.warehouse import Tally, check_history
 
 
 def histories(count: int) -> list[Recorded]:

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
-from tests.on_cluster import EXECUTORS, histories
+from tests.limits import EXECUTORS
+from tests.on_cluster import histories
 from tests.oracle.warehouse import Tally, check_history
 
 QUERY = "SELECT name, count(*) AS n, max(s) AS m FROM t JOIN names ON t.g = names.g GROUP BY name"

@@ -100,7 +100,7 @@ def _prepare(
     for batch in changes.batches:
         batch.check()
     faults.point("commit.begin")
-    staged = [stage_changes(services, attempt, each, version + 1, stamps) for each in checked.steps()]
+    staged = [stage_changes(services, attempt, each, version + 1, stamps) for each in checked.net()]
     faults.point("commit.staged")
     return _Prepared(version + 1, stamps, state, staged)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.oracle.warehouse import forced
+from tests.limits import forced
 
 __all__ = ["CHEAP", "COSTLY", "STORED", "some_paths"]
 

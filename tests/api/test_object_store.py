@@ -17,15 +17,15 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
+from tests import limits
 from tests.object_store import Faults, ObjectStoreServer
 from tests.oracle.budget import budget
 from tests.oracle.generate import History, core_histories
 from tests.oracle.recorded import Recorded, record
-from tests.oracle.warehouse import Tally, check_history, forced
+from tests.oracle.warehouse import Tally, check_history
 
 Connect = Callable[..., cq_engine.Engine]
-EXECUTORS = {**forced(bulk=True, large=True, spark=True), "start_rows": -1, "inline_bytes": -1, "row_group_rows": 5,
-             "scan_least_bytes": 1, "scan_most_bytes": 3000}  # fmt: skip
+EXECUTORS = {**limits.EXECUTORS, "scan_least_bytes": 1, "scan_most_bytes": 3000}
 """Limits with which everything that can be is read and written by executors."""
 
 
@@ -170,3 +170,19 @@ def test_the_command(
         [*command, bucket_url, *conf, *catalog], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.postgres
+def test_what_large_changes_write_is_not_read_again(connect: Connect, objects: ObjectStoreServer) -> None:
+    """Of an empty table nothing is read, and which kinds of change there are is known before the files are."""
+    engine = connect(limits=Limits(apply_rows=3))
+    engine.execute("CREATE TABLE t (k INT PRIMARY KEY, v INT NOT NULL)")
+    rows = {"op": ["I"] * 6 + ["D"], "k": [*range(6), 0], "v": [1] * 7, "txn": [1, 1, 1, 2, 2, 2, 3]}
+    objects.counts()
+    first, _, last = engine.apply_changes({"t": pa.table(rows)}, transaction="txn")
+    counts = objects.counts()
+    assert counts["PUT"] >= 1
+    assert "GET" not in counts, counts
+    storage = engine.catalog.state.tables["t"].storage.id
+    assert [each.kinds for each in engine.catalog.changes(storage, first, last)] == [{"INSERT", "DELETE"}]
+    assert sorted(engine.execute("SELECT * FROM t").fetchall()) == [(n, 1) for n in range(1, 6)]

@@ -16,7 +16,7 @@ from cq_engine.catalog.model import DataFile, VersionedTable
 from cq_engine.core.limits import Limits
 from cq_engine.refresh.driver import Driver
 from cq_engine.transactions import copy_into
-from tests.oracle.warehouse import forced
+from tests.limits import forced
 
 Connect = Callable[..., cq_engine.Engine]
 EXECUTORS: dict[str, Any] = {

@@ -12,9 +12,9 @@ import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine, RefreshError
 from cq_engine.core.limits import Limits
 from tests.lifecycle.chains import Chain, Step, check_chain
+from tests.limits import forced
 from tests.oracle.budget import LARGE_RUN
 from tests.oracle.generate import History, TableSpec
-from tests.oracle.warehouse import forced
 
 T = TableSpec("t", (("id", "INT"), ("grp", "STRING"), ("amt", "INT")), ("id",))
 G = TableSpec("g", (("grp", "STRING"), ("boss", "INT")), ("grp",))

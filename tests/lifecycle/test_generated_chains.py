@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.limits import Limits
 from tests.lifecycle.chains import Chain, chains, check_chain
+from tests.limits import forced
 from tests.oracle.budget import LARGE_RUN, budget
-from tests.oracle.warehouse import forced
 
 MODES = {
     "transactional": ("TRANSACTIONAL",),

@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, Engine
-from tests.limits import limit
+from tests.limits import forced, limit
 from tests.oracle.law import Account, Change, Row, row_of
-from tests.oracle.warehouse import forced
 
 SUMS = "SELECT grp, sum(amt) AS s FROM t GROUP BY grp"
 POSITIVE = "SELECT grp, sum(amt) AS s FROM t WHERE amt > 0 GROUP BY grp"

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.limits import Limits
+from tests.limits import forced
 from tests.oracle.budget import LARGE_RUN
 from tests.oracle.law import Change, Row, replay, row_of
 from tests.oracle.tied import QUERIES, Query
 from tests.oracle.tied_history import TiedHistory
-from tests.oracle.warehouse import forced
 
 COMMITS = 4 if LARGE_RUN else 3
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.limits import Limits
+from tests.limits import forced
 from tests.oracle.law import Broken, Change, Row, difference, replay, row_of, unique_columns
 from tests.oracle.recorded import Recorded
 
@@ -24,23 +25,6 @@ class Tally:
     queries: int = 0
     refreshes: int = 0
     verdicts: dict[str, int] = field(default_factory=dict)
-
-
-def forced(
-    *, bulk: bool, large: bool, spark: bool = False, arrow: bool = True, slices: bool = False
-) -> dict[str, int]:
-    """Limits that take the paths of large deltas (`bulk`), large tables (`large`) and large intervals (`spark`), whatever
-    the size; without `arrow` Spark runs every statement, with `slices` few commits are refreshed at a time."""
-    bounds = {} if arrow else {"arrow_rows": -1}
-    if bulk:
-        bounds |= {"refresh_changes": 0, "log_rows": -1, "recompute_bytes": -1}
-    if large:
-        bounds |= {"small_rows": 0, "relevant_rows": 0}
-    if spark:
-        bounds |= {"driver_changes": -1, "counted_changes": 2**60}
-    if slices:
-        bounds |= {"slice_changes": 5, "least_slice_changes": 3}
-    return bounds
 
 
 class _Replay:

@@ -149,6 +149,48 @@ def test_transactions_with_equal_order_come_as_they_are_given(
     assert engines[1].execute("SELECT DISTINCT x FROM t").fetchall() == [(2.0,)]
 
 
+ONE = pa.scalar("1.00").cast(pa.decimal128(10, 2)).as_py()
+
+
+@pytest.mark.parametrize(
+    ("steps", "word"),
+    [
+        pytest.param([("D", 7, ONE)], "no row with this key", id="changes nothing, and is wrong"),
+        pytest.param(
+            [("I", 8, ONE), ("D", 8, ONE), ("U", 8, ONE), ("D", 8, ONE)],
+            "no row with this key",
+            id="wrong in the middle",
+        ),
+        pytest.param([("I", 1, ONE), ("U", 1, ONE)], "key exists already", id="wrong at first"),
+        pytest.param(
+            [("I", 8, None), ("I", 1, ONE), ("D", 7, ONE)],
+            "key exists already",
+            id="NULL before what is wrong",
+        ),
+        pytest.param([("D", 7, ONE), ("I", 1, ONE)], "no row with this key", id="the first of two"),
+        pytest.param(
+            [("S", 8, None), ("S", 9, None), ("D", 8, ONE)], "must not be NULL", id="NULL in the second row"
+        ),
+        pytest.param([("D", 1, ONE), ("I", 1, ONE)], "", id="nothing is wrong, and one changes nothing"),
+    ],
+)
+def test_the_first_step_that_does_not_fit_is_told_of(
+    engines: tuple[cq_engine.Engine, cq_engine.Engine], steps: list[tuple[str, int, Any]], word: str
+) -> None:
+    """Of the checks that are made in one pass, by the word of the driver that makes them one by one."""
+    before = [{"op": "I", "a": n, "b": "p", "v": ONE, "txn": "s", "seq": n} for n in range(5)]
+    found = [{"op": op, "a": a, "b": "p", "v": v, "txn": "t", "seq": n} for n, (op, a, v) in enumerate(steps)]
+    found += [
+        {"op": "U", "a": n, "b": "p", "x": 2.0, "v": ONE, "txn": "u", "seq": 10 + n} for n in range(2, 5)
+    ]
+    for rows in (before, found):
+        changes = {"t": pa.Table.from_pylist(rows, SCHEMA)}
+        driver, executors = (outcome(engine, changes) for engine in engines)
+        assert driver == executors
+    assert word in driver if word else not isinstance(driver, str)
+    assert images(engines[1]) == images(engines[0])
+
+
 def test_null_that_does_not_outlive_its_transaction(
     engines: tuple[cq_engine.Engine, cq_engine.Engine],
 ) -> None:
