@@ -159,7 +159,9 @@ def prepare(connection: Connection, warehouse: str, bound: bool) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
     found = stored_version(connection)
     if found is None:
-        schema.metadata.create_all(connection)
+        schema.metadata.create_all(
+            connection, checkfirst=False
+        )  # which would ask for each table whether it is there
         connection.execute(
             schema.meta.insert(),
             [

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine.algebra.dialect  # noqa: F401 - raises the limit of recursion, which hypothesis forbids within a test
+from cq_engine.api.upkeep import Upkeep
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
 from tests import mariadb, object_store, postgres
@@ -26,6 +27,8 @@ os.environ.setdefault(
 # Tests neither use what is in the user's cache nor put anything there; neither do the processes that they start.
 os.environ["CQ_CLASS_ARCHIVE"] = "off"
 os.environ["CQ_CALIBRATION"] = "off"
+
+_PUBLISHING = frozenset({"api", "catalog", "data_source", "faults", "maintenance", "recovery", "storage"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +71,13 @@ def unprepared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Plans are prepared in the background only where a test is marked so: most queries here are refreshed once or twice."""
     if request.node.get_closest_marker("prepared") is None:
         monkeypatch.setattr(Maintenance, "note_query", lambda self, *names: None)
+
+
+@pytest.fixture(autouse=True)
+def unpublished(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of this process publish as they close in the tests of these rooms only: nobody looks at it in others."""
+    if request.path.parent.name not in _PUBLISHING:
+        monkeypatch.setattr(Upkeep, "_publish_last", lambda self: None)
 
 
 @pytest.fixture

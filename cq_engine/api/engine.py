@@ -311,7 +311,7 @@ class Engine(Registering, Following, Consuming):
                 steps.callback(self.services.functions.release, self._spark_session.started)
             if self._publisher is not None:
                 steps.callback(self._publisher.close)
-            steps.callback(self.publish)
+            steps.callback(self._publish_last)
             steps.callback(self._end_session)
             if self._queries is not None:
                 steps.callback(self._queries.refresher.plans.clear)

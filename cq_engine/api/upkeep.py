@@ -56,6 +56,10 @@ class Upkeep(Performing):
             if self.catalog.has_duties:
                 self.publisher.publish()
 
+    def _publish_last(self) -> None:
+        """As the engine closes."""
+        self.publish()
+
     def forget_gone(self) -> None:
         """Takes what is in memory of queries and tables that the catalog does not have any more out of it, whoever dropped them."""
         if self._queries is not None:

@@ -126,15 +126,17 @@ class _Call:
 
 
 def aggregate(rows: Rows, keys: Named, functions: Named) -> Rows:
-    """GROUP BY, of at least one key. Raises UnsupportedError, TooLargeError."""
-    if not keys:
-        raise UnsupportedError("an aggregate without keys")
+    """GROUP BY; without keys all rows are one group, which is there without rows, too. Raises UnsupportedError,
+    TooLargeError."""
     key_columns = {name: normalized(evaluate(expression, rows)) for name, expression in keys}
     for vector in key_columns.values():
         require_equal(vector.type)
     calls: list[_Call] = []
     outer = [(name, _take_calls(expression, rows, calls)) for name, expression in functions]
-    grouped = _group(key_columns, calls, rows.count)
+    if not keys and not rows.count:
+        grouped = _group_of_nothing(calls)
+    else:
+        grouped = _group(key_columns, calls, rows.count)
     found = {name: evaluate(expression, grouped) for name, expression in outer}
     return grouped.select(key_columns).add(found)
 
@@ -164,7 +166,7 @@ def _call(name: str, node: exp.AggFunc, rows: Rows) -> _Call:
         return _Call(name, _summable(vector), "sum", sum_type(vector.type))
     if isinstance(node, exp.Count):
         return _Call(name, vector, "count", t.LongType())
-    if not is_number(vector.type):
+    if not can(vector.type, Use.ORDERED):
         raise UnsupportedError(f"{node}: {vector.type.simpleString()}")
     return _Call(name, vector, _FUNCTIONS[type(node)], vector.type)
 
@@ -209,11 +211,25 @@ def _group(keys: Mapping[str, Vector], calls: Sequence[_Call], count: int) -> Ro
             arrays[call.name] = pa.repeat(pa.scalar(1, pa.int64()), count)
             wanted.append((call.name, "count"))
     names = [f"k{n}" for n in range(len(keys))]
+    if not names:
+        names, arrays["all"] = ["all"], pa.repeat(pa.scalar(1, pa.int64()), count)
     table = pa.table(arrays).group_by(names, use_threads=False).aggregate(wanted)
     found = {name: Vector(v.type, _one(table.column(f"k{n}"))) for n, (name, v) in enumerate(keys.items())}
     for call, (column, function) in zip(calls, wanted):
         found[call.name] = Vector(call.type, _one(table.column(f"{column}_{function}")))
     return Rows(found, table.num_rows)
+
+
+def _group_of_nothing(calls: Sequence[_Call]) -> Rows:
+    """What is called of no rows: counts are 0, everything else is NULL."""
+    found = {}
+    for call in calls:
+        if call.function in ("count", "count_all"):
+            found[call.name] = Vector(call.type, pa.array([0], pa.int64()))
+        else:
+            assert call.column is not None
+            found[call.name] = Vector(call.type, pa.nulls(1, call.column.values.type))
+    return Rows(found, 1)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

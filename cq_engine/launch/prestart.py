@@ -15,11 +15,20 @@ _SPARK_WORDS = re.compile(
     r"\b(SELECT|VALUES|INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|REFRESH|EXPLAIN|FUNCTION|CHANGES)\b",
     re.IGNORECASE,
 )
+_NAMES = r"[\w\s,.`]+"
+_SMALL_SELECT = re.compile(
+    rf"\s*SELECT\s+(\*|count\(\*\)({_NAMES})?|{_NAMES})\s+FROM\s+[\w`]+(\s+VERSION\s+AS\s+OF\s+\d+)?"
+    rf"(\s+ORDER\s+BY\s+{_NAMES})?(\s+LIMIT\s+\d+)?\s*;?\s*",
+    re.IGNORECASE,
+)
 
 
 def needs_spark(sql: str) -> bool:
-    """True where it looks as if the statements will use Spark; a guess costs or saves time and changes nothing."""
-    return _SPARK_WORDS.search(sql) is not None
+    """True where it looks as if the statements will use Spark; a guess costs or saves time and changes nothing.
+
+    Of a single SELECT of columns it says no: most such relations are small, and answered from memory (`query.small`).
+    """
+    return _SPARK_WORDS.search(sql) is not None and _SMALL_SELECT.fullmatch(sql) is None
 
 
 def import_spark() -> None:

@@ -19,6 +19,7 @@ from cq_engine.delta.stored import initial_state
 from cq_engine.evaluation.statements import output_rows
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
 from cq_engine.planner.compiled import Compiled, StoredAggregate
+from cq_engine.planner.stored_result import stored_result
 from cq_engine.storage.reader import Reader
 
 __all__ = ["evaluated_from_states", "evaluated_result", "evaluated_state"]
@@ -37,13 +38,20 @@ class _Images:
         tables: Mapping[str, VersionedTable],
         version: int,
         states: Mapping[str, VersionedTable],
+        given: Mapping[str, tuple[pa.Table, Sequence[Column]]],
     ) -> None:
+        """Of the states in `given` the rows are there already."""
         self._reader = reader
         self._tables = tables
         self._version = version
         self._states = states
+        self._given = given
 
     def __call__(self, leaf: Node) -> Rows:
+        if isinstance(leaf, StateRows) and leaf.label in self._given:
+            rows, columns = self._given[leaf.label]
+            count = len(leaf.names)
+            return Rows.of(rows.select(range(count)), columns[:count], leaf.names)
         if isinstance(leaf, StateRows):
             state = self._states[leaf.label]
             names = [c.name for c in state.columns][: len(leaf.names)]
@@ -69,10 +77,17 @@ def evaluated_state(
 
 
 def evaluated_result(services: Services, compiled: Compiled, version: int) -> pa.Table | None:
-    """The query's result after commit `version`, as `recompute.result_at` gives it."""
+    """The query's result after commit `version`, as `recompute.result_at` gives it: of stored aggregates from their states then."""
     if compiled.node is None:
         return None
-    return _evaluated(services, compiled, compiled.node, compiled.outputs, compiled.columns, version, {})
+    states: dict[str, tuple[pa.Table, Sequence[Column]]] = {}
+    for each in compiled.stored:
+        rows = evaluated_state(services, compiled, each, version)
+        if rows is None:
+            return None
+        states[each.state.label] = rows, each.columns
+    plan = stored_result(compiled) or compiled.node
+    return _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, {}, states)
 
 
 def evaluated_from_states(
@@ -98,9 +113,10 @@ def _evaluated(
     columns: Sequence[Column],
     version: int,
     states: Mapping[str, VersionedTable],
+    given: Mapping[str, tuple[pa.Table, Sequence[Column]]] | None = None,
 ) -> pa.Table | None:
     tables = {name: table.storage for name, table in compiled.sources.items()}
-    images = _Images(services.reader, tables, version, states)
+    images = _Images(services.reader, tables, version, states, given or {})
     try:
         return output_rows(node, outputs, columns, images, services.limits.arrow_rows)
     except (_NotSmallError, UnsupportedError, TooLargeError, pa.ArrowNotImplementedError, pa.ArrowInvalid):

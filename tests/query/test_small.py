@@ -152,6 +152,12 @@ def test_a_transaction_shows_its_own_rows(engine: cq_engine.Engine) -> None:
     assert engine.execute("SELECT count(*) FROM plain").fetchall() == [(3,)]
 
 
+def test_explain_says_so(engine: cq_engine.Engine) -> None:
+    said = "answered from memory, without Spark"
+    assert said in str(engine.execute("EXPLAIN SELECT id FROM plain").fetchall())
+    assert said not in str(engine.execute("EXPLAIN SELECT id + 1 FROM plain").fetchall())
+
+
 def test_a_large_table_is_spark_s(engine: cq_engine.Engine) -> None:
     from tests.limits import limited
 

@@ -27,6 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
         ("SHOW TABLES", False),
         ("PAUSE CONTINUOUS QUERY q; SHOW CONTINUOUS QUERIES", False),
         ("DESCRIBE selection", False),
+        ("SELECT * FROM alerts", False),
+        ("select acct, a.bal from alerts version as of 3 order by bal desc limit 5;", False),
+        ("SELECT count(*) AS n FROM alerts", False),
+        ("SELECT sum(bal) FROM alerts", True),
+        ("SELECT * FROM a JOIN b USING (c)", True),
+        ("SELECT * FROM a; SELECT * FROM b", True),
     ],
 )
 def test_which_statements_start_spark_at_once(sql: str, expected: bool) -> None:
