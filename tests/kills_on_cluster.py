@@ -13,6 +13,7 @@ processes but the one that accepts connections are stalled. Files that nobody re
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -88,8 +89,10 @@ def opened(words: argparse.Namespace, **more: Any) -> cq_engine.Engine:
 
 
 def drive(words: argparse.Namespace) -> None:
-    """Transactions for ever; what has been acknowledged goes to standard output."""
+    """Transactions for ever; what has been acknowledged goes to standard output. SIGUSR1 asks where each thread is."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     engine = opened(words)
+    print("opened", flush=True)
     with suppress(cq_engine.CQError):
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, g INT, v BIGINT)")
         engine.execute("CREATE TABLE done (number INT PRIMARY KEY)")
@@ -151,6 +154,8 @@ class Trials:
         self.acknowledged = -1
         self.refreshed = 0
         self.starts = 0
+        self.opened = 0
+        self.last = ""
         self.failed: Counter[str] = Counter()
         self.processes: list[subprocess.Popen[str]] = []
         self.readers: list[threading.Thread] = []
@@ -199,7 +204,9 @@ class Trials:
         assert driver.stdout is not None
         with driver.stdout as lines:
             for line in lines:
-                what, _, rest = line.strip().partition(" ")
+                self.last = line.strip()
+                what, _, rest = self.last.partition(" ")
+                self.opened += what == "opened"
                 if what == "committed":
                     self.acknowledged = max(self.acknowledged, int(rest))
                 elif what == "refreshed":
@@ -208,19 +215,27 @@ class Trials:
                     self.failed[rest[:80]] += 1
 
     def until(self, refreshes: int, seconds: float = PATIENCE) -> None:
-        """Waits until so many refreshes were told of, for each of them at most so long."""
-        known, end = self.refreshed, time.monotonic() + seconds
+        """Waits until so many refreshes were told of, for each of them at most so long, and once as long for a driver to start."""
+        known, late, end = self.refreshed, self.opened, time.monotonic() + seconds
         while self.refreshed < refreshes:
             if self.refreshed > known:
-                known, end = self.refreshed, time.monotonic() + seconds
+                known, late, end = self.refreshed, self.opened, time.monotonic() + seconds
+            elif late is not None and self.opened > late:
+                late, end = None, time.monotonic() + seconds
             if time.monotonic() > end:
-                raise TimeoutError(
-                    f"nothing comes through any more: {self.refreshed} refreshes, {self.starts} starts, {dict(self.failed)}"
-                )
+                self.driver.send_signal(signal.SIGUSR1)
+                time.sleep(1)
+                raise TimeoutError(f"nothing comes through any more after {self.last!r}: {self.said()}")
             if self.driver.poll() is not None:
                 self.kill(self.driver)
                 self.start()
             time.sleep(0.05)
+
+    def said(self) -> dict[str, Any]:
+        """What the drivers have told."""
+        return {
+            "acknowledged": self.acknowledged, "refreshed": self.refreshed, "starts": self.starts, "failed": dict(self.failed),
+        }  # fmt: skip
 
     def look(self) -> dict[str, Any]:
         """What another process finds when the drivers have ended."""
@@ -329,8 +344,7 @@ def main() -> int:
         words.url = f"s3://lake/kills-{words.seed}"
         with Trials(words, made, store, server) as trials:
             met = tried(trials, words, rng)
-            found = {"trials": dict(met), **trials.look(), "acknowledged": trials.acknowledged}
-            print(json.dumps({**found, "starts": trials.starts, "failed": trials.failed}))
+            print(json.dumps({"trials": dict(met), **trials.look(), **trials.said()}))
     return 0
 
 

@@ -128,7 +128,7 @@ def test_a_driver_that_has_ended_is_started_again() -> None:
 def test_a_driver_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with Programs(FAILING) as trials:
         Clock(monkeypatch, lambda: join(trials))
-        with pytest.raises(TimeoutError, match=r"0 refreshes.*nothing is there"):
+        with pytest.raises(TimeoutError, match=r"'refreshed': 0.*nothing is there"):
             trials.until(1, 100)
         assert trials.starts > 1
 
@@ -151,6 +151,22 @@ def test_each_refresh_has_the_time_for_itself(monkeypatch: pytest.MonkeyPatch) -
         assert clock.now == 270
         with pytest.raises(TimeoutError):
             trials.until(5, 70)
+
+
+def test_a_driver_has_time_to_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts and ends again and again does not get more."""
+    with Programs(ENDLESS) as trials:
+        trials.until(1)
+
+        def then() -> None:
+            trials.opened += clock.now % 40 == 0
+
+        clock = Clock(monkeypatch, then)
+        with pytest.raises(TimeoutError, match="after 'refreshed 3'"):
+            trials.until(2, 100)
+        assert clock.now == 160, (
+            "100 after the first start, and ten each for the look at the clock and for the stacks"
+        )
 
 
 # ---------------------------------------------------------------- how it ends
