@@ -27,7 +27,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests import object_store, postgres
-from tests.cluster import DRIVER, cluster
+from tests.cluster import DRIVER, cluster, end_in_order
 from tests.limits import EXECUTORS
 from tests.object_store import ObjectStoreServer
 
@@ -83,6 +83,7 @@ def prepared(directory: Path, warehouses: Warehouses) -> Callable[[], int]:
 
 def main() -> int:
     words, arguments = _arguments(sys.argv[1:])
+    end_in_order()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # somebody waits for each case
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     with (

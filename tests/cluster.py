@@ -20,7 +20,7 @@ import pyspark
 from cq_engine.launch.java import launch_environment
 from tests.brokers import free_port
 
-__all__ = ["DRIVER", "Cluster", "cluster", "connect_server", "run_program"]
+__all__ = ["DRIVER", "Cluster", "cluster", "connect_server", "end_in_order", "run_program"]
 
 ROOT = Path(__file__).parents[1]
 DRIVER = {
@@ -164,6 +164,17 @@ def _wait_for_port(port: int, server: subprocess.Popen[bytes], log: Path) -> Non
         if server.poll() is not None or time.monotonic() > end:
             raise TimeoutError(log.read_text(errors="replace")[-3000:])
         time.sleep(0.1)
+
+
+def end_in_order() -> None:
+    """From now on SIGTERM and SIGINT, which a shell has its background processes ignore, end this process as an exception does:
+    no server of its own is left."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 def run_program(program: str, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

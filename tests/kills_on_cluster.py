@@ -35,7 +35,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests import object_store, postgres
-from tests.cluster import DRIVER, ROOT, Cluster, cluster
+from tests.cluster import DRIVER, ROOT, Cluster, cluster, end_in_order
 from tests.limits import EXECUTORS
 from tests.object_store import Faults, ObjectStoreServer
 
@@ -335,6 +335,7 @@ def main() -> int:
     if words.inside == "look":
         print(json.dumps(look(words)))
         return 0
+    end_in_order()
     rng = random.Random(words.seed)
     with (
         tempfile.TemporaryDirectory(prefix="cq-kills-", ignore_cleanup_errors=True) as directory,

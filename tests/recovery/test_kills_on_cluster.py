@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from tests import kills_on_cluster
+from tests.cluster import ROOT
 from tests.kills_on_cluster import QUERY, Trials, checked, model, stall, statements, tried
 
 NUMBERS = 5
@@ -25,6 +27,20 @@ FAILING = "print('failed nothing is there', flush=True)"
 """One that says so and ends."""
 PARENT = "import subprocess, sys, time; subprocess.Popen(['sleep', '3600']); print('refreshed 0', flush=True); time.sleep(3600)"
 """One that has a process of its own, with the same standard output."""
+
+
+ORDERLY = """
+import signal, time
+from tests.cluster import end_in_order
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+end_in_order()
+try:
+    print("ready", flush=True)
+    time.sleep(3600)
+finally:
+    print("servers have ended", flush=True)
+"""
+"""A program of the tests that has servers."""
 
 
 class Programs(Trials):
@@ -186,6 +202,18 @@ def test_no_process_is_left_when_the_trials_fail() -> None:
     assert trials.driver.returncode == -signal.SIGKILL
     assert not any(reader.is_alive() for reader in trials.readers)
     assert trials.processes == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_of_servers_ends_in_order(number: signal.Signals) -> None:
+    """Also one that was started in the background, where SIGINT is ignored."""
+    words = [sys.executable, "-c", ORDERLY]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(number)
+        assert program.stdout.read() == "servers have ended\n"
+    assert program.returncode == 128 + number
 
 
 def test_a_driver_that_is_stopped_ends_too() -> None:
