@@ -8,26 +8,13 @@ from contextlib import ExitStack
 
 from cq_engine.catalog.model import Capture, CaptureStatus, CatalogState
 from cq_engine.core.errors import SourceError
+from cq_engine.refresh.sweeps import in_words
 from cq_engine.sources.remote.capture import figures, level_of
 from cq_engine.sources.remote.channel import Channel, opened
 from cq_engine.sources.remote.view import RemoteView
 from cq_engine.sources.sweep.model import Link
 
 __all__ = ["counted", "explained", "position_shown"]
-
-_NAMES = {
-    "messages": "questions sent",
-    "keys_sent": "keys shipped there",
-    "rows_received": "rows shipped here",
-    "compensations": "answers compensated",
-    "rows_compensated": "rows compensated",
-    "absorbed": "transactions absorbed",
-    "forced": "sweeps forced to end",
-    "waits": "answers ahead of the log",
-    "asked_again": "questions sent again",
-    "seconds_asking": "seconds asking",
-    "seconds_waiting": "seconds waiting for the log",
-}
 
 
 def explained(state: CatalogState, capture: Capture) -> Mapping[str, object]:
@@ -74,7 +61,7 @@ def counted(status: CaptureStatus) -> Mapping[str, object]:
     """What the last tick that had something to do has counted, and all together, in words."""
     found = figures(status.position)
     named = {
-        when: {words: found[of][name] for name, words in _NAMES.items() if name in found[of]}
+        when: in_words(found[of])
         for of, when in (("last", "last tick"), ("all", "since it was created"))
         if of in found
     }
@@ -85,4 +72,5 @@ def position_shown(position: str) -> str:
     """A position without what was installed."""
     known = json.loads(position)
     read = {source: each["read"] for source, each in known["sources"].items()}
-    return json.dumps({"read": read, **known["figures"]})
+    counted = {of: figures for of, figures in known["figures"].items() if of != "marks"}
+    return json.dumps({"read": read, **counted})
