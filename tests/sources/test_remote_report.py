@@ -13,6 +13,7 @@ import pytest
 from cq_engine import Engine
 from cq_engine.core.limits import Limits
 from cq_engine.sources.remote.capture import figures
+from cq_engine.sources.sql.model import Statement
 from tests.sources.remote_pairs import create, declare, with_two
 from tests.sources.shops import Shop
 
@@ -80,3 +81,35 @@ def test_refreshes_that_follow_later_share_what_was_counted(engine: Engine, pair
     pair.run("DELETE FROM a WHERE id = 10")
     engine.refresh_capture("q_remote")  # the query has got further meanwhile
     assert len(json.loads(engine.catalog.capture_status("q_remote").position)["figures"]["marks"]) == 1
+
+
+@pytest.fixture
+def each(shop: Shop) -> Iterator[Shop]:
+    yield from with_two(shop)
+
+
+def test_where_it_stands_in_each_log(opened: Callable[..., Engine], each: Shop) -> None:
+    """In words, also where the log is empty again, and with a transaction at the source that is still open."""
+    engine = opened(Limits())
+    declare(engine, each)
+    create(engine)
+    begin = read(engine)
+    each.run("UPDATE a SET b = 2 WHERE id IN (1, 2)")
+    engine.refresh("q")
+    engine.refresh("q")
+    if each.kind != "postgresql":
+        assert (begin, read(engine)) == ("no change yet", "change 2")
+    else:
+        with each.database.write() as session:
+            (number,) = session.one(Statement("SELECT txid_current()")) or (0,)
+            each.run("UPDATE b SET word = 'zwei' WHERE id = 2")
+            engine.refresh("q")
+            assert str(number) in re.findall(r"\d+", read(engine))
+        first, last = (int(re.findall(r"\d+", text)[0]) for text in (begin, read(engine)))
+        assert first < number < last
+    engine.execute("DROP CONTINUOUS QUERY q")
+
+
+def read(engine: Engine) -> str:
+    (row,) = engine.execute("SHOW CAPTURES").to_arrow().to_pylist()
+    return str(json.loads(row["position"])["read"]["shop"])

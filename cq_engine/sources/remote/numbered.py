@@ -1,7 +1,8 @@
 """Logs of SQLite and MariaDB: numbered changes, of which nobody says which transaction they belong to.
 
 What is found in one look is one transaction: the state behind it is one that the source had. Numbers are given before a commit, so
-that one may come late: a token remembers those that were read and are still in the log, as ranges, and the log loses them soon.
+that one may come late: a token remembers those that were read and are still in the log, as ranges, and the log loses them soon. For people it
+has the greatest one, too (`last`).
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class NumberedLog(ChannelLog):
     # ------------------------------------------------------------ reading
 
     def end(self, session: Session) -> Token:
-        found = session.rows(self.plain(f"SELECT cq_number FROM {self.table()}"))
-        return {"read": _ranges(number for (number,) in found)}
+        found = [number for (number,) in session.rows(self.plain(f"SELECT cq_number FROM {self.table()}"))]
+        return {"read": _ranges(found), "last": max(found, default=0)}
 
     def read(self, session: Session, token: Token, most: int) -> tuple[list[Transaction], Token]:
         there: list[int] = []
@@ -79,7 +80,7 @@ class NumberedLog(ChannelLog):
                 newest = at if newest is None or at > newest else newest
                 if len(changes) > most:
                     raise GapError
-        now = {"read": _ranges(there)}
+        now = {"read": _ranges(there), "last": max([token.get("last", 0), *there])}
         if newest is None:
             return [], now
         changes.sort(key=lambda change: change[0])
