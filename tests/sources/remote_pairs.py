@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -62,3 +63,18 @@ def installed(shop: Shop) -> int:
     with shop.database.connect() as session:
         sql = queries[shop.kind].replace("%", shop.database.server.percent)
         return int(session.connection.exec_driver_sql(sql).scalar_one())
+
+
+CHANGES = [
+    "UPDATE a SET b = {other} WHERE id = {n}",
+    "DELETE FROM a WHERE id = {n}",
+    "UPDATE a SET id = {n} + 10 WHERE id = {n} AND NOT EXISTS (SELECT 1 FROM (SELECT id FROM a) AS o WHERE o.id = {n} + 10)",
+    "INSERT INTO a (id, b) SELECT {n}, {other} WHERE NOT EXISTS (SELECT 1 FROM a WHERE id = {n})",
+    "UPDATE b SET word = 'w{n}' WHERE id = {other}",
+    "DELETE FROM b WHERE id = {other}",
+    "INSERT INTO b (id, word) SELECT {other}, 'new' WHERE NOT EXISTS (SELECT 1 FROM b WHERE id = {other})",
+]
+
+
+def change(shop: Shop, dice: random.Random) -> None:
+    shop.run(dice.choice(CHANGES).format(n=dice.randint(1, 5), other=dice.randint(1, 3)))

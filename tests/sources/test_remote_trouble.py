@@ -22,7 +22,7 @@ from cq_engine.sources.remote.channel import Channel
 from tests import mariadb
 from tests.brokers import Server
 from tests.sources.kills import Killed, killed_in_refresh
-from tests.sources.remote_pairs import LOG, create, declare, here, installed, there, with_two
+from tests.sources.remote_pairs import LOG, change, create, declare, here, installed, there, with_two
 from tests.sources.shops import Shop
 
 
@@ -50,21 +50,6 @@ def one_engine(opened: Callable[..., Engine], one_shop: Shop) -> Engine:
     made = opened(Limits())
     declare(made, one_shop)
     return made
-
-
-CHANGES = [
-    "UPDATE a SET b = {other} WHERE id = {n}",
-    "DELETE FROM a WHERE id = {n}",
-    "UPDATE a SET id = {n} + 10 WHERE id = {n} AND NOT EXISTS (SELECT 1 FROM (SELECT id FROM a) AS o WHERE o.id = {n} + 10)",
-    "INSERT INTO a (id, b) SELECT {n}, {other} WHERE NOT EXISTS (SELECT 1 FROM a WHERE id = {n})",
-    "UPDATE b SET word = 'w{n}' WHERE id = {other}",
-    "DELETE FROM b WHERE id = {other}",
-    "INSERT INTO b (id, word) SELECT {other}, 'new' WHERE NOT EXISTS (SELECT 1 FROM b WHERE id = {other})",
-]
-
-
-def change(shop: Shop, dice: random.Random) -> None:
-    shop.run(dice.choice(CHANGES).format(n=dice.randint(1, 5), other=dice.randint(1, 3)))
 
 
 # ---------------------------------------------------------------- what comes and goes

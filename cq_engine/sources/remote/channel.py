@@ -228,9 +228,9 @@ def _channel(
         )
         for alias in aliases
     }
-    log = _LOGS[database.server.name](
-        database.server, selections[0].relation.schema, name_for(capture, "log"), selections
-    )
+    number = view.view.sources.index(source) + 1  # two sources may be one database
+    name = name_for(capture if number == 1 else f"{capture}_at_{number}", "log")
+    log = _LOGS[database.server.name](database.server, selections[0].relation.schema, name, selections)
     return Channel(source, database, log, tables, tuple(columns), places, most)
 
 

@@ -68,7 +68,7 @@ class ChannelLog(Named):
     # ------------------------------------------------------------ at the source
 
     @abstractmethod
-    def single(self) -> OneTableLog:
+    def single(self, schema: str | None) -> OneTableLog:
         """What captures one table of this server by triggers: what it refuses is refused here, too."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class ChannelLog(Named):
         notes: list[str] = []
         for each in self.selections:
             try:
-                notes += self.single().check(session, each.relation)
+                notes += self.single(each.relation.schema).check(session, each.relation)
             except AnalysisError as error:
                 raise AnalysisError(
                     error.message,

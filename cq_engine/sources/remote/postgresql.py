@@ -46,8 +46,8 @@ class PostgreSQLChannel(ChannelLog):
 
     rights = "grant the account CREATE on the schema and TRIGGER and SELECT on the tables"
 
-    def single(self) -> Log:
-        return PostgreSQLLog(self.server, self.schema, self.name)
+    def single(self, schema: str | None) -> Log:
+        return PostgreSQLLog(self.server, schema, self.name)
 
     def check(self, session: Session) -> list[str]:
         for each in self.selections:
