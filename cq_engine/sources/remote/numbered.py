@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from cq_engine.sources.remote.log import ChannelLog, GapError, Logged, Token, Transaction
+from cq_engine.sources.remote.log import GapError, Logged, Token, Transaction, TriggeredLog
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
@@ -24,7 +24,7 @@ Entry = tuple[int, Any, str, tuple[Any, ...], tuple[Any, ...]]
 """Number, time, operation, and the values before and after."""
 
 
-class NumberedLog(ChannelLog):
+class NumberedLog(TriggeredLog):
     """A log with the columns `cq_number`, `cq_moment`, `cq_table`, `cq_operation` (I, U or D), and of each table the values before
     (`cq_0_old_0`, ...) and after (`cq_0_new_0`, ...)."""
 
