@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource, Table
+from cq_engine.catalog.model import Capture, CatalogState, ContinuousQuery, DeclaredSource, Table
 from cq_engine.catalog.names import check_here, find_table
 from cq_engine.core.errors import CatalogError, did_you_mean
 
@@ -19,6 +19,7 @@ __all__ = [
     "put_capture",
     "put_source",
     "remote_tables",
+    "sweep_of",
     "without_parts",
 ]
 
@@ -72,6 +73,14 @@ def remote_tables(state: CatalogState, source: str) -> list[Table]:
 def parts_of(state: CatalogState, query: str) -> list[Table]:
     """The tables that have a query's part over tables that stay at their sources: one, or none."""
     return [t for t in state.tables.values() if t.part_of is not None and t.part_of.lower() == query.lower()]
+
+
+def sweep_of(state: CatalogState, query: ContinuousQuery) -> Capture | None:
+    """What maintains the part of a query over tables that stay at their sources; None for a query without."""
+    if not query.remote:
+        return None
+    found = (c for part in parts_of(state, query.name) for c in captures_into(state, part.name))
+    return next(found, None)
 
 
 def without_parts(state: CatalogState, query: str) -> CatalogState:

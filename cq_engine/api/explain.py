@@ -12,6 +12,7 @@ from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
 from cq_engine.api.explanation import Explanation
 from cq_engine.catalog.groups import group_of
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery, QueryGroup
+from cq_engine.catalog.sources import sweep_of
 from cq_engine.context.services import Services
 from cq_engine.core.errors import AnalysisError
 from cq_engine.grammar import Query, parse
@@ -187,7 +188,6 @@ def _sweeps(queries: Queries, query: ContinuousQuery, *, ran: bool) -> dict[str,
     """How the part of a query over tables that stay at their sources is maintained; after a refresh what that has cost."""
     if not query.remote:
         return {}
-    from cq_engine.lifecycle.remote_queries import sweep_of
     from cq_engine.sources.remote.report import counted, explained
 
     catalog = queries.services.catalog

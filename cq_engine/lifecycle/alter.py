@@ -9,7 +9,7 @@ from cq_engine.catalog import apply
 from cq_engine.catalog.graph import sheds
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import CatalogState, ContinuousQuery
-from cq_engine.catalog.sources import put_capture
+from cq_engine.catalog.sources import put_capture, sweep_of
 from cq_engine.core.errors import AnalysisError, CatalogError
 from cq_engine.core.options import SHED
 from cq_engine.definition.rules import check_options, check_targets, with_destinations
@@ -92,7 +92,7 @@ def _alter(queries: Queries, query: ContinuousQuery, statement: AlterContinuousQ
 
 def _with_schedule(state: CatalogState, query: ContinuousQuery) -> CatalogState:
     """The sources of a query are looked at as its schedule says."""
-    from cq_engine.lifecycle.remote_queries import capture_schedule, sweep_of
+    from cq_engine.lifecycle.remote_queries import capture_schedule
 
     capture = sweep_of(state, query)
     return (

@@ -62,13 +62,22 @@ def _check_source(source: DeclaredSource, remote: RemoteRelation, place: Place) 
             hint="CREATE CAPTURE keeps a copy of what such a source has",
             location=place(remote.source),
         )
-    known = {"install": METHODS["LOG"]["install"]}
-    check_options(dict(remote.options), known, "a table USING LOG", place)
-    if remote.log and dict(remote.options).get("install", "").lower() != "true":
+    options = dict(remote.options)
+    names = ("install", "slot") if source.type == "postgresql" else ("install",)
+    check_options(options, {n: METHODS["LOG"][n] for n in names}, "a table USING LOG", place)
+    installs = options.get("install", "").lower() == "true"
+    if installs and "slot" in options:
+        raise AnalysisError(
+            "slot and install are two logs",
+            hint="leave install out, and the server's own log is read; without slot triggers write one",
+            location=place("install"),
+        )
+    if remote.log and not installs and "slot" not in options:
+        or_slot = " or, for the server's own log, WITH (slot = 'name')" if "slot" in names else ""
         raise AnalysisError(
             "USING LOG has to say that a log may be installed",
             detail="a continuous query over the table lets triggers write one at the source, and removes them with itself",
-            hint="write USING LOG WITH (install = true), or leave USING LOG out where nothing is to be maintained",
+            hint=f"write USING LOG WITH (install = true){or_slot}, or leave USING LOG out where nothing is to be maintained",
             location=place("LOG"),
         )
 

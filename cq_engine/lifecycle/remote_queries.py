@@ -13,8 +13,8 @@ from sqlglot import exp
 
 from cq_engine.algebra.dialect import write
 from cq_engine.catalog import apply
-from cq_engine.catalog.model import Capture, CatalogState, ContinuousQuery, DeclaredSource, Table
-from cq_engine.catalog.sources import find_source, parts_of, put_capture
+from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource, Table
+from cq_engine.catalog.sources import find_source, put_capture
 from cq_engine.core.errors import AnalysisError, CatalogError, CQError
 from cq_engine.definition.analysis import shape_of
 from cq_engine.grammar import (
@@ -36,7 +36,7 @@ from cq_engine.sources.remote.capture import SWEEP
 from cq_engine.sources.remote.split import Split, remote_names, split
 from cq_engine.sources.tick import Tick
 
-__all__ = ["capture_schedule", "create_remote_query", "sweep_of"]
+__all__ = ["capture_schedule", "create_remote_query"]
 
 
 def create_remote_query(queries: Queries, statement: CreateContinuousQuery) -> str:
@@ -75,16 +75,6 @@ def create_remote_query(queries: Queries, statement: CreateContinuousQuery) -> s
 def capture_schedule(when: When) -> When:
     """When sources are looked at for a query: each second where it is refreshed ON COMMIT, else by its refreshes."""
     return EveryInterval(1, "SECOND") if isinstance(when, OnCommit) else OnDemand()
-
-
-def sweep_of(state: CatalogState, query: ContinuousQuery) -> Capture | None:
-    """What maintains the part of a query over tables that stay at their sources; None for a query without."""
-    if not query.remote:
-        return None
-    return next(
-        (c for part in parts_of(state, query.name) for c in state.captures.values() if c.table == part.name),
-        None,
-    )
 
 
 def _split(queries: Queries, statement: CreateContinuousQuery) -> Split:

@@ -44,6 +44,7 @@ from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
+from cq_engine.refresh.sweeps import swept
 from cq_engine.spark.failures import plain_errors
 from cq_engine.storage.sizes import size_at
 
@@ -223,6 +224,8 @@ class Refresher:
             plan = f"{query.verdict}, {report.decision}" if decided else query.verdict
             plan += "" if report.shed is None else f"; {report.shed}"
             result = Refresh(query.name, interval.a, interval.b, *outcome.summary.counts, plan)
+        cost = swept(self.services.catalog, query, interval.a, interval.b)
+        result = replace(result, plan=f"{result.plan}; {cost}" if cost else result.plan)
         result = replace(result, seconds=time.monotonic() - started)
         with report.step("write"):
             self._write(query, interval, outcome, result)

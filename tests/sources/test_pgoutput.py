@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cq_engine.sources.decoding.capture import is_visible
 from cq_engine.sources.decoding.pgoutput import (
     Begin,
     Commit,
@@ -25,6 +24,7 @@ from cq_engine.sources.decoding.pgoutput import (
     lsn_number,
     lsn_text,
 )
+from cq_engine.sources.decoding.visibility import is_visible
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, timezone.utc)
 MICROSECONDS = (NOON - datetime(2000, 1, 1, tzinfo=timezone.utc)).days * 86_400_000_000 + 43_200_000_005

@@ -32,10 +32,11 @@ from typing import Any
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
 from cq_engine.core.errors import AnalysisError, ConflictError, SourceError
 from cq_engine.sources.decoding.pgoutput import Begin, lsn_number, lsn_text
-from cq_engine.sources.decoding.slot import Slot, end_of_log, is_flushed
+from cq_engine.sources.decoding.slot import Slot, check_server, end_of_log, is_flushed
 from cq_engine.sources.decoding.table import LoggedTable, check, check_partitions, look, name_of
 from cq_engine.sources.decoding.transactions import Reading, TooLarge
 from cq_engine.sources.decoding.values import Converter, Ready, complete, encoding_of
+from cq_engine.sources.decoding.visibility import is_visible
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational, opened
 from cq_engine.sources.options import option
@@ -45,11 +46,9 @@ from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.tick import Tick
 
-__all__ = ["Decoding", "is_visible"]
+__all__ = ["Decoding"]
 
 _log = logging.getLogger(__name__)
-
-_SERVER = "SELECT current_setting('wal_level'), pg_is_in_recovery()"
 
 
 class Decoding(Relational):
@@ -62,7 +61,7 @@ class Decoding(Relational):
             raise AnalysisError("USING LOG needs a table with a key", location=place("LOG"))
         with asked.database.connect() as session:
             encoding_of(session)
-            _check_server(session, place)
+            check_server(session, place)
             check(look(session, selection), selection, capture, place)
             if slot.is_taken(session):
                 raise AnalysisError(
@@ -249,19 +248,6 @@ class _At:
         return table
 
 
-def is_visible(xid: int, snapshot: str) -> bool:
-    """Whether a transaction, of whose number 32 bits are known, is one that the snapshot sees, as `pg_current_snapshot` gives it.
-
-    >>> [is_visible(xid, "10:14:11,13") for xid in (9, 10, 11, 12, 13, 14)]
-    [True, True, False, True, False, False]
-    """
-    low, high, under_way = snapshot.split(":")
-    near = int(high)
-    number = near + (xid - near + 2**31) % 2**32 - 2**31
-    running = {int(each) for each in under_way.split(",") if each}
-    return number < int(low) or (number < near and number not in running)
-
-
 def _slot_of(capture: Capture) -> Slot:
     return Slot(option(capture, "slot"))
 
@@ -287,19 +273,3 @@ def _reasons(
         {**position["was"], "REPLICA IDENTITY": now["REPLICA IDENTITY"]} if table.is_full else position["was"]
     )
     return slot.troubles(session, lsn_number(position["lsn"])) + differences(was, now)
-
-
-def _check_server(session: Session, place: Place) -> None:
-    (level, follows) = session.one(Statement(_SERVER)) or ("", False)
-    if follows:
-        raise AnalysisError(
-            "the server only follows another one",
-            hint="let the source's url name the server that is written to",
-            location=place("LOG"),
-        )
-    if level != "logical":
-        raise AnalysisError(
-            f"the server's wal_level is {level}, so that its log cannot be decoded",
-            hint="ALTER SYSTEM SET wal_level = logical and a restart of the server, or USING LOG WITH (install = true)",
-            location=place("slot"),
-        )

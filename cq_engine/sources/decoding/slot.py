@@ -9,15 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cq_engine.core.errors import SourceError
+from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.decoding.pgoutput import lsn_number, lsn_text
 from cq_engine.sources.decoding.table import LoggedTable, name_of
+from cq_engine.sources.methods.base import Place
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.installed import digest
 from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
 
-__all__ = ["READS", "WAITS", "Slot", "end_of_log", "is_flushed"]
+__all__ = ["READS", "WAITS", "Slot", "check_server", "end_of_log", "is_flushed"]
 
 WAITS = 30
 """So many seconds the creation of a slot waits for the transactions that are open then to end."""
@@ -27,6 +28,7 @@ RIGHTS = (
     "the account needs REPLICATION, CREATE on the database and the table as its own, and the server a free slot"
     " (max_replication_slots); transactions that are open for long (pg_stat_activity) keep a slot from being made"
 )
+_SERVER = "SELECT current_setting('wal_level'), pg_is_in_recovery()"
 _FIND = "SELECT CAST(to_jsonb(s) AS text) FROM pg_replication_slots AS s WHERE slot_name = %s"
 _DROP = (
     "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
@@ -104,8 +106,9 @@ class Slot:
 
     # ------------------------------------------------------------ reading
 
-    def peek(self, session: Session, end: int, most: int) -> Generator[bytes, None, None]:
-        """The messages of transactions that were committed before `end`: whole transactions, until there are `most`."""
+    def peek(self, session: Session, end: int, most: int | None = None) -> Generator[bytes, None, None]:
+        """The messages of transactions that were committed before `end`, and maybe of one behind it: whole transactions, until
+        there are `most`."""
         statement = Statement(_PEEK, (self.name, lsn_text(end), most, self.publication))
         for block in session.blocks(statement):
             for (data,) in block:
@@ -118,8 +121,8 @@ class Slot:
 
     # ------------------------------------------------------------ coming and going
 
-    def install(self, database: Database, selection: Selection, *, is_partitioned: bool = False) -> int:
-        """Makes publication and slot; from where the slot has everything. Raises SourceError, and leaves nothing.
+    def install(self, database: Database, *selections: Selection, is_partitioned: bool = False) -> int:
+        """Makes publication and slot for tables; from where the slot has everything. Raises SourceError, and leaves nothing.
 
         Changes of partitions are published as those of the whole table.
 
@@ -130,7 +133,8 @@ class Slot:
             with database.write() as session:
                 session.change(Statement("SET LOCAL lock_timeout = '10s'"))
                 root = " WITH (publish_via_partition_root = true)" if is_partitioned else ""
-                made = f"CREATE PUBLICATION {self.publication} FOR TABLE ONLY {name_of(selection)}{root}"
+                tables = ", ".join(f"ONLY {name_of(each)}" for each in selections)
+                made = f"CREATE PUBLICATION {self.publication} FOR TABLE {tables}{root}"
                 session.change(Statement(made.replace("%", "%%")))
             with database.write() as session:
                 session.change(Statement(f"SET LOCAL statement_timeout = '{WAITS}s'"))
@@ -177,3 +181,20 @@ def is_flushed(session: Session, lsn: int) -> bool:
     """Whether the log is durable up to here, so that a slot gives all of it."""
     (lsn_now,) = session.one(Statement("SELECT CAST(pg_current_wal_flush_lsn() AS text)")) or ("0/0",)
     return lsn_number(lsn_now) >= lsn
+
+
+def check_server(session: Session, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError where the server's log cannot be decoded."""
+    (level, follows) = session.one(Statement(_SERVER)) or ("", False)
+    if follows:
+        raise AnalysisError(
+            "the server only follows another one",
+            hint="let the source's url name the server that is written to",
+            location=place("LOG"),
+        )
+    if level != "logical":
+        raise AnalysisError(
+            f"the server's wal_level is {level}, so that its log cannot be decoded",
+            hint="ALTER SYSTEM SET wal_level = logical and a restart of the server, or USING LOG WITH (install = true)",
+            location=place("slot"),
+        )

@@ -15,7 +15,7 @@ from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.partitions import Partition, partitions
 from cq_engine.sources.sql.selection import Selection
 
-__all__ = ["Attribute", "LoggedTable", "check", "check_partitions", "look", "name_of"]
+__all__ = ["Attribute", "LoggedTable", "check", "check_followed", "check_partitions", "look", "name_of"]
 
 _TABLE = """
 SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text
@@ -129,6 +129,23 @@ def look(session: Session, selection: Selection) -> LoggedTable:
 
 def check(table: LoggedTable, selection: Selection, capture: Capture, place: Place = lambda _: None) -> None:
     """Raises AnalysisError where the log would not have all that the capture needs."""
+    check_followed(table, selection, place)
+    shown, name = selection.relation.shown, name_of(selection)
+    large = table.large(
+        [c.name for c in selection.columns] if capture.where is None else list(table.attributes)
+    )
+    begins = "initial = 'none'" if option(capture, "initial") == "none" else ""
+    if large and not table.is_full and (capture.where is not None or begins):
+        raise AnalysisError(
+            f"{begins or 'WHERE'} needs REPLICA IDENTITY FULL of {shown}",
+            detail=f"an update that leaves a large {large[0]} as it is does not log it, and the row may not be here",
+            hint=f"ALTER TABLE {name} REPLICA IDENTITY FULL at the source, or leave {begins or 'WHERE'} out",
+            location=place("initial" if begins else "WHERE"),
+        )
+
+
+def check_followed(table: LoggedTable, selection: Selection, place: Place = lambda _: None) -> None:
+    """Raises AnalysisError where the log would not say which rows have changed, or not have a column."""
     shown, name = selection.relation.shown, name_of(selection)
     check_partitions(table, selection, place)
     is_own = table.kind == "r" and not table.has_parts and table.persistence == "p"
@@ -146,17 +163,6 @@ def check(table: LoggedTable, selection: Selection, capture: Capture, place: Pla
             f"column {generated[0]} of {shown} is computed by the server, which does not log it",
             hint=f"leave {generated[0]} out of the capture, and compute it in queries over the table",
             location=place(generated[0]),
-        )
-    large = table.large(
-        [c.name for c in selection.columns] if capture.where is None else list(table.attributes)
-    )
-    begins = "initial = 'none'" if option(capture, "initial") == "none" else ""
-    if large and not table.is_full and (capture.where is not None or begins):
-        raise AnalysisError(
-            f"{begins or 'WHERE'} needs REPLICA IDENTITY FULL of {shown}",
-            detail=f"an update that leaves a large {large[0]} as it is does not log it, and the row may not be here",
-            hint=f"ALTER TABLE {name} REPLICA IDENTITY FULL at the source, or leave {begins or 'WHERE'} out",
-            location=place("initial" if begins else "WHERE"),
         )
 
 

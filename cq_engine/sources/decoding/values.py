@@ -24,7 +24,7 @@ from cq_engine.sources.triggers.log import as_changes
 from cq_engine.storage.identities import Identities, find_places
 from cq_engine.storage.rows import conform, identity_columns
 
-__all__ = ["Converter", "Ready", "complete", "encoding_of"]
+__all__ = ["Converter", "Load", "Ready", "complete", "encoding_of", "loads_of"]
 
 Load = Callable[[bytes], Any]
 
@@ -55,29 +55,33 @@ def _driver(session: Session) -> Any:
     return session.connection.connection.driver_connection
 
 
+def loads_of(session: Session, table: LoggedTable, selection: Selection) -> list[Load]:
+    """How the text of each captured column becomes the value that a query gives."""
+    from psycopg.adapt import Transformer
+    from psycopg.pq import Format
+
+    encoding, transformer = encoding_of(session), Transformer(_driver(session))
+
+    def text(value: bytes) -> str:
+        return value.decode(encoding)
+
+    def loader(column: SourceColumn) -> Load:
+        if selection.server.read(column, "") != "":  # which a query gives as text
+            return _inet(encoding) if column.declared == "inet" else text
+        found: Load = transformer.get_loader(table.attributes[column.name].base_oid, Format.TEXT).load
+        return found
+
+    return [loader(selection.relation.column(c.name)) for c in selection.columns]
+
+
 class Converter:
     """Makes Arrow of the steps that are read in one session, and notes the keys of the rows that they need from here."""
 
     def __init__(self, tick: Tick, session: Session, table: LoggedTable, selection: Selection) -> None:
-        from psycopg.adapt import Transformer
-        from psycopg.pq import Format
-
         self._tick, self._session, self._table, self._selection = tick, session, table, selection
         self._encoding = encoding_of(session)
-        transformer = Transformer(_driver(session))
-
-        def loader(column: SourceColumn) -> Load:
-            if selection.server.read(column, "") != "":  # which a query gives as text
-                return _inet(self._encoding) if column.declared == "inet" else self._text
-            found: Load = transformer.get_loader(table.attributes[column.name].base_oid, Format.TEXT).load
-            return found
-
-        self._columns = [selection.relation.column(c.name) for c in selection.columns]
-        self._loads = [loader(column) for column in self._columns]
+        self._loads = loads_of(session, table, selection)
         self._wanted: dict[Key, int] = {}
-
-    def _text(self, value: bytes) -> str:
-        return value.decode(self._encoding)
 
     def convert(self, steps: Sequence[Step]) -> list[Ready]:
         """The steps, in order. Raises SourceError for a value that its column cannot have."""

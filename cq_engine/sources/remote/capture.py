@@ -19,6 +19,7 @@ from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, CQError, SourceError, SourceUnavailableError
 from cq_engine.core.limits import Limits
+from cq_engine.refresh.sweeps import Mark, marks_after
 from cq_engine.sources.bulk import merge, spool
 from cq_engine.sources.methods.base import Method, Place
 from cq_engine.sources.remote.channel import Channel, LogChannels, opened
@@ -194,7 +195,7 @@ def _maintain(tick: Tick, view: RemoteView, channels: list[Channel], position: M
         faults.point("sweep.evaluated")
         if changes.num_rows > tick.services.limits.apply_rows:
             raise GapError
-        after = _reached(position, channels, reached, counted)
+        after = _reached(position, channels, reached, (counted, _marks(tick)))
         tick.apply({tick.table.name: changes}, after, transactional=True)
         maintainer.committed(delta.steps[-1])
 
@@ -215,16 +216,24 @@ def _reached(
     position: Mapping[str, Any],
     channels: list[Channel],
     positions: Mapping[str, int],
-    counted: Counts | None = None,
+    found: tuple[Counts, list[Mark]] | None = None,
 ) -> dict[str, Any]:
-    """The position after the updates up to these numbers."""
+    """The position after the updates up to these numbers; `found` is what that has cost, and what had been counted before."""
     sources = {c.name: {**position["sources"][c.name], "read": c.tokens[positions[c.name]]} for c in channels}
     known = position["figures"]
-    if counted is not None:
-        last = {name: round(value, 4) for name, value in asdict(counted).items()}
+    if found is not None:
+        last = {name: round(value, 4) for name, value in asdict(found[0]).items()}
         before = known.get("all", {})
-        known = {"last": last, "all": {n: round(before.get(n, 0) + value, 4) for n, value in last.items()}}
+        total = {n: round(before.get(n, 0) + value, 4) for n, value in last.items()}
+        known = {"last": last, "all": total, "marks": found[1]}
     return {"sources": sources, "whole": False, "figures": known}
+
+
+def _marks(tick: Tick) -> list[Mark]:
+    """What had been counted by each commit that the query has not got to."""
+    catalog, name = tick.services.catalog, tick.table.part_of or ""
+    known = name.lower() in catalog.state.queries
+    return marks_after(tick.status, catalog.status(name).position if known else 0)
 
 
 def _compute(tick: Tick, view: RemoteView, channels: list[Channel], position: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_values
 from cq_engine.grammar.statements import CapturedColumn
+from cq_engine.sources.remote.decoded import DecodedChannel, slot_name
 from cq_engine.sources.remote.log import ChannelLog, Logged, Token, Transaction
 from cq_engine.sources.remote.mariadb import MariaDBChannel
 from cq_engine.sources.remote.place import INTEGERS, comparable, family
@@ -228,10 +229,32 @@ def _channel(
         )
         for alias in aliases
     }
-    log = _LOGS[database.server.name](
-        database.server, selections[0].relation.schema, name_for(capture, "log"), selections
-    )
+    number = view.view.sources.index(source) + 1  # two sources may be one database
+    log = _log(database, tables, selections, capture if number == 1 else f"{capture}_at_{number}")
     return Channel(source, database, log, tables, tuple(columns), places, most)
+
+
+def _log(
+    database: Database, tables: Sequence[Table], selections: Sequence[Selection], name: str
+) -> ChannelLog:
+    """The log of the tables, which is called after `name`."""
+    slots = {_slot(table): table.name for table in tables}
+    if len(slots) > 1:
+        one, other = list(slots.items())[:2]
+        raise AnalysisError(
+            f"{one[1]} and {other[1]} are of one source, and are followed by two logs",
+            detail=f"what {database.name} answers is compared with one log, which has the changes of all tables in their order",
+            hint="say the same behind USING LOG for both, or declare another source with this URL for one of them",
+        )
+    server, schema, (slot,) = database.server, selections[0].relation.schema, slots
+    if slot:
+        return DecodedChannel(server, schema, slot_name(slot, name), selections)
+    return _LOGS[server.name](server, schema, name_for(name, "log"), selections)
+
+
+def _slot(table: Table) -> str:
+    assert table.remote is not None
+    return dict(table.remote.options).get("slot", "").lower()
 
 
 def _selection(database: Database, table: Table, columns: Sequence[Column]) -> Selection:

@@ -1,4 +1,4 @@
-"""The channel of a source: one log of all tables of it that a view joins, which triggers write and which come and go with the view.
+"""The channel of a source: one log of all tables of it that a view joins, which comes and goes with the view.
 
 Every change is there with the rows before and after it. What is read of a log, and the rows that a source answers, are of one
 state of the source: both are read in one transaction (`Database.connect`), which locks nobody out.
@@ -22,7 +22,7 @@ from cq_engine.sources.sql.selection import Selection
 from cq_engine.sources.sql.servers.server import Found, Server
 from cq_engine.sources.triggers.log import Log as OneTableLog
 
-__all__ = ["ChannelLog", "GapError", "Logged", "Token", "Transaction"]
+__all__ = ["ChannelLog", "GapError", "Logged", "Token", "Transaction", "TriggeredLog"]
 
 Token = Mapping[str, Any]
 Values = tuple[Any, ...]
@@ -54,11 +54,6 @@ class Transaction:
 class ChannelLog(Named):
     """The log of one view at one source. `selections` are the tables, each with the columns that the view uses."""
 
-    rights: ClassVar[str]
-    """What an account needs in order to install it."""
-    transactional: ClassVar[bool] = True
-    """Whether what is half installed goes away by itself."""
-
     def __init__(
         self, server: Server, schema: str | None, name: str, selections: Sequence[Selection]
     ) -> None:
@@ -68,16 +63,16 @@ class ChannelLog(Named):
     # ------------------------------------------------------------ at the source
 
     @abstractmethod
-    def single(self) -> OneTableLog:
-        """What captures one table of this server by triggers: what it refuses is refused here, too."""
+    def check(self, session: Session) -> list[str]:
+        """Notes for a person. Raises AnalysisError where the log would not tell all that happens to a table."""
 
     @abstractmethod
-    def create(self, session: Session) -> list[str]:
-        """The statements that install log and triggers."""
+    def install(self, database: Database) -> dict[str, str]:
+        """Removes what is there of it, and installs it; its state. Raises SourceError, and leaves nothing."""
 
     @abstractmethod
-    def drop(self, session: Session) -> list[str]:
-        """The statements that remove what is there of them."""
+    def remove(self, database: Database) -> None:
+        """Removes what is there of it. Raises SourceError."""
 
     @abstractmethod
     def parts(self, session: Session) -> dict[str, str]:
@@ -99,26 +94,6 @@ class ChannelLog(Named):
     def clean(self, database: Database, token: Token) -> None:
         """Deletes what is logged before a token, piece by piece."""
 
-    def check(self, session: Session) -> list[str]:
-        """Notes for a person. Raises AnalysisError where triggers would not see all that happens to a table."""
-        if self.server.find(session.connection, self.schema, self.name):
-            raise AnalysisError(
-                f"there is a table {self.name} at the source already",
-                detail="it is the log of a query of this name, maybe of another warehouse",
-                hint="choose another name for the query, or drop the table and what writes to it",
-            )
-        notes: list[str] = []
-        for each in self.selections:
-            try:
-                notes += self.single().check(session, each.relation)
-            except AnalysisError as error:
-                raise AnalysisError(
-                    error.message,
-                    detail=error.detail,
-                    hint="CREATE CAPTURE keeps a copy of it, by another method than LOG; join that",
-                ) from None
-        return notes
-
     def state(self, session: Session) -> dict[str, str]:
         """What is there, and how the logged columns are declared; what all columns of the tables are is in the layout."""
         parts, every = self.parts(session), []
@@ -135,6 +110,59 @@ class ChannelLog(Named):
                     )
         parts[LAYOUT] = digest(every)
         return parts
+
+    # ------------------------------------------------------------ SQL
+
+    def table_of(self, selection: Selection) -> str:
+        """A captured table's name in SQL."""
+        relation = selection.relation
+        name = self.server.quoted(relation.name)
+        return f"{self.server.quoted(relation.schema)}.{name}" if relation.schema else name
+
+    def in_order(self, session: Session, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return session.rows(Statement(sql.replace("%", self.server.percent)))
+
+
+class TriggeredLog(ChannelLog):
+    """A log that triggers write, at the source."""
+
+    rights: ClassVar[str]
+    """What an account needs in order to install it."""
+    transactional: ClassVar[bool] = True
+    """Whether what is half installed goes away by itself."""
+
+    @abstractmethod
+    def single(self, schema: str | None) -> OneTableLog:
+        """What captures one table of this server by triggers: what it refuses is refused here, too."""
+
+    @abstractmethod
+    def create(self, session: Session) -> list[str]:
+        """The statements that install log and triggers."""
+
+    @abstractmethod
+    def drop(self, session: Session) -> list[str]:
+        """The statements that remove what is there of them."""
+
+    def check(self, session: Session) -> list[str]:
+        """Notes for a person. Raises AnalysisError where triggers would not see all that happens to a table."""
+        if self.server.find(session.connection, self.schema, self.name):
+            raise AnalysisError(
+                f"there is a table {self.name} at the source already",
+                detail="it is the log of a query of this name, maybe of another warehouse",
+                hint="choose another name for the query, or drop the table and what writes to it",
+            )
+        notes: list[str] = []
+        for each in self.selections:
+            try:
+                notes += self.single(each.relation.schema).check(session, each.relation)
+            except AnalysisError as error:
+                raise AnalysisError(
+                    error.message,
+                    detail=error.detail,
+                    hint="CREATE CAPTURE keeps a copy of it, by another method than LOG; join that",
+                ) from None
+        return notes
 
     def install(self, database: Database) -> dict[str, str]:
         """Removes what is there of it, and installs it; its state. Raises SourceError, and leaves nothing."""
@@ -160,15 +188,3 @@ class ChannelLog(Named):
     def _run(self, session: Session, statements: Callable[[Session], list[str]]) -> None:
         for sql in statements(session):
             session.change(self.plain(sql))
-
-    # ------------------------------------------------------------ SQL
-
-    def table_of(self, selection: Selection) -> str:
-        """A captured table's name in SQL."""
-        relation = selection.relation
-        name = self.server.quoted(relation.name)
-        return f"{self.server.quoted(relation.schema)}.{name}" if relation.schema else name
-
-    def in_order(self, session: Session, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        return session.rows(Statement(sql.replace("%", self.server.percent)))

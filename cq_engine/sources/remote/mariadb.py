@@ -28,8 +28,8 @@ class MariaDBChannel(NumberedLog):
     rights = "grant the account CREATE, DROP, INSERT, SELECT and DELETE on the log, and TRIGGER on the tables"
     transactional = False
 
-    def single(self) -> MariaDBLog:
-        return MariaDBLog(self.server, self.schema, self.name)
+    def single(self, schema: str | None) -> MariaDBLog:
+        return MariaDBLog(self.server, schema, self.name)
 
     def create(self, session: Session) -> list[str]:
         del session
@@ -111,7 +111,7 @@ class MariaDBChannel(NumberedLog):
 
     def _number(self, session: Session, each: Selection) -> str:
         """What is another one after TRUNCATE; empty where the account cannot see it."""
-        return self.single().number(session, each.relation)
+        return self.single(each.relation.schema).number(session, each.relation)
 
     # ------------------------------------------------------------ reading
 
@@ -120,4 +120,4 @@ class MariaDBChannel(NumberedLog):
         yield from entries
 
     def deletion(self, numbers: Sequence[int]) -> Statement:
-        return self.single().deletion(numbers)
+        return self.single(self.schema).deletion(numbers)

@@ -1,7 +1,8 @@
 """Logs of SQLite and MariaDB: numbered changes, of which nobody says which transaction they belong to.
 
 What is found in one look is one transaction: the state behind it is one that the source had. Numbers are given before a commit, so
-that one may come late: a token remembers those that were read and are still in the log, as ranges, and the log loses them soon.
+that one may come late: a token remembers those that were read and are still in the log, as ranges, and the log loses them soon. For people it
+has the greatest one, too (`last`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from cq_engine.sources.remote.log import ChannelLog, GapError, Logged, Token, Transaction
+from cq_engine.sources.remote.log import GapError, Logged, Token, Transaction, TriggeredLog
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import Statement
 from cq_engine.sources.sql.selection import Selection
@@ -23,7 +24,7 @@ Entry = tuple[int, Any, str, tuple[Any, ...], tuple[Any, ...]]
 """Number, time, operation, and the values before and after."""
 
 
-class NumberedLog(ChannelLog):
+class NumberedLog(TriggeredLog):
     """A log with the columns `cq_number`, `cq_moment`, `cq_table`, `cq_operation` (I, U or D), and of each table the values before
     (`cq_0_old_0`, ...) and after (`cq_0_new_0`, ...)."""
 
@@ -61,8 +62,8 @@ class NumberedLog(ChannelLog):
     # ------------------------------------------------------------ reading
 
     def end(self, session: Session) -> Token:
-        found = session.rows(self.plain(f"SELECT cq_number FROM {self.table()}"))
-        return {"read": _ranges(number for (number,) in found)}
+        found = [number for (number,) in session.rows(self.plain(f"SELECT cq_number FROM {self.table()}"))]
+        return {"read": _ranges(found), "last": max(found, default=0)}
 
     def read(self, session: Session, token: Token, most: int) -> tuple[list[Transaction], Token]:
         there: list[int] = []
@@ -79,7 +80,7 @@ class NumberedLog(ChannelLog):
                 newest = at if newest is None or at > newest else newest
                 if len(changes) > most:
                     raise GapError
-        now = {"read": _ranges(there)}
+        now = {"read": _ranges(there), "last": max([token.get("last", 0), *there])}
         if newest is None:
             return [], now
         changes.sort(key=lambda change: change[0])

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from cq_engine.core.errors import AnalysisError
-from cq_engine.sources.remote.log import ChannelLog, GapError, Logged, Token, Transaction
+from cq_engine.sources.remote.log import GapError, Logged, Token, Transaction, TriggeredLog
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.installed import digest
 from cq_engine.sources.sql.selection import Selection
@@ -41,13 +41,13 @@ WHERE t.tgrelid = to_regclass(?) AND t.tgname IN (?, ?) AND t.tgenabled IN ('A',
 _OWNS = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(?)"
 
 
-class PostgreSQLChannel(ChannelLog):
+class PostgreSQLChannel(TriggeredLog):
     """The time of a transaction is that of its last change."""
 
     rights = "grant the account CREATE on the schema and TRIGGER and SELECT on the tables"
 
-    def single(self) -> Log:
-        return PostgreSQLLog(self.server, self.schema, self.name)
+    def single(self, schema: str | None) -> Log:
+        return PostgreSQLLog(self.server, schema, self.name)
 
     def check(self, session: Session) -> list[str]:
         for each in self.selections:

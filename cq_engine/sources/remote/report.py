@@ -8,26 +8,14 @@ from contextlib import ExitStack
 
 from cq_engine.catalog.model import Capture, CaptureStatus, CatalogState
 from cq_engine.core.errors import SourceError
+from cq_engine.refresh.sweeps import in_words
 from cq_engine.sources.remote.capture import figures, level_of
 from cq_engine.sources.remote.channel import Channel, opened
+from cq_engine.sources.remote.log import Token
 from cq_engine.sources.remote.view import RemoteView
 from cq_engine.sources.sweep.model import Link
 
-__all__ = ["counted", "explained", "position_shown"]
-
-_NAMES = {
-    "messages": "questions sent",
-    "keys_sent": "keys shipped there",
-    "rows_received": "rows shipped here",
-    "compensations": "answers compensated",
-    "rows_compensated": "rows compensated",
-    "absorbed": "transactions absorbed",
-    "forced": "sweeps forced to end",
-    "waits": "answers ahead of the log",
-    "asked_again": "questions sent again",
-    "seconds_asking": "seconds asking",
-    "seconds_waiting": "seconds waiting for the log",
-}
+__all__ = ["counted", "explained", "position_shown", "read_to"]
 
 
 def explained(state: CatalogState, capture: Capture) -> Mapping[str, object]:
@@ -74,15 +62,34 @@ def counted(status: CaptureStatus) -> Mapping[str, object]:
     """What the last tick that had something to do has counted, and all together, in words."""
     found = figures(status.position)
     named = {
-        when: {words: found[of][name] for name, words in _NAMES.items() if name in found[of]}
+        when: in_words(found[of])
         for of, when in (("last", "last tick"), ("all", "since it was created"))
         if of in found
     }
     return named or {"last tick": "has not had anything to do"}
 
 
+def read_to(token: Token | None) -> str:
+    """Where a log is read to, for a person.
+
+    >>> read_to({"read": [[3, 7]], "last": 7})
+    'change 7'
+    >>> read_to({"snapshot": "748:753:748,750", "beyond": [760]})
+    'transactions before 753 and 760, not 748, 750'
+    """
+    if token is None:
+        return "not read yet"
+    if "snapshot" not in token:
+        return f"change {token['last']}" if token.get("last") else "no change yet"
+    _, high, under_way = token["snapshot"].split(":")
+    beyond = "".join(f" and {number}" for number in token["beyond"])
+    unseen = f", not {', '.join(under_way.split(','))}" if under_way else ""
+    return f"transactions before {high}{beyond}{unseen}"
+
+
 def position_shown(position: str) -> str:
-    """A position without what was installed."""
+    """A position without what was installed, and with where each log is read to in words."""
     known = json.loads(position)
-    read = {source: each["read"] for source, each in known["sources"].items()}
-    return json.dumps({"read": read, **known["figures"]})
+    read = {source: read_to(each["read"]) for source, each in known["sources"].items()}
+    counted = {of: figures for of, figures in known["figures"].items() if of != "marks"}
+    return json.dumps({"read": read, **counted})

@@ -28,8 +28,8 @@ class SQLiteChannel(NumberedLog):
 
     rights = "the file must be one that this process may write"
 
-    def single(self) -> Log:
-        return SQLiteLog(self.server, self.schema, self.name)
+    def single(self, schema: str | None) -> Log:
+        return SQLiteLog(self.server, schema, self.name)
 
     def into(self) -> str:
         return self.server.quoted(self.name)
