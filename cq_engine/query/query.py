@@ -23,7 +23,6 @@ from cq_engine.query.change_log import aware, change_log
 from cq_engine.query.pushdown import wanted_of
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, query_tree, substitute
 from cq_engine.query.result import Result
-from cq_engine.query.small import small_select
 from cq_engine.spark.sql import (
     SPARK_ERRORS,
     Composed,
@@ -69,7 +68,7 @@ def run_query(
 ) -> Result:
     """The rows of a SELECT over tables and change logs; see `query_frame`. What `small_select` answers needs no Spark."""
     resolver = Resolver(services, snapshot_version, transaction)
-    small = None if services.rights.restricted else small_select(text, resolver.small)
+    small = resolver.small_query(text)
     if small is not None:
         return Result(arrow=small.rows, to_frame=lambda rows: services.reader.frame(rows, small.columns))
     frame = resolver.frame(text)
@@ -136,7 +135,7 @@ class Resolver:
 
     def explain(self, query: str) -> str:
         """Spark's physical plan of the query. Raises what `frame` does."""
-        small = None if self.services.rights.restricted else small_select(query, self.small)
+        small = self.small_query(query)
         self.frame(query)  # an EXPLAIN of Spark gives errors as its text
         plan = self._run_over_relations(query, explained_sql).strip()
         said = [] if small is None else ["answered from memory, without Spark, whose plan would be this one"]
@@ -236,6 +235,14 @@ class Resolver:
             raise
         self.notes.append(f"{query.name}: its result at version {found.version}, {found.source}")
         return found.frame()
+
+    def small_query(self, text: str) -> SmallRows | None:
+        """The rows of a query that is answered from memory. Raises CQSyntaxError."""
+        if self.services.rights.restricted:
+            return None
+        from cq_engine.query.small import small_select  # which imports what commits do without
+
+        return small_select(text, self.small)
 
     def small(self, reference: Reference) -> SmallRows | None:
         """What a reference stands for, where it is in memory; None also for what is an error."""
