@@ -153,7 +153,7 @@ class Story:
             schema=arrow_schema(COLUMNS),
         )
         blocks: Any = [whole.slice(0, 3), whole.slice(3)]
-        return ResultRows(blocks, newest, "")
+        return ResultRows(lambda: blocks, newest, "")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cq_engine.catalog.model import DeclaredDestination, OutputColumn, VersionedTable
-from cq_engine.context.services import ResultRows
+from cq_engine.context.services import ResultRows, SmallRows
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import arrow_schema
@@ -52,13 +52,9 @@ def define(world: Any, *columns: Column, key: tuple[str, ...] | None = None) -> 
     result = VersionedTable(1, "delta", world.query.name, columns, wanted)
     outputs = tuple(OutputColumn(c.name, c.type, "result", n) for n, c in enumerate(columns))
     world.define(query=replace(world.query, result=result, outputs=outputs, key=wanted, width=len(columns)))
-    empty = ResultRows(arrow_schema(columns).empty_table(), 0, "")  # type: ignore[arg-type]
-    world.services = replace(world.services, results=lambda *_: empty)
-
-
-@pytest.fixture(autouse=True)
-def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "result_blocks", lambda rows, _: iter(rows if isinstance(rows, list) else (rows,)))  # fmt: skip
+    empty = SmallRows(arrow_schema(columns).empty_table(), columns)
+    found = ResultRows(lambda: pytest.fail("the rows are in memory"), 0, "", empty)
+    world.services = replace(world.services, results=lambda *_: found)
 
 
 # ---------------------------------------------------------------- types

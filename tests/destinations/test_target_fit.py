@@ -113,7 +113,7 @@ def test_odd_keys_values_and_names(place: Place, world: Any, monkeypatch: pytest
     world.define(query=replace(world.query, result=result, outputs=outputs, key=("f",), width=4))
     world.services = replace(
         world.services,
-        results=lambda *_: ResultRows(arrow_schema(ODD).empty_table(), 0, ""),  # type: ignore[arg-type]
+        results=lambda *_: ResultRows(lambda: arrow_schema(ODD).empty_table(), 0, ""),  # type: ignore[arg-type,return-value]
     )
     table = 'we ird"100%s`'
     options = (("url", place.url), ("table", table), ("mode", "merge"))
