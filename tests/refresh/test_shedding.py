@@ -153,7 +153,11 @@ def check_bounds(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "mode", "where"),
-    [(0, "TRANSACTIONAL", ""), (1, "COMPRESSED", ""), (2, "TRANSACTIONAL", " WHERE x % 3 <> 0")],
+    [
+        pytest.param(0, "TRANSACTIONAL", "", marks=pytest.mark.long),
+        (1, "COMPRESSED", ""),
+        (2, "TRANSACTIONAL", " WHERE x % 3 <> 0"),
+    ],
 )
 def test_what_is_left_out_stays_out(engine: Engine, seed: int, mode: str, where: str) -> None:
     """Over random histories, in both modes, by the driver and by executors, with readers that fall behind."""
