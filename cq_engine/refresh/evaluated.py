@@ -6,7 +6,7 @@ that is not small, or a value that is too large, it is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,43 +29,43 @@ class _NotSmallError(Exception):
     """The rows of a table are not in memory."""
 
 
+_Relation = tuple[pa.Table, Sequence[Column]]
+_States = Callable[[str], _Relation]
+"""The rows of a state by its label, in the order of its columns. Raises _NotSmallError."""
+
+
 class _Images:
-    """Gives the rows of leaves: those of the tables' images, and of the states', at one version."""
+    """Gives the rows of leaves: those of the tables' images at one version, and those of states."""
 
     def __init__(
-        self,
-        reader: Reader,
-        tables: Mapping[str, VersionedTable],
-        version: int,
-        states: Mapping[str, VersionedTable],
-        given: Mapping[str, tuple[pa.Table, Sequence[Column]]],
+        self, reader: Reader, tables: Mapping[str, VersionedTable], version: int, states: _States
     ) -> None:
-        """Of the states in `given` the rows are there already."""
         self._reader = reader
         self._tables = tables
         self._version = version
         self._states = states
-        self._given = given
 
     def __call__(self, leaf: Node) -> Rows:
-        if isinstance(leaf, StateRows) and leaf.label in self._given:
-            rows, columns = self._given[leaf.label]
+        if isinstance(leaf, StateRows):
+            rows, columns = self._states(leaf.label)
             count = len(leaf.names)
             return Rows.of(rows.select(range(count)), columns[:count], leaf.names)
-        if isinstance(leaf, StateRows):
-            state = self._states[leaf.label]
-            names = [c.name for c in state.columns][: len(leaf.names)]
-            return self._rows(state, names, leaf.names)
         assert isinstance(leaf, Scan)
-        table = self._tables[leaf.table]
-        return self._rows(table, [source for _, source in leaf.fields], leaf.columns)
+        rows, columns = _small_image(self._reader, self._tables[leaf.table], self._version)
+        by_name = {c.name: c for c in columns}
+        sources = [source for _, source in leaf.fields]
+        return Rows.of(rows.select(sources), [by_name[name] for name in sources], leaf.columns)
 
-    def _rows(self, table: VersionedTable, sources: Sequence[str], names: Sequence[str]) -> Rows:
-        image = self._reader.small_image(table, self._version)
-        if image is None:
-            raise _NotSmallError(table.name)
-        by_name = {c.name: c for c in table.physical_columns}
-        return Rows.of(image.select(sources), [by_name[name] for name in sources], names)
+
+def _small_image(reader: Reader, table: VersionedTable, version: int) -> _Relation:
+    image = reader.small_image(table, version)
+    if image is None:
+        raise _NotSmallError(table.name)
+    return image, table.physical_columns
+
+
+def _no_states(label: str) -> _Relation:
+    raise _NotSmallError(label)
 
 
 def evaluated_state(
@@ -73,21 +73,23 @@ def evaluated_state(
 ) -> pa.Table | None:
     """The rows of a stored aggregate after commit `version`, as `recompute.state_at` gives them."""
     node = initial_state(stored.node, stored.state)
-    return _evaluated(services, compiled, node, node.columns, stored.columns, version, {})
+    return _evaluated(services, compiled, node, node.columns, stored.columns, version, _no_states)
 
 
 def evaluated_result(services: Services, compiled: Compiled, version: int) -> pa.Table | None:
     """The query's result after commit `version`, as `recompute.result_at` gives it: of stored aggregates from their states then."""
     if compiled.node is None:
         return None
-    states: dict[str, tuple[pa.Table, Sequence[Column]]] = {}
-    for each in compiled.stored:
-        rows = evaluated_state(services, compiled, each, version)
+    stored = {each.state.label: each for each in compiled.stored}
+
+    def states(label: str) -> _Relation:
+        rows = evaluated_state(services, compiled, stored[label], version)
         if rows is None:
-            return None
-        states[each.state.label] = rows, each.columns
+            raise _NotSmallError(label)
+        return rows, stored[label].columns
+
     plan = stored_result(compiled) or compiled.node
-    return _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, {}, states)
+    return _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, states)
 
 
 def evaluated_from_states(
@@ -99,7 +101,11 @@ def evaluated_from_states(
     member: int | None,
 ) -> pa.Table | None:
     """The result from what is stored for it, as `planner.stored_result` says; of a query group's the rows of one member."""
-    rows = _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, states)
+
+    def image(label: str) -> _Relation:
+        return _small_image(services.reader, states[label], version)
+
+    rows = _evaluated(services, compiled, plan, compiled.outputs, compiled.columns, version, image)
     if rows is None or member is None:
         return rows
     return rows.filter(pc.equal(rows.column(rows.num_columns - 1), member))
@@ -112,11 +118,10 @@ def _evaluated(
     outputs: Sequence[str],
     columns: Sequence[Column],
     version: int,
-    states: Mapping[str, VersionedTable],
-    given: Mapping[str, tuple[pa.Table, Sequence[Column]]] | None = None,
+    states: _States,
 ) -> pa.Table | None:
     tables = {name: table.storage for name, table in compiled.sources.items()}
-    images = _Images(services.reader, tables, version, states, given or {})
+    images = _Images(services.reader, tables, version, states)
     try:
         return output_rows(node, outputs, columns, images, services.limits.arrow_rows)
     except (_NotSmallError, UnsupportedError, TooLargeError, pa.ArrowNotImplementedError, pa.ArrowInvalid):
