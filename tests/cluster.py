@@ -74,7 +74,7 @@ class Cluster:
         end = time.monotonic() + seconds
         while True:
             with (
-                suppress(OSError),
+                suppress(OSError, json.JSONDecodeError),  # `/` answers for `/json/` until the page has both
                 urllib.request.urlopen(f"http://127.0.0.1:{self.web}/json/", timeout=5) as found,
             ):
                 if json.loads(found.read())["aliveworkers"] >= workers:
