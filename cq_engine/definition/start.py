@@ -31,9 +31,16 @@ from cq_engine.core.errors import AnalysisError, ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.refresh.cluster import write_log
 from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
-from cq_engine.refresh.evaluated import evaluated_state
+from cq_engine.refresh.evaluated import evaluated_result, evaluated_state
 from cq_engine.refresh.recompute import difference, result_at, state_at
-from cq_engine.refresh.relations import change_files, change_rows, change_width, first_rows, write_changes
+from cq_engine.refresh.relations import (
+    change_files,
+    change_rows,
+    change_width,
+    first_rows,
+    first_rows_in_memory,
+    write_changes,
+)
 from cq_engine.refresh.result_keys import duplicate_key_error
 from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.spark.persisting import persisted
@@ -121,14 +128,11 @@ def prepare_start(
                     if each.state.label == KEY_STATE:
                         _check_keys(query, compiled, services, frame, version, each)
                     _keep(services, start, table, frame, more=more)
-            if (
-                relation or snapshot
-            ) and query.verdict != PARTIAL:  # whose table has what changes bring from now on
-                with _once(start, result_at(services, compiled, version)) as result:
-                    if relation:
-                        _keep_relation(services, start, query, result)
-                    if snapshot:
-                        _keep_snapshot(services, start, query, result)
+            if query.verdict != PARTIAL:  # whose table has what changes bring from now on
+                if relation:
+                    _keep_relation(services, start, query, compiled)
+                if snapshot:
+                    _keep_snapshot(services, start, query, compiled)
     except BaseException:
         if start.attempt is not None:
             start.attempt.abandon()
@@ -257,11 +261,16 @@ def _check_keys(
     )
 
 
-def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, result: DataFrame) -> None:
+def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
     """The result at the start's version as I rows of the delta log."""
-    keep_difference(
-        services, start, query, difference(services, result.limit(0), result, query.key, start.version)
-    )
+    small = _evaluated_result(services, start, query, compiled)
+    if small is None:
+        frame = result_at(services, compiled, start.version)
+    else:
+        frame = services.reader.frame(small, compiled.columns)
+    with _once(start, frame) as result:
+        rows = difference(services, result.limit(0), result, query.key, start.version)
+        keep_difference(services, start, query, rows)
 
 
 def keep_difference(
@@ -320,17 +329,33 @@ def _count_kinds(log: DataFrame) -> tuple[int, int, int]:
     return found.get(INSERT, 0), found.get(DELETE, 0), found.get(UPDATE_POSTIMAGE, 0)
 
 
-def keep_relation(
-    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, version: int
-) -> None:
-    """The result after commit `version` as the first rows of the table that other queries read; none where the query is PARTIAL:
+def keep_relation(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
+    """The result at the start's version as the first rows of the table that other queries read; none where the query is PARTIAL:
     then it has what changes bring from now on."""
     if query.verdict != PARTIAL:
-        _keep_relation(services, start, query, result_at(services, compiled, version))
+        _keep_relation(services, start, query, compiled)
 
 
-def _keep_relation(services: Services, start: Start, query: ContinuousQuery, result: DataFrame) -> None:
+def _keep_relation(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
     assert query.relation is not None
     table = query.relation.storage
-    shown = result.select(*(quote(c.name) for c in table.columns))
-    _keep(services, start, table, first_rows(table, shown))
+    names = [c.name for c in table.columns]
+    rows = _evaluated_result(services, start, query, compiled)
+    if rows is not None:
+        _keep_few(start, table, first_rows_in_memory(table, rows.select(names)))
+        return
+    result = result_at(services, compiled, start.version)
+    with _once(start, result.select(*map(quote, names))) as shown:
+        _keep(services, start, table, first_rows(table, shown))
+
+
+def _evaluated_result(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled
+) -> pa.Table | None:
+    """The result where it can be had without Spark."""
+    if start.many or query.functions:
+        return None
+    rows = evaluated_result(services, compiled, start.version)
+    if rows is None or rows.num_rows > services.limits.start_rows:
+        return None
+    return rows.rename_columns([c.name for c in compiled.columns])

@@ -59,7 +59,7 @@ class Results:
         while True:
             query = self.registry.find(name)
             version = self._version(query, at, newest)
-            found = self._small(query, version) or self._large(query, version)
+            found = self._rows(query, version)
             now = self.services.catalog.state.queries.get(query.name.lower())
             if now == query:  # all of it is of one definition
                 return found
@@ -104,71 +104,40 @@ class Results:
 
     # ------------------------------------------------------------ from where
 
-    def _small(self, query: ContinuousQuery, version: int) -> ResultRows | None:
-        """The result in memory, where it can be had without Spark."""
-        try:
-            found = self._small_rows(query, version)
-        except StorageError:  # `_rows` says what is not kept any more
-            return None
-        if found is None:
-            return None
-        small, source = found
-        return ResultRows(lambda: self.services.reader.frame(*small), version, source, small)
-
-    def _large(self, query: ContinuousQuery, version: int) -> ResultRows:
-        rows, source = self._rows(query, version)
-        return ResultRows(lambda: rows, version, source)
-
-    def _small_rows(self, query: ContinuousQuery, version: int) -> tuple[SmallRows, str] | None:
-        kept = self._kept(query, version)
-        if kept is not None:
-            image = self.services.reader.small_image(kept, version)
-            return (
-                None
-                if image is None
-                else _shown(image.select([c.name for c in kept.columns]), kept.columns, _KEPT)
-            )
-        known = query.verdict != PARTIAL and not sheds(query) and version >= query.defined_version
-        if query.functions or not known:
-            return None
-        if version == self.services.catalog.status(query.name).position:
-            found = self._small_from_states(query, version)
-            if found is not None:
-                return found
-        compiled = self.registry.compiled(query)
-        rows = evaluated_result(self.services, compiled, version)
-        return _shown(rows, compiled.columns[: query.width], _COMPUTED)
-
-    def _small_from_states(self, query: ContinuousQuery, position: int) -> tuple[SmallRows, str] | None:
-        stored = self._stored(query)
-        if stored is None:
-            return None
-        compiled, plan, states = stored
-        self._follow_group(query)
-        member = query.id if query.group is not None else None
-        try:
-            rows = evaluated_from_states(self.services, compiled, plan, position, states, member)
-        except StorageError:  # states are kept at the position only, and it has moved on
-            return None
-        return _shown(rows, compiled.columns[: query.width], _STORED)
-
-    def _rows(self, query: ContinuousQuery, version: int) -> tuple[DataFrame, str]:
-        kept = self._kept(query, version)
-        if kept is not None:
-            image = self.services.reader.image(kept, version)
-            return image.select(*(quote(c.name) for c in kept.columns)), _KEPT
+    def _rows(self, query: ContinuousQuery, version: int) -> ResultRows:
+        """The result from the first source that has it: in memory where it can be had without Spark, else as a frame."""
+        found = self._from_relation(query, version)
+        if found is not None:
+            return found
         if version < query.defined_version:
             raise AnalysisError(
                 f"{query.name} had another defining query at version {version}",
                 detail=f"it has its present one since version {query.defined_version}; earlier results are not kept",
                 hint=f"its delta log reads as {query.name} CHANGES FROM VERSION a TO VERSION b",
             )
-        catalog = self.services.catalog
-        if version == catalog.status(query.name).position:
-            rows = self._from_states(query, version)
-            if rows is not None:
-                return rows, _STORED
-        return self._computed(query, version), _COMPUTED
+        if version == self.services.catalog.status(query.name).position:
+            found = self._from_states(query, version)
+            if found is not None:
+                return found
+        return self._computed(query, version)
+
+    def _from_relation(self, query: ContinuousQuery, version: int) -> ResultRows | None:
+        """The result from the table that is kept for the queries that read it."""
+        table = self._kept(query, version)
+        if table is None:
+            return None
+        names = [c.name for c in table.columns]
+        image = self.services.reader.small_image(table, version)
+        if image is not None:
+            return self._in_memory(image.select(names), table.columns, version, _KEPT)
+        rows = self.services.reader.image(table, version).select(*map(quote, names))
+        return ResultRows(lambda: rows, version, _KEPT)
+
+    def _in_memory(self, rows: pa.Table, columns: Sequence[Column], version: int, source: str) -> ResultRows:
+        """The first columns of `rows`, under the names of `columns`."""
+        names = [c.name for c in columns]
+        small = SmallRows(rows.select(range(len(names))).rename_columns(names), tuple(columns))
+        return ResultRows(lambda: self.services.reader.frame(*small), version, source, small)
 
     def _kept(self, query: ContinuousQuery, version: int) -> VersionedTable | None:
         """The table of the result, where it has this version."""
@@ -202,23 +171,51 @@ class Results:
             self.services.reader.forget(table)
         self._ready[group.query.id] = group.ready
 
-    def _from_states(self, query: ContinuousQuery, position: int) -> DataFrame | None:
+    def _from_states(self, query: ContinuousQuery, position: int) -> ResultRows | None:
         """The result at the query's position; None where nothing is stored, or it has moved on meanwhile."""
         stored = self._stored(query)
         if stored is None:
             return None
         compiled, plan, states = stored
         self._follow_group(query)
-        tables = {name: table.storage for name, table in compiled.sources.items()}
-        binder = ImageBinder(self.services.reader, tables, position, states)
         member = query.id if query.group is not None else None
         try:
+            if not query.functions:
+                small = evaluated_from_states(self.services, compiled, plan, position, states, member)
+                if small is not None:
+                    return self._in_memory(small, compiled.columns[: query.width], position, _STORED)
+            tables = {name: table.storage for name, table in compiled.sources.items()}
+            binder = ImageBinder(self.services.reader, tables, position, states)
             text = stored_result_sql(compiled, plan, query.width, binder, member)
-            return self._evaluated(query, lambda: run_sql(self.services.spark(), text, binder.relations))
+            rows = self._evaluated(query, lambda: run_sql(self.services.spark(), text, binder.relations))
         except StorageError:  # states are kept at the position only
             return None
+        return ResultRows(lambda: rows, position, _STORED)
 
-    def _computed(self, query: ContinuousQuery, version: int) -> DataFrame:
+    def _computed(self, query: ContinuousQuery, version: int) -> ResultRows:
+        """The result of the query's text over its tables as they were."""
+        self._check_computable(query, version)
+        compiled = self.registry.compiled(query)
+        columns = compiled.columns[: query.width]
+        names = [quote(c.name) for c in columns]
+        try:
+            small = None if query.functions else evaluated_result(self.services, compiled, version)
+            if small is not None:
+                return self._in_memory(small, columns, version, _COMPUTED)
+            rows = self._evaluated(query, lambda: result_at(self.services, compiled, version).select(*names))
+        except StorageError as error:
+            catalog = self.services.catalog
+            if all(catalog.floor(table.storage.id) <= version for table in compiled.sources.values()):
+                raise
+            raise StorageError(
+                f"the result of {query.name} at version {version} cannot be computed any more",
+                detail=f"{error.message}: {error.detail}",
+                hint="retention says how long old versions of tables are kept",
+            ) from error
+        return ResultRows(lambda: rows, version, _COMPUTED)
+
+    def _check_computable(self, query: ContinuousQuery, version: int) -> None:
+        """Raises AnalysisError where the query's tables do not tell its result."""
         if query.verdict == PARTIAL:
             raise AnalysisError(
                 f"the result of {query.name} is not kept",
@@ -231,19 +228,6 @@ class Results:
                 detail="rows may have been left out of it (shed), so that it cannot be computed from its table",
                 hint="retention says how long old versions are kept",
             )
-        catalog = self.services.catalog
-        compiled = self.registry.compiled(query)
-        names = [quote(c.name) for c in compiled.columns[: query.width]]
-        try:
-            return self._evaluated(query, lambda: result_at(self.services, compiled, version).select(*names))
-        except StorageError as error:
-            if all(catalog.floor(table.storage.id) <= version for table in compiled.sources.values()):
-                raise
-            raise StorageError(
-                f"the result of {query.name} at version {version} cannot be computed any more",
-                detail=f"{error.message}: {error.detail}",
-                hint="retention says how long old versions of tables are kept",
-            ) from error
 
     def _evaluated(self, query: ContinuousQuery, make: Callable[[], DataFrame]) -> DataFrame:
         """The rows under the settings that the query was created with; computed at once where others are set now."""
@@ -252,11 +236,3 @@ class Results:
         with meaning(services.spark(), dict(query.session)) as changed, translate_errors():
             rows = make()
             return rows.localCheckpoint() if changed else rows
-
-
-def _shown(rows: pa.Table | None, columns: Sequence[Column], source: str) -> tuple[SmallRows, str] | None:
-    """The first columns of `rows`, under the names of `columns`."""
-    if rows is None:
-        return None
-    names = [c.name for c in columns]
-    return SmallRows(rows.select(range(len(names))).rename_columns(names), tuple(columns)), source

@@ -92,7 +92,7 @@ def _keep_result(queries: Queries, name: str, position: int) -> None:
     query, start = apply.find_query(state, name), Start(position)
     new_version = position > catalog.newest_version
     with meaning(services.spark(), dict(query.session)):
-        keep_relation(services, start, query, queries.registry.compiled(query), position)
+        keep_relation(services, start, query, queries.registry.compiled(query))
     with catalog.lock, catalog.write(start.attempt) as unit:
         if new_version:
             add_own_commit(services, unit, position)

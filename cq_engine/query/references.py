@@ -16,7 +16,7 @@ from cq_engine.core.errors import AnalysisError, CQSyntaxError, location_at
 from cq_engine.planner.tokens import scan
 from cq_engine.spark.sql import quote
 
-__all__ = ["AsOf", "Changes", "Reference", "find_references", "query_tree", "substitute"]
+__all__ = ["AsOf", "Changes", "Reference", "find_references", "parse_query", "query_tree", "substitute"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ def find_references(text: str) -> list[Reference]:
         CQSyntaxError: the text does not parse.
         AnalysisError: a name has more than one part.
     """
+    return parse_query(text)[1]
+
+
+def parse_query(text: str) -> tuple[exp.Expr, list[Reference]]:
+    """The tree of `query_tree` and what `find_references` finds in it. Raises CQSyntaxError, AnalysisError."""
     tree, clauses = _read(text)
     found = []
     for table in tree.find_all(exp.Table):
@@ -71,7 +76,7 @@ def find_references(text: str) -> list[Reference]:
         # an alias would have to follow TABLESAMPLE, so a sampled table goes without
         aliased = bool(table.alias) or table.args.get("sample") is not None
         found.append(Reference(start, end, name, clause, aliased))
-    return sorted(found, key=lambda r: r.start)
+    return tree, sorted(found, key=lambda r: r.start)
 
 
 def query_tree(text: str) -> exp.Expr:

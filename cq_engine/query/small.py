@@ -20,7 +20,7 @@ from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.evaluation.groups import order
 from cq_engine.evaluation.vectors import TooLargeError, UnsupportedError, Vector
-from cq_engine.query.references import Reference, find_references, query_tree
+from cq_engine.query.references import Reference, parse_query
 
 __all__ = ["small_select"]
 
@@ -47,12 +47,11 @@ class _Shape:
 def small_select(text: str, rows_of: Callable[[Reference], SmallRows | None]) -> SmallRows | None:
     """The rows of a SELECT of this shape; None for another one, or where `rows_of` has none in memory of its relation.
 
-    Raises CQSyntaxError for a text that does not parse.
+    Raises CQSyntaxError for a text that does not parse, AnalysisError for a name with more than one part.
     """
-    tree = query_tree(text)
+    tree, references = parse_query(text)
     if not isinstance(tree, exp.Select) or {name for name, value in tree.args.items() if value} - _CLAUSES:
         return None
-    references = find_references(text)
     table = _one_table(tree)
     if table is None or len(references) != 1:
         return None

@@ -52,6 +52,7 @@ __all__ = [
     "completed_files",
     "few_changes",
     "first_rows",
+    "first_rows_in_memory",
     "write_changes",
 ]
 
@@ -64,6 +65,13 @@ def first_rows(relation: VersionedTable, result: DataFrame) -> DataFrame:
     if not relation.has_row_id:
         return result
     return result.withColumn(ROW_ID, f.lit(-1).cast("bigint") - f.monotonically_increasing_id())
+
+
+def first_rows_in_memory(relation: VersionedTable, result: pa.Table) -> pa.Table:
+    """The same of rows in memory."""
+    if not relation.has_row_id:
+        return result
+    return result.append_column(ROW_ID, pa.array(range(-1, -1 - result.num_rows, -1), pa.int64()))
 
 
 def change_rows(services: Services, relation: VersionedTable, log: pa.Table, a: int) -> pa.Table:
