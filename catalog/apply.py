@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from cq_engine.catalog.change_rows import ROW_ID
 from cq_engine.catalog.column_specs import columns_of, resolve_names
 from cq_engine.catalog.destinations import is_merge, merged_names
 from cq_engine.catalog.graph import names_of, readers, sheds
@@ -17,7 +18,6 @@ from cq_engine.catalog.model import (
     CHANGES,
     PARTIAL,
     REMOTE,
-    ROW_ID,
     CatalogState,
     ContinuousQuery,
     ForeignKey,
@@ -27,7 +27,8 @@ from cq_engine.catalog.model import (
 from cq_engine.catalog.names import check_here, find_query, find_table
 from cq_engine.catalog.sources import captures_into, drop_capture, without_parts
 from cq_engine.core.errors import CatalogError
-from cq_engine.grammar.statements import AlterTable, ColumnSpec, CreateTable, DropTable, ForeignKeySpec
+from cq_engine.grammar.clauses import ColumnSpec, ForeignKeySpec
+from cq_engine.grammar.statements import AlterTable, CreateTable, DropTable
 
 __all__ = [
     "add_query",

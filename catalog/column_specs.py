@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -16,7 +16,7 @@ from cq_engine.core.capabilities import key_problem
 from cq_engine.core.columns import INTERNAL, Column
 from cq_engine.core.errors import CatalogError, did_you_mean
 from cq_engine.core.types import canonical_type
-from cq_engine.grammar.statements import ColumnSpec
+from cq_engine.grammar.clauses import ColumnSpec
 
 __all__ = ["RESERVED", "columns_of", "resolve_names"]
 

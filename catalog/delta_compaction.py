@@ -21,10 +21,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cq_engine.catalog.attempts import attempt_of, roots
+from cq_engine.catalog.change_rows import COMMIT_VERSION
 from cq_engine.catalog.delta_durable import flush_log
 from cq_engine.catalog.delta_files import complete
 from cq_engine.catalog.flush import log_columns
-from cq_engine.catalog.model import COMMIT_VERSION, DataFile, VersionedTable
+from cq_engine.catalog.model import DataFile, VersionedTable
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import CODEC, batches, data_file, writing

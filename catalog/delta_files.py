@@ -15,16 +15,9 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
 from cq_engine.catalog.flush import log_columns
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    INSERT,
-    ChangeSet,
-    DataFile,
-    VersionedTable,
-)
+from cq_engine.catalog.model import ChangeSet, DataFile, VersionedTable
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import CODEC, batches, data_file, reading

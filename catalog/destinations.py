@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, DeclaredDestination
 from cq_engine.core.errors import CatalogError, did_you_mean
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = [
     "MERGE",

@@ -16,15 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from cq_engine.catalog.groups import query_options
 from cq_engine.catalog.model import ContinuousQuery, ForeignKey
 from cq_engine.core.errors import CatalogError
-from cq_engine.grammar.statements import (
-    Cron,
-    EveryInterval,
-    OnCommit,
-    OnDemand,
-    OnDml,
-    StartWithPeriod,
-    When,
-)
+from cq_engine.grammar.clauses import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod, When
 
 __all__ = ["from_text", "to_text"]
 

@@ -12,15 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     REFRESH_TIME,
     SEQUENCE,
-    ChangeSet,
-    VersionedTable,
 )
+from cq_engine.catalog.model import ChangeSet, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import Replaced, WriteSet, versioned_tables

@@ -6,15 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cq_engine.catalog.apply import add_query, allocate_id, replace_query
-from cq_engine.catalog.model import (
-    MEMBER,
-    SEQUENCE,
-    CatalogState,
-    ContinuousQuery,
-    QueryGroup,
-    Table,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import MEMBER, SEQUENCE
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, Table, VersionedTable
 from cq_engine.core.columns import Column
 
 __all__ = [

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
 
-from cq_engine.catalog.model import CHANGE_TYPE, KINDS, ChangeSet
+from cq_engine.catalog.change_rows import CHANGE_TYPE, KINDS
+from cq_engine.catalog.model import ChangeSet
 
 __all__ = ["InlineCache", "decode", "encode", "kinds_of"]
 

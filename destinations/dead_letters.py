@@ -11,16 +11,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    INSERT,
-    ROW_ID,
-    CatalogState,
-    ContinuousQuery,
-    Cursor,
-    Table,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, ROW_ID
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor, Table
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError, DestinationError
 from cq_engine.core.types import arrow_schema
@@ -28,7 +20,8 @@ from cq_engine.destinations.base import Delivered, Destination
 from cq_engine.destinations.envelope import deltas_of, result_columns
 from cq_engine.destinations.log import commit_times
 from cq_engine.destinations.options import dead_letters_of
-from cq_engine.grammar.statements import ColumnSpec, CreateTable
+from cq_engine.grammar.clauses import ColumnSpec
+from cq_engine.grammar.statements import CreateTable
 
 __all__ = ["bury", "give_up", "with_dead_letters"]
 

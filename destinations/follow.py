@@ -16,17 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.groups import owner
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     INSERT,
     SEQUENCE,
     UPDATE_POSTIMAGE,
-    ContinuousQuery,
-    Cursor,
 )
+from cq_engine.catalog.groups import owner
+from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.types import arrow_schema

@@ -12,7 +12,7 @@ from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callbacks import Callbacks
 from cq_engine.destinations.options import Option
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = ["Kind", "Place", "Wanted", "no_trigger"]
 

@@ -17,7 +17,7 @@ from cq_engine.destinations.base import Destination
 from cq_engine.destinations.installed import installed_names, installed_sink
 from cq_engine.destinations.kind_parts import Kind, Place
 from cq_engine.destinations.options import check_options
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = ["KINDS", "check_declared", "class_of", "kind_named", "reach"]
 

@@ -16,7 +16,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETES,
@@ -24,9 +24,8 @@ from cq_engine.catalog.model import (
     UPDATE_PAIR,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    ContinuousQuery,
-    OutputColumn,
 )
+from cq_engine.catalog.model import ContinuousQuery, OutputColumn
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type

@@ -12,7 +12,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE, ContinuousQuery, Cursor
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
+from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core.errors import StorageError
 from cq_engine.destinations.pairs import CHANGE_TYPES, MARKERS, pair, select_markers

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cq_engine.catalog.model import CatalogState, Cursor
 from cq_engine.core.errors import AnalysisError, Location, did_you_mean
 from cq_engine.core.retry import Retry
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = [
     "COMMON",

@@ -13,7 +13,7 @@ from cq_engine.destinations.base import Destination
 from cq_engine.destinations.callbacks import Callbacks
 from cq_engine.destinations.kind_parts import Wanted, no_trigger
 from cq_engine.destinations.kinds import kind_named
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = ["kind_of", "resolve"]
 

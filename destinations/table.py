@@ -12,12 +12,9 @@ import pyarrow as pa
 
 from cq_engine.catalog.apply import create_table, find_table
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, ROW_ID
 from cq_engine.catalog.destinations import is_merge
 from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    INSERT,
-    ROW_ID,
     CatalogState,
     ContinuousQuery,
     Cursor,

@@ -1,6 +1,25 @@
 """The language: text in, statements out, and back (docs: the language)."""
 
 from cq_engine.grammar.build import parse, parse_script
+from cq_engine.grammar.clauses import (
+    CapturedColumn,
+    CaptureMethod,
+    ColumnSpec,
+    Cron,
+    DestinationRef,
+    EveryInterval,
+    ForeignKeySpec,
+    OnCommit,
+    OnDemand,
+    OnDml,
+    Options,
+    PrimaryKeySpec,
+    RemoteRelation,
+    Script,
+    StartFrom,
+    StartWithPeriod,
+    When,
+)
 from cq_engine.grammar.format import format_statement
 from cq_engine.grammar.script import ScriptItem, is_complete, split
 from cq_engine.grammar.statements import (
@@ -12,10 +31,7 @@ from cq_engine.grammar.statements import (
     AlterSource,
     AlterTable,
     Begin,
-    CapturedColumn,
-    CaptureMethod,
     CheckConstraints,
-    ColumnSpec,
     Commit,
     CompactTable,
     CopyInto,
@@ -25,10 +41,8 @@ from cq_engine.grammar.statements import (
     CreateFunction,
     CreateSource,
     CreateTable,
-    Cron,
     Dequeue,
     Describe,
-    DestinationRef,
     Dml,
     DropCapture,
     DropContinuousQuery,
@@ -36,29 +50,17 @@ from cq_engine.grammar.statements import (
     DropFunction,
     DropSource,
     DropTable,
-    EveryInterval,
     Explain,
     Follow,
-    ForeignKeySpec,
-    OnCommit,
-    OnDemand,
-    OnDml,
-    Options,
-    PrimaryKeySpec,
     Query,
     RefreshCapture,
     RefreshContinuousQuery,
     Reject,
-    RemoteRelation,
     Rollback,
-    Script,
     SetOption,
     Show,
-    StartFrom,
-    StartWithPeriod,
     Statement,
     Vacuum,
-    When,
 )
 
 __all__ = [

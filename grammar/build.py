@@ -14,6 +14,7 @@ from cq_engine.grammar.build_destination import DestinationRules
 from cq_engine.grammar.build_query import QueryRules
 from cq_engine.grammar.build_source import SourceRules
 from cq_engine.grammar.build_table import TableRules
+from cq_engine.grammar.clauses import Options
 from cq_engine.grammar.names import string_value
 from cq_engine.grammar.nesting import too_deep
 from cq_engine.grammar.parser import parser
@@ -155,7 +156,7 @@ class _Builder(QueryRules, DestinationRules, SourceRules, TableRules):
     def copy_format(self, meta: Any, name: Token) -> tuple[str, str, int]:
         return "FORMAT", name.lower(), meta.start_pos
 
-    def copy_list(self, *options: Clause | None) -> statements.Options:
+    def copy_list(self, *options: Clause | None) -> Options:
         return self.option_list(*options)
 
     @v_args(meta=True, inline=True)
@@ -163,7 +164,7 @@ class _Builder(QueryRules, DestinationRules, SourceRules, TableRules):
         return name, "true" if value is None else value, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def copy_options(self, meta: Any, options: statements.Options) -> tuple[str, statements.Options, int]:
+    def copy_options(self, meta: Any, options: Options) -> tuple[str, Options, int]:
         return "OPTIONS", options, meta.start_pos
 
     def copy_clauses(self, *clauses: tuple[str, Any, int]) -> dict[str, Any]:

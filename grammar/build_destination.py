@@ -7,6 +7,7 @@ from typing import Any
 from lark import Token, v_args
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import Options, Script
 from cq_engine.grammar.rules import Clause, Rules
 from cq_engine.grammar.scan import scan
 
@@ -23,7 +24,7 @@ class DestinationRules(Rules):
         if "AS" in given:
             text, offset = given["AS"]
             condition, place = given.get("WHEN", ("", 0))
-            script = statements.Script(text, condition, given.get("FOR EACH") == "ROW", offset, place)
+            script = Script(text, condition, given.get("FOR EACH") == "ROW", offset, place)
         for _, _, at in clauses if script is None else ():
             if given.keys() & {"WHEN", "FOR EACH"}:
                 self.fail("script_missing", at)
@@ -51,13 +52,13 @@ class DestinationRules(Rules):
         return "FOR EACH", what, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def destination_options(self, meta: Any, options: statements.Options) -> Clause:
+    def destination_options(self, meta: Any, options: Options) -> Clause:
         return "WITH", options, meta.start_pos
 
     def resume_delivery(self) -> dict[str, Any]:
         return {"action": "RESUME"}
 
-    def set_options(self, options: statements.Options) -> dict[str, Any]:
+    def set_options(self, options: Options) -> dict[str, Any]:
         return {"action": "SET", "options": options}
 
     def replay(self, query: Token | None, version: Token) -> dict[str, Any]:

@@ -9,6 +9,18 @@ from typing import Any
 from lark import Token, v_args
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import (
+    Cron,
+    DestinationRef,
+    EveryInterval,
+    OnCommit,
+    OnDemand,
+    OnDml,
+    Options,
+    StartFrom,
+    StartWithPeriod,
+    When,
+)
 from cq_engine.grammar.rules import Clause, Rules
 
 _EVENTS = ("INSERT", "DELETE", "UPDATE")
@@ -54,32 +66,32 @@ class QueryRules(Rules):
 
     @v_args(meta=True, inline=True)
     def on_commit(self, meta: Any) -> Clause:
-        return "frequency", statements.OnCommit(), meta.start_pos
+        return "frequency", OnCommit(), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def on_demand(self, meta: Any) -> Clause:
-        return "frequency", statements.OnDemand(), meta.start_pos
+        return "frequency", OnDemand(), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def every(self, meta: Any, period: tuple[int, str]) -> Clause:
-        return "frequency", statements.EveryInterval(*period), meta.start_pos
+        return "frequency", EveryInterval(*period), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def start_with_period(self, meta: Any, start: Token, period: tuple[int, str]) -> Clause:
-        return "frequency", statements.StartWithPeriod(str(start), *period), meta.start_pos
+        return "frequency", StartWithPeriod(str(start), *period), meta.start_pos
 
     @v_args(meta=True, inline=True)
     def cron(self, meta: Any, expression: Token) -> Clause:
         if len(expression.split()) != 5:
             self.fail("cron_fields", expression.start_pos, found=str(len(expression.split())))
-        return "frequency", statements.Cron(str(expression)), meta.start_pos
+        return "frequency", Cron(str(expression)), meta.start_pos
 
     def events(self, *events: Token) -> tuple[str, ...]:
         return self._events(events)
 
     @v_args(meta=True, inline=True)
     def on_dml(self, meta: Any, events: tuple[str, ...], tables: tuple[str, ...]) -> Clause:
-        return "frequency", statements.OnDml(events, tables), meta.start_pos
+        return "frequency", OnDml(events, tables), meta.start_pos
 
     def period(self, count: Token, unit: Token) -> tuple[int, str]:
         digits = count.strip()
@@ -87,9 +99,9 @@ class QueryRules(Rules):
             self.fail("bad_period", count.start_pos, found=repr(str(count)))
         return int(digits), unit.upper().rstrip("S")
 
-    def target(self, kind: str | None, name: Token) -> statements.DestinationRef:
+    def target(self, kind: str | None, name: Token) -> DestinationRef:
         self._not_a_clause(name)
-        return statements.DestinationRef(str(name), kind)
+        return DestinationRef(str(name), kind)
 
     def _not_a_clause(self, name: Token) -> None:
         """An error where a name is forgotten, so that the word of the next clause would be taken for it."""
@@ -98,22 +110,22 @@ class QueryRules(Rules):
             self.fail("reserved_name", name.start_pos, found=f"'{name}'")
 
     @v_args(meta=True, inline=True)
-    def destination(self, meta: Any, *targets: statements.DestinationRef) -> Clause:
+    def destination(self, meta: Any, *targets: DestinationRef) -> Clause:
         return "DESTINATION", targets, meta.start_pos
 
     @v_args(meta=True, inline=True)
     def no_destination(self, meta: Any) -> Clause:
         return "DESTINATION", (), meta.start_pos
 
-    def point(self, word: Token, version: Token | None = None) -> statements.StartFrom:
-        return statements.StartFrom(word.upper(), None if version is None else int(version))
+    def point(self, word: Token, version: Token | None = None) -> StartFrom:
+        return StartFrom(word.upper(), None if version is None else int(version))
 
     @v_args(meta=True, inline=True)
-    def start_from(self, meta: Any, point: statements.StartFrom) -> Clause:
+    def start_from(self, meta: Any, point: StartFrom) -> Clause:
         return "START FROM", point, meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def options(self, meta: Any, options: statements.Options) -> Clause:
+    def options(self, meta: Any, options: Options) -> Clause:
         return "WITH", tuple((name.lower(), value) for name, value in options), meta.start_pos
 
     # ------------------------------------------------------------ statements
@@ -156,9 +168,9 @@ class QueryRules(Rules):
             primary_key=clauses.get("PRIMARY KEY"),
             mode=clauses.get("mode", "TRANSACTIONAL"),
             markers=clauses.get("DELTA", _ALL_MARKERS),
-            when=clauses.get("frequency", statements.OnCommit()),
+            when=clauses.get("frequency", OnCommit()),
             destinations=clauses.get("DESTINATION", ()),
-            start=clauses.get("START FROM", statements.StartFrom()),
+            start=clauses.get("START FROM", StartFrom()),
             options=clauses.get("WITH", ()),
             or_replace=bool(or_replace),
             if_not_exists=bool(if_not_exists),
@@ -169,7 +181,7 @@ class QueryRules(Rules):
     def pause(self) -> dict[str, Any]:
         return {"action": "PAUSE"}
 
-    def resume(self, point: statements.StartFrom | None) -> dict[str, Any]:
+    def resume(self, point: StartFrom | None) -> dict[str, Any]:
         return {"action": "RESUME", "start": point}
 
     def settings(self, *clauses: Clause) -> dict[str, Any]:
@@ -177,7 +189,7 @@ class QueryRules(Rules):
             if name == "COMPUTE" and value[0] is not None:
                 self.fail("alter_mode", offset, mode=value[0])
         found = self.clauses(*clauses)
-        when: statements.When | None = found.get("frequency")
+        when: When | None = found.get("frequency")
         return {
             "action": "SET",
             "when": when,
@@ -200,5 +212,5 @@ class QueryRules(Rules):
     ) -> statements.DropContinuousQuery:
         return statements.DropContinuousQuery(str(name), bool(if_exists), bool(cascade))
 
-    def follow(self, name: Token, start: statements.StartFrom | None) -> statements.Follow:
-        return statements.Follow(str(name), start or statements.StartFrom())
+    def follow(self, name: Token, start: StartFrom | None) -> statements.Follow:
+        return statements.Follow(str(name), start or StartFrom())

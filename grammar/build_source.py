@@ -9,6 +9,7 @@ from typing import Any
 from lark import Token, v_args
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, EveryInterval, OnCommit, OnDml, Options
 from cq_engine.grammar.rules import Clause, Rules
 
 Change = dict[str, Any]
@@ -21,12 +22,12 @@ class SourceRules(Rules):
     queries, `pause`, `resume_delivery` and `set_options` those of destinations."""
 
     def create_source(
-        self, if_not_exists: bool | None, name: Token, kind: Token, options: statements.Options
+        self, if_not_exists: bool | None, name: Token, kind: Token, options: Options
     ) -> statements.CreateSource:
         return statements.CreateSource(str(name), kind.lower(), options, bool(if_not_exists))
 
-    def source_clauses(self, *clauses: Clause) -> statements.Options:
-        options: statements.Options = self.once(clauses).get("WITH", ())
+    def source_clauses(self, *clauses: Clause) -> Options:
+        options: Options = self.once(clauses).get("WITH", ())
         return options
 
     def alter_source(self, name: Token, change: Change) -> statements.AlterSource:
@@ -45,11 +46,11 @@ class SourceRules(Rules):
         return "TABLE", self._not_empty(name, "TABLE"), meta.start_pos
 
     @v_args(meta=True, inline=True)
-    def captured_columns(self, meta: Any, *columns: statements.CapturedColumn) -> Clause:
+    def captured_columns(self, meta: Any, *columns: CapturedColumn) -> Clause:
         return "columns", columns, meta.start_pos
 
-    def captured_column(self, name: Token, target: Token | None) -> statements.CapturedColumn:
-        return statements.CapturedColumn(str(name), str(name if target is None else target))
+    def captured_column(self, name: Token, target: Token | None) -> CapturedColumn:
+        return CapturedColumn(str(name), str(name if target is None else target))
 
     @v_args(meta=True, inline=True)
     def restriction(self, meta: Any, text: Token) -> Clause:
@@ -62,45 +63,45 @@ class SourceRules(Rules):
 
     # ------------------------------------------------------------ methods
 
-    def by_timestamp(self, column: Token, deleted: Token | None) -> statements.CaptureMethod:
+    def by_timestamp(self, column: Token, deleted: Token | None) -> CaptureMethod:
         flag = None if deleted is None else str(deleted)
-        return statements.CaptureMethod("TIMESTAMP", str(column), flag)
+        return CaptureMethod("TIMESTAMP", str(column), flag)
 
-    def by_checksum(self, column: Token | None) -> statements.CaptureMethod:
-        return statements.CaptureMethod("CHECKSUM", None if column is None else str(column))
+    def by_checksum(self, column: Token | None) -> CaptureMethod:
+        return CaptureMethod("CHECKSUM", None if column is None else str(column))
 
-    def by_copy(self) -> statements.CaptureMethod:
-        return statements.CaptureMethod("COPY")
+    def by_copy(self) -> CaptureMethod:
+        return CaptureMethod("COPY")
 
     @v_args(meta=True, inline=True)
     def with_checksum(self, meta: Any) -> Clause:
         return "CHECKSUM", None, meta.start_pos
 
-    def by_ranges(self, *inside: Clause | None) -> statements.CaptureMethod:
+    def by_ranges(self, *inside: Clause | None) -> CaptureMethod:
         given = [clause for clause in inside if clause is not None]
         marks = [clause for clause in given if clause[1] is None]
         checksum = bool(self.once(marks))
         options = self.option_list(*(clause for clause in given if clause[1] is not None))
-        return statements.CaptureMethod("RANGES", checksum=checksum, options=options)
+        return CaptureMethod("RANGES", checksum=checksum, options=options)
 
-    def by_view(self, query: Token) -> statements.CaptureMethod:
-        return statements.CaptureMethod("VIEW", query=self._not_empty(query, "VIEW"))
+    def by_view(self, query: Token) -> CaptureMethod:
+        return CaptureMethod("VIEW", query=self._not_empty(query, "VIEW"))
 
-    def by_log(self) -> statements.CaptureMethod:
-        return statements.CaptureMethod("LOG")
+    def by_log(self) -> CaptureMethod:
+        return CaptureMethod("LOG")
 
-    def _with_options(self, method: statements.CaptureMethod, clause: Clause) -> statements.CaptureMethod:
+    def _with_options(self, method: CaptureMethod, clause: Clause) -> CaptureMethod:
         """`method` with the options that stand behind it."""
         given = [(name, value, clause[2]) for name, value in (*method.options, *clause[1])]
         return replace(method, options=self.option_list(*given))
 
     # ------------------------------------------------------------ captures
 
-    def capture_method(self, method: statements.CaptureMethod, *clauses: Clause) -> Change:
+    def capture_method(self, method: CaptureMethod, *clauses: Clause) -> Change:
         if clauses and clauses[0][0] == "WITH":
             method, clauses = self._with_options(method, clauses[0]), clauses[1:]
         given = self._scheduled(clauses)
-        when = given.get("frequency", statements.EveryInterval(1, "MINUTE"))
+        when = given.get("frequency", EveryInterval(1, "MINUTE"))
         return {"method": method, "when": when, "options": given.get("WITH", ())}
 
     def create_capture(
@@ -124,7 +125,7 @@ class SourceRules(Rules):
     def _scheduled(self, clauses: Sequence[Clause]) -> dict[str, Any]:
         """The clauses by name; an error where a frequency asks for commits here, since a capture reads elsewhere."""
         for name, value, offset in clauses:
-            if name == "frequency" and isinstance(value, statements.OnCommit | statements.OnDml):
+            if name == "frequency" and isinstance(value, OnCommit | OnDml):
                 self.fail("capture_when", offset)
         return self.once(clauses)
 

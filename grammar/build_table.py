@@ -8,13 +8,22 @@ from typing import Any
 from lark import Token, v_args
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import (
+    CaptureMethod,
+    ColumnSpec,
+    ForeignKeySpec,
+    OnCommit,
+    OnDml,
+    Options,
+    PrimaryKeySpec,
+    RemoteRelation,
+    When,
+)
 from cq_engine.grammar.column_types import INTERVAL_FIELDS, type_problem
 from cq_engine.grammar.names import quote_name, string_literal
 from cq_engine.grammar.rules import Clause, Rules
 
-Element = tuple[
-    statements.ColumnSpec | None, statements.PrimaryKeySpec | None, statements.ForeignKeySpec | None, int
-]
+Element = tuple[ColumnSpec | None, PrimaryKeySpec | None, ForeignKeySpec | None, int]
 """What one element of a column list says, and its offset. A column may carry constraints."""
 
 
@@ -23,7 +32,7 @@ class _FromDelta:
     """FROM DELTA 'path' [frequency]."""
 
     path: str
-    when: statements.When | None
+    when: When | None
 
 
 @v_args(inline=True)
@@ -114,7 +123,7 @@ class TableRules(Rules):
     @v_args(meta=True, inline=True)
     def table_key(self, meta: Any, name: Clause | None, columns: tuple[str, ...], *traits: Clause) -> Element:
         enforced, rely = self._traits(traits, enforced=True)
-        key = statements.PrimaryKeySpec(columns, enforced, rely, None if name is None else name[1])
+        key = PrimaryKeySpec(columns, enforced, rely, None if name is None else name[1])
         return None, key, None, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -129,7 +138,7 @@ class TableRules(Rules):
     ) -> Element:
         enforced, rely = self._traits(traits, enforced=False)
         constraint = None if name is None else name[1]
-        key = statements.ForeignKeySpec(columns, str(table), ref_columns or (), constraint, enforced, rely)
+        key = ForeignKeySpec(columns, str(table), ref_columns or (), constraint, enforced, rely)
         return None, None, key, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -160,14 +169,12 @@ class TableRules(Rules):
         primary = foreign = None
         if "PRIMARY KEY" in found:
             enforced, rely = self._traits(tuple(traits["PRIMARY KEY"]), enforced=True)
-            primary = statements.PrimaryKeySpec((column,), enforced, rely, names["PRIMARY KEY"])
+            primary = PrimaryKeySpec((column,), enforced, rely, names["PRIMARY KEY"])
         if "REFERENCES" in found:
             table, ref_columns = found["REFERENCES"]
             enforced, rely = self._traits(tuple(traits["REFERENCES"]), enforced=False)
-            foreign = statements.ForeignKeySpec(
-                (column,), table, ref_columns, names["REFERENCES"], enforced, rely
-            )
-        spec = statements.ColumnSpec(column, kind, "NOT NULL" not in found, found.get("COMMENT"))
+            foreign = ForeignKeySpec((column,), table, ref_columns, names["REFERENCES"], enforced, rely)
+        spec = ColumnSpec(column, kind, "NOT NULL" not in found, found.get("COMMENT"))
         return spec, primary, foreign, meta.start_pos
 
     def elements(self, *elements: Element) -> tuple[Element, ...]:
@@ -176,7 +183,7 @@ class TableRules(Rules):
     # ------------------------------------------------------------ clauses and statements
 
     @v_args(meta=True, inline=True)
-    def table_options(self, meta: Any, options: statements.Options) -> Clause:
+    def table_options(self, meta: Any, options: Options) -> Clause:
         return "WITH", options, meta.start_pos
 
     @v_args(meta=True, inline=True)
@@ -202,16 +209,16 @@ class TableRules(Rules):
         name: Token,
         elements: tuple[Element, ...] | None,
         clauses: dict[str, Any],
-        origin: tuple[str, int] | _FromDelta | statements.RemoteRelation | None,
+        origin: tuple[str, int] | _FromDelta | RemoteRelation | None,
     ) -> statements.CreateTable:
-        primary: statements.PrimaryKeySpec | None = None
+        primary: PrimaryKeySpec | None = None
         for _, key, _, offset in elements or ():
             if key is not None and primary is not None:
                 self.fail("second_primary_key", offset, table=str(name))
             primary = key or primary
         columns = tuple(column for column, *_ in elements or () if column is not None)
         lake = origin if isinstance(origin, _FromDelta) else None
-        remote = origin if isinstance(origin, statements.RemoteRelation) else None
+        remote = origin if isinstance(origin, RemoteRelation) else None
         query = origin if isinstance(origin, tuple) else None
         if not columns and origin is None:
             self.fail("table_without_columns", name.end_pos, table=str(name))
@@ -250,24 +257,20 @@ class TableRules(Rules):
             if clauses.get(clause):
                 self.fail("remote_clause", name.start_pos, table=str(name), clause=clause)
 
-    def remote(
-        self, source: Token, relation: Clause, log: statements.Options | None
-    ) -> statements.RemoteRelation:
-        return statements.RemoteRelation(str(source), relation[1], log is not None, log or ())
+    def remote(self, source: Token, relation: Clause, log: Options | None) -> RemoteRelation:
+        return RemoteRelation(str(source), relation[1], log is not None, log or ())
 
     @v_args(meta=True, inline=True)
-    def remote_log(
-        self, meta: Any, method: statements.CaptureMethod, options: Clause | None = None
-    ) -> statements.Options:
+    def remote_log(self, meta: Any, method: CaptureMethod, options: Clause | None = None) -> Options:
         if method.kind != "LOG":
             self.fail("remote_using", meta.start_pos, method=method.kind)
-        found: statements.Options = () if options is None else options[1]
+        found: Options = () if options is None else options[1]
         return found
 
     def from_delta(self, path: Token, frequency: Clause | None = None) -> _FromDelta:
         if not path.strip():
             self.fail("delta_path", path.start_pos)
-        if frequency is not None and isinstance(frequency[1], statements.OnCommit | statements.OnDml):
+        if frequency is not None and isinstance(frequency[1], OnCommit | OnDml):
             self.fail("capture_when", frequency[2])
         return _FromDelta(str(path), None if frequency is None else frequency[1])
 

@@ -7,6 +7,14 @@ from collections.abc import Iterable
 from functools import singledispatch
 
 from cq_engine.grammar import format_source, statements
+from cq_engine.grammar.clauses import (
+    ColumnSpec,
+    DestinationRef,
+    ForeignKeySpec,
+    PrimaryKeySpec,
+    RemoteRelation,
+    StartFrom,
+)
 from cq_engine.grammar.format_parts import columns, drop, format_when, kind_name, options
 from cq_engine.grammar.names import quote_name, string_literal
 
@@ -40,7 +48,7 @@ def _create_query(statement: statements.CreateContinuousQuery) -> str:
     lines.append(f"  COMPUTE {statement.mode} {_delta(statement.markers)} {format_when(statement.when)}")
     if statement.destinations:
         lines.append(f"  DESTINATION {_destinations(statement.destinations)}")
-    if statement.start != statements.StartFrom():
+    if statement.start != StartFrom():
         lines.append(f"  START FROM {_point(statement.start)}")
     if statement.options:
         lines.append(f"  WITH {options(statement.options)}")
@@ -170,7 +178,7 @@ def _create_table(statement: statements.CreateTable) -> str:
     return text if statement.query is None else f"{text}\nAS\n{statement.query}"
 
 
-def _remote(remote: statements.RemoteRelation) -> str:
+def _remote(remote: RemoteRelation) -> str:
     text = f"REMOTE FROM {quote_name(remote.source)} TABLE {string_literal(remote.relation)}"
     if not remote.log:
         return text
@@ -299,11 +307,11 @@ def _delta(markers: Iterable[str]) -> str:
     return " ".join([*words, "DELTA"] if len(words) < len(_EVENTS) else ["DELTA"])
 
 
-def _destinations(destinations: Iterable[statements.DestinationRef]) -> str:
+def _destinations(destinations: Iterable[DestinationRef]) -> str:
     return ", ".join((f"{d.kind} " if d.kind in _WRITTEN else "") + quote_name(d.name) for d in destinations)
 
 
-def _point(start: statements.StartFrom) -> str:
+def _point(start: StartFrom) -> str:
     return start.point if start.version is None else f"{start.point} {start.version}"
 
 
@@ -315,7 +323,7 @@ def _group(name: str | None) -> str:
     return "" if name is None else f" GROUP {string_literal(name)}"
 
 
-def _column(column: statements.ColumnSpec) -> str:
+def _column(column: ColumnSpec) -> str:
     text = f"{quote_name(column.name)} {column.type}"
     if not column.nullable:
         text += " NOT NULL"
@@ -326,12 +334,12 @@ def _constraint(name: str | None) -> str:
     return "" if name is None else f"CONSTRAINT {quote_name(name)} "
 
 
-def _primary_key(key: statements.PrimaryKeySpec) -> str:
+def _primary_key(key: PrimaryKeySpec) -> str:
     text = f"{_constraint(key.name)}PRIMARY KEY {columns(key.columns)}"
     return text + ("" if key.enforced else " NOT ENFORCED") + (" RELY" if key.rely else "")
 
 
-def _foreign_key(key: statements.ForeignKeySpec) -> str:
+def _foreign_key(key: ForeignKeySpec) -> str:
     text = (
         f"{_constraint(key.name)}FOREIGN KEY {columns(key.columns)} REFERENCES {quote_name(key.references)}"
     )

@@ -7,6 +7,16 @@ from collections.abc import Iterable
 from functools import singledispatch
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import (
+    Cron,
+    EveryInterval,
+    OnCommit,
+    OnDemand,
+    OnDml,
+    Options,
+    StartWithPeriod,
+    When,
+)
 from cq_engine.grammar.names import quote_name, string_literal
 
 __all__ = ["PLAIN_OPTION", "columns", "drop", "format_when", "kind_name", "options"]
@@ -22,7 +32,7 @@ def columns(names: Iterable[str]) -> str:
     return f"({', '.join(map(quote_name, names))})"
 
 
-def options(given: statements.Options) -> str:
+def options(given: Options) -> str:
     """`options` in brackets, as they follow WITH."""
     parts = []
     for name, value in given:
@@ -43,36 +53,36 @@ def kind_name(name: str) -> str:
 
 
 @singledispatch
-def format_when(when: statements.When) -> str:
+def format_when(when: When) -> str:
     """The text of a frequency, as it stands after COMPUTE."""
     raise TypeError(f"no format for {type(when).__name__}")
 
 
 @format_when.register
-def _on_commit(_: statements.OnCommit) -> str:
+def _on_commit(_: OnCommit) -> str:
     return "ON COMMIT"
 
 
 @format_when.register
-def _on_demand(_: statements.OnDemand) -> str:
+def _on_demand(_: OnDemand) -> str:
     return "ON DEMAND"
 
 
 @format_when.register
-def _every(when: statements.EveryInterval) -> str:
+def _every(when: EveryInterval) -> str:
     return f"EVERY INTERVAL '{when.count}' {when.unit}"
 
 
 @format_when.register
-def _start_with_period(when: statements.StartWithPeriod) -> str:
+def _start_with_period(when: StartWithPeriod) -> str:
     return f"START {string_literal(when.start)} WITH PERIOD {when.count} {when.unit}"
 
 
 @format_when.register
-def _cron(when: statements.Cron) -> str:
+def _cron(when: Cron) -> str:
     return f"CRON {string_literal(when.expression)}"
 
 
 @format_when.register
-def _on_dml(when: statements.OnDml) -> str:
+def _on_dml(when: OnDml) -> str:
     return f"ON {' OR '.join(when.events)} TO {', '.join(map(quote_name, when.tables))}"

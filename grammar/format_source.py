@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cq_engine.grammar import statements
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod
 from cq_engine.grammar.format_parts import drop, format_when, kind_name, options
 from cq_engine.grammar.names import quote_name, string_literal
 
@@ -47,12 +48,12 @@ def _create_capture(statement: statements.CreateCapture) -> str:
     return "\n".join(lines)
 
 
-def _column(column: statements.CapturedColumn) -> str:
+def _column(column: CapturedColumn) -> str:
     target = "" if column.target == column.name else f" AS {quote_name(column.target)}"
     return f"{quote_name(column.name)}{target}"
 
 
-def format_method(method: statements.CaptureMethod) -> str:
+def format_method(method: CaptureMethod) -> str:
     """The text of a method, as it stands after USING."""
     given = method.options
     inside = [] if method.column is None else [quote_name(method.column)]

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 from lark import Token, Transformer, v_args
 
 from cq_engine.grammar import diagnostics
+from cq_engine.grammar.clauses import Options
 from cq_engine.grammar.names import string_value, unquote_name
 from cq_engine.grammar.source import SourceText
-from cq_engine.grammar.statements import Options, Statement
+from cq_engine.grammar.statements import Statement
 
 Clause = tuple[str, Any, int]
 """A clause: its name in messages, its value, its offset."""

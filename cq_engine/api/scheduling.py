@@ -17,7 +17,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CQError, said
 from cq_engine.delivery.delivery import Changed, Delivery
-from cq_engine.grammar.statements import OnCommit
+from cq_engine.grammar.clauses import OnCommit
 from cq_engine.lifecycle.draining import has_news
 from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.catalog import tables
-from cq_engine.catalog.model import ROW_ID, DataFile, Table
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import DataFile, Table
 from cq_engine.context.services import Services
 from cq_engine.spark.sql import quote
 from cq_engine.spark.widths import Size, cores, file_count

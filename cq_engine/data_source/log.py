@@ -10,15 +10,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import types as t
 
 from cq_engine.catalog import apply
+from cq_engine.catalog.change_rows import COMMIT_VERSION, KINDS
 from cq_engine.catalog.flush import with_timestamps
-from cq_engine.catalog.model import (
-    COMMIT_VERSION,
-    KINDS,
-    ChangeSet,
-    ContinuousQuery,
-    DataFile,
-    VersionedTable,
-)
+from cq_engine.catalog.model import ChangeSet, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import reading
 from cq_engine.core.clock import SystemClock

@@ -12,14 +12,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    INSERT,
-    MEMBER,
-    DataFile,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, MEMBER
+from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import reading
 from cq_engine.core.columns import Column

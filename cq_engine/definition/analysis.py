@@ -18,10 +18,10 @@ from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote, sql_of
 from cq_engine.algebra.nodes import Node, Scan, StateRows
 from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.change_rows import SEQUENCE
 from cq_engine.catalog.graph import source_query
 from cq_engine.catalog.model import (
     PARTIAL,
-    SEQUENCE,
     CatalogState,
     ContinuousQuery,
     OutputColumn,

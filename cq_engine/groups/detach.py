@@ -7,16 +7,9 @@ from dataclasses import replace
 import pyarrow.compute as pc
 
 from cq_engine.catalog.apply import allocate_id, replace_query
+from cq_engine.catalog.change_rows import COMMIT_VERSION, SEQUENCE
 from cq_engine.catalog.groups import without_empty
-from cq_engine.catalog.model import (
-    COMMIT_VERSION,
-    SEQUENCE,
-    CatalogState,
-    ContinuousQuery,
-    QueryGroup,
-    QueryStatus,
-    VersionedTable,
-)
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, QueryStatus, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.errors import CQError
 from cq_engine.definition.analysis import allocate_states, compile_definition, shape_of

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import COMMIT_VERSION, MEMBER, ContinuousQuery, QueryGroup, VersionedTable
+from cq_engine.catalog.change_rows import COMMIT_VERSION, MEMBER
+from cq_engine.catalog.model import ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.keeping import keep
 from cq_engine.spark.arrow_io import to_arrow

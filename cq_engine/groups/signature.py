@@ -10,15 +10,9 @@ from sqlglot.errors import SqlglotError
 from cq_engine.algebra.names import Names, NotLowered
 from cq_engine.algebra.nodes import PlanError
 from cq_engine.catalog.apply import allocate_id
+from cq_engine.catalog.change_rows import MEMBER, SEQUENCE
 from cq_engine.catalog.groups import PREFIX, constants_table
-from cq_engine.catalog.model import (
-    MEMBER,
-    SEQUENCE,
-    CatalogState,
-    ContinuousQuery,
-    QueryGroup,
-    VersionedTable,
-)
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, QueryGroup, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError

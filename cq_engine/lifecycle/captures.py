@@ -32,7 +32,7 @@ from cq_engine.grammar import (
     DropSource,
     DropTable,
 )
-from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.sources.kinds import check_capture, check_source, method_of, reach
 from cq_engine.sources.methods.base import check_key_filled
 from cq_engine.sources.options import METHODS, keeps_copy, option

@@ -6,8 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from cq_engine.catalog.change_rows import EVENTS
 from cq_engine.catalog.graph import source_query
-from cq_engine.catalog.model import EVENTS, ContinuousQuery
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.catalog.requests import LOOK_SECONDS
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.calls import carried

@@ -27,7 +27,7 @@ from cq_engine.grammar import (
     PrimaryKeySpec,
     When,
 )
-from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.lifecycle.captures import prepare, release
 from cq_engine.lifecycle.create import create_over
 from cq_engine.lifecycle.queries import Queries

@@ -26,16 +26,14 @@ from pyspark.sql import functions as f
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    DataFile,
-    Layout,
-    VersionedTable,
 )
+from cq_engine.catalog.model import DataFile, Layout, VersionedTable
 from cq_engine.core.arrays import group_starts
 from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction

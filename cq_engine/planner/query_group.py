@@ -23,7 +23,8 @@ from cq_engine.algebra.functions import conjuncts, only_where
 from cq_engine.algebra.lowering.lowered import Lowered
 from cq_engine.algebra.names import Names
 from cq_engine.algebra.nodes import Node, column
-from cq_engine.catalog.model import MEMBER, Table
+from cq_engine.catalog.change_rows import MEMBER
+from cq_engine.catalog.model import Table
 from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import Compiled, Types, assemble, lowered_query
 from cq_engine.planner.deterministic import query_text

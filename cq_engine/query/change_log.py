@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import COMMIT_TIMESTAMP, COMMIT_VERSION, VersionedTable
+from cq_engine.catalog.change_rows import COMMIT_TIMESTAMP, COMMIT_VERSION
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.spark.sql import quote

@@ -16,15 +16,8 @@ from pyspark.sql import functions as f
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, Given
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
-    DELETES,
-    INSERT,
-    PARTIAL,
-    UPSERT,
-    ContinuousQuery,
-    DataFile,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import DELETES, INSERT, UPSERT
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.values import python_rows

@@ -9,14 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
-from cq_engine.catalog.model import (
-    DELETES,
-    PARTIAL_UPDATE,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    UPSERT,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import DELETES, PARTIAL_UPDATE, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, UPSERT
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.storage.rows import change_columns, conform

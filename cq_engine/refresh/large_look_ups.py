@@ -15,7 +15,8 @@ from pyspark.sql import functions as f
 
 from cq_engine.algebra.analysis.lineage import ChangeColumns, change_columns
 from cq_engine.algebra.nodes import RuntimeFilter
-from cq_engine.catalog.model import CHANGE_TYPE, DELETE, INSERT, ChangeSet, VersionedTable
+from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, INSERT
+from cq_engine.catalog.model import ChangeSet, VersionedTable
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.types import arrow_type
 from cq_engine.planner.forms import LookUp, Reference, worth_counting

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE, VersionedTable
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.arrays import distinct
 from cq_engine.core.limits import Limits
 from cq_engine.planner.forms import LookUp, Reference

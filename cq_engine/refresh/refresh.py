@@ -16,7 +16,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cq_engine.catalog.model import EVENTS, PARTIAL, ContinuousQuery, QueryStatus, RefreshRecord
+from cq_engine.catalog.change_rows import EVENTS
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, QueryStatus, RefreshRecord
 from cq_engine.context.services import Services
 from cq_engine.core import faults
 from cq_engine.core.errors import CQError, DiskError, RefreshError

@@ -19,18 +19,8 @@ from pyspark.sql import functions as f
 
 from cq_engine.algebra.emit import quote
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    DELETE,
-    INSERT,
-    PARTIAL,
-    ROW_ID,
-    SEQUENCE,
-    ContinuousQuery,
-    DataFile,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, ROW_ID, SEQUENCE
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core.capabilities import Use, can

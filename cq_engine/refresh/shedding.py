@@ -19,18 +19,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.graph import readers
-from cq_engine.catalog.groups import owner
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
     INSERT,
     SEQUENCE,
     UPDATE_PREIMAGE,
-    ContinuousQuery,
-    VersionedTable,
 )
+from cq_engine.catalog.graph import readers
+from cq_engine.catalog.groups import owner
+from cq_engine.catalog.model import ContinuousQuery, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.options import SHED, option_value, parse_shed
 from cq_engine.spark.sql import quote

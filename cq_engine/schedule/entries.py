@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cq_engine.grammar.statements import OnCommit, OnDml, When
+from cq_engine.grammar.clauses import OnCommit, OnDml, When
 
 if TYPE_CHECKING:
     from cq_engine.schedule.periods import Trigger

@@ -15,7 +15,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from cq_engine.core.errors import AnalysisError
-from cq_engine.grammar.statements import Cron, EveryInterval, StartWithPeriod, When
+from cq_engine.grammar.clauses import Cron, EveryInterval, StartWithPeriod, When
 
 __all__ = ["PeriodTrigger", "Trigger", "first_due", "trigger_for"]
 

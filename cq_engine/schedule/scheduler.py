@@ -24,7 +24,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.errors import CQError
 from cq_engine.core.retry import Retry
-from cq_engine.grammar.statements import OnCommit, OnDemand, OnDml, When
+from cq_engine.grammar.clauses import OnCommit, OnDemand, OnDml, When
 from cq_engine.schedule.alarm import Alarm
 from cq_engine.schedule.entries import Schedule, Waiting, concerns
 

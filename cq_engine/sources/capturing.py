@@ -15,7 +15,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, ConflictError, CQError, LeaseError, said
 from cq_engine.core.retry import Retry
-from cq_engine.grammar.statements import OnDemand
+from cq_engine.grammar.clauses import OnDemand
 from cq_engine.refresh.transient import is_transient
 from cq_engine.schedule.scheduler import Scheduler
 from cq_engine.sources.kinds import method_of

@@ -11,7 +11,8 @@ import pyarrow as pa
 from cq_engine.catalog.model import Capture
 from cq_engine.core.errors import SourceError
 from cq_engine.core.types import arrow_type
-from cq_engine.grammar.statements import ColumnSpec, CreateTable
+from cq_engine.grammar.clauses import ColumnSpec
+from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.options import option
 from cq_engine.sources.tick import INSERT, with_operation
 

@@ -15,15 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cq_engine.catalog import tables
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    INSERT,
-    MEMBER,
-    ChangeSet,
-    DataFile,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, MEMBER
+from cq_engine.catalog.model import ChangeSet, DataFile, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError

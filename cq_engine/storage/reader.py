@@ -21,15 +21,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE
 from cq_engine.catalog.differences import versioned_tables
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    DELETE,
-    UPDATE_PREIMAGE,
-    Layout,
-    VersionedTable,
-)
+from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column

@@ -13,17 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
-    CHANGES,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DELETE,
     SEQUENCE,
     UPDATE_PREIMAGE,
-    ContinuousQuery,
-    VersionedTable,
 )
+from cq_engine.catalog.model import CHANGES, ContinuousQuery, VersionedTable
 from cq_engine.core.arrays import array, empty_table
 from cq_engine.core.capabilities import Use, problem
 from cq_engine.core.columns import Column

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, VersionedTable
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.arrays import array, group_starts
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.inline import kinds_of
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -22,8 +21,9 @@ from cq_engine.catalog.model import (
     KINDS,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Table,
 )
+from cq_engine.catalog.inline import kinds_of
+from cq_engine.catalog.model import Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults

@@ -10,7 +10,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -18,8 +18,8 @@ from cq_engine.catalog.model import (
     INSERT,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    Table,
 )
+from cq_engine.catalog.model import Table
 from cq_engine.context.staging import SIGN
 from cq_engine.core.columns import Column
 from cq_engine.planner.comparable import comparable

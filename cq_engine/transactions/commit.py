@@ -10,15 +10,8 @@ from datetime import datetime, timezone
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    KINDS,
-    CatalogState,
-    DataFile,
-    Table,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, KINDS
+from cq_engine.catalog.model import CatalogState, DataFile, Table
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context import staging
 from cq_engine.context.services import Services

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -34,9 +34,8 @@ from cq_engine.catalog.model import (
     KINDS,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    DataFile,
-    Table,
 )
+from cq_engine.catalog.model import DataFile, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.columns import INTERNAL, Column

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
@@ -32,8 +32,8 @@ from cq_engine.catalog.model import (
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     UPSERT,
-    Table,
 )
+from cq_engine.catalog.model import Table
 from cq_engine.core.arrays import group_starts
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_rows

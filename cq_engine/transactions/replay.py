@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.model import ROW_ID, Table
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
 from cq_engine.core.arrays import group_starts
 from cq_engine.core.errors import ConstraintError

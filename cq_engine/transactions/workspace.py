@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.attempts import Attempt
-from cq_engine.catalog.model import ROW_ID, CatalogState, DataFile, Table
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import CatalogState, DataFile, Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core.arrays import array

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from cq_engine.catalog.model import (
-    CHANGE_TYPE,
-    DELETE,
-    INSERT,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    DataFile,
-    Table,
-)
+from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
+from cq_engine.catalog.model import DataFile, Table
 from cq_engine.core.arrays import array
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import Heap, conform, identity_columns, identity_keys, row_values

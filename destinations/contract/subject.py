@@ -15,7 +15,7 @@ from cq_engine.destinations.contract.world import Line, World
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.kind_parts import Wanted
 from cq_engine.destinations.sink import Sink, make_sink, sink_class
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 __all__ = ["SinkSubject", "Subject"]
 

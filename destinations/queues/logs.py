@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import SEQUENCE, ContinuousQuery, Cursor
+from cq_engine.catalog.change_rows import SEQUENCE
+from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.catalog.queues import END, Place
 from cq_engine.context.services import Services
 from cq_engine.core.keeping import keep

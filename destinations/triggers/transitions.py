@@ -15,16 +15,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     DELETES,
     SEQUENCE,
     UPDATE_PAIR,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    ContinuousQuery,
-    Cursor,
 )
+from cq_engine.catalog.model import ContinuousQuery, Cursor
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError

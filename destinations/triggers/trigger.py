@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
+from cq_engine.catalog.change_rows import CHANGE_TYPE, UPDATE_PREIMAGE
 from cq_engine.catalog.graph import names_of
-from cq_engine.catalog.model import CHANGE_TYPE, UPDATE_PREIMAGE, CatalogState, ContinuousQuery, Cursor
+from cq_engine.catalog.model import CatalogState, ContinuousQuery, Cursor
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
 from cq_engine.core import faults

@@ -20,15 +20,8 @@ from cq_engine.catalog.apply import (
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, ForeignKey, VersionedTable
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CatalogError
-from cq_engine.grammar.statements import (
-    AlterTable,
-    ColumnSpec,
-    CreateTable,
-    DestinationRef,
-    DropTable,
-    ForeignKeySpec,
-    PrimaryKeySpec,
-)
+from cq_engine.grammar.clauses import ColumnSpec, DestinationRef, ForeignKeySpec, PrimaryKeySpec
+from cq_engine.grammar.statements import AlterTable, CreateTable, DropTable
 
 CUSTOMER = CreateTable(
     "Customer", (ColumnSpec("Id", "INT"), ColumnSpec("name", "varchar(10)", False)), PrimaryKeySpec(("id",))

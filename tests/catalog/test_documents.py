@@ -25,7 +25,7 @@ from cq_engine.catalog.model import (
 )
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
-from cq_engine.grammar.statements import (
+from cq_engine.grammar.clauses import (
     CapturedColumn,
     CaptureMethod,
     Cron,

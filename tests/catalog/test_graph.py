@@ -6,7 +6,8 @@ from cq_engine.catalog.apply import add_query, create_table, dependents, drop_qu
 from cq_engine.catalog.graph import ancestors, origins, readers, upstreams
 from cq_engine.catalog.model import CatalogState, ContinuousQuery, VersionedTable
 from cq_engine.core.columns import Column
-from cq_engine.grammar.statements import ColumnSpec, CreateTable, DestinationRef
+from cq_engine.grammar.clauses import ColumnSpec, DestinationRef
+from cq_engine.grammar.statements import CreateTable
 
 
 def query(name: str, *sources: str, into: str | None = None) -> ContinuousQuery:

@@ -42,7 +42,7 @@ from cq_engine.catalog.tables import write_parquet
 from cq_engine.catalog.view import View
 from cq_engine.core import faults, interrupts
 from cq_engine.core.errors import ConflictError, StorageError
-from cq_engine.grammar.statements import CaptureMethod, OnDemand
+from cq_engine.grammar.clauses import CaptureMethod, OnDemand
 
 Open = Callable[..., Catalog]
 MOST = int(os.environ.get("CQ_INTERRUPTS", "300"))

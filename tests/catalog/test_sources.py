@@ -23,15 +23,8 @@ from cq_engine.catalog.sources import (
 from cq_engine.catalog.store import Catalog
 from cq_engine.core import calls, faults
 from cq_engine.core.errors import CatalogError, ConflictError, CQError
-from cq_engine.grammar.statements import (
-    AlterTable,
-    CapturedColumn,
-    CaptureMethod,
-    ColumnSpec,
-    CreateTable,
-    DropTable,
-    OnDemand,
-)
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, ColumnSpec, OnDemand
+from cq_engine.grammar.statements import AlterTable, CreateTable, DropTable
 
 Open = Callable[..., Catalog]
 

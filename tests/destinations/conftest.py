@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cq_engine.catalog.model import ROW_ID, Cursor, DeclaredDestination, Table, VersionedTable
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import Cursor, DeclaredDestination, Table, VersionedTable
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.destinations import CallbackDestination, DeltaBatch, Destination, Retry, TableDestination

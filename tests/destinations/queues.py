@@ -29,7 +29,7 @@ from cq_engine.destinations.contract.world import _KINDS, _START
 from cq_engine.destinations.queues.consumer import Consumer
 from cq_engine.destinations.queues.logs import Logs
 from cq_engine.destinations.queues.message import Message
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import change_columns
 

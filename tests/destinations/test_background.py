@@ -15,7 +15,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.errors import DestinationError
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import Callbacks, Retry
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 
 LONG = 20.0
 COMMITS = 50

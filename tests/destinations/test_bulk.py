@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine.catalog.model import ROW_ID, QueryStatus
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import QueryStatus
 from cq_engine.core.errors import DestinationError
 from cq_engine.destinations import TableDestination, read_deltas
 from cq_engine.destinations.layout import output_frame, output_rows
@@ -18,7 +19,7 @@ from cq_engine.destinations.log import commit_times, read_frame, read_pairs
 from cq_engine.destinations.queues.consumer import Consumer
 from cq_engine.destinations.queues.logs import Logs
 from cq_engine.destinations.queues.message import Message
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from cq_engine.storage.reader import Reader
 from tests.limits import limit
 

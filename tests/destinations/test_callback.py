@@ -19,7 +19,7 @@ from cq_engine.destinations import (
     resolve,
 )
 from cq_engine.destinations.batches import in_batches
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from tests.limits import limit
 
 

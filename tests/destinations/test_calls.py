@@ -23,7 +23,7 @@ from cq_engine.destinations import CallbackDestination, Callbacks, check_declare
 from cq_engine.destinations.contract import Crash, World, crash_point
 from cq_engine.destinations.contract.world import QUERY, row
 from cq_engine.destinations.dead_letters import with_dead_letters
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from tests.destinations.calls import LONG, Async, Calls, a_world, destination, filled, refreshed
 from tests.limits import limit
 

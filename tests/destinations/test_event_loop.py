@@ -16,7 +16,7 @@ from cq_engine.core.errors import DestinationError
 from cq_engine.delivery.delivery import Delivery
 from cq_engine.destinations import Callbacks
 from cq_engine.destinations.contract import World
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from tests.destinations.calls import LONG, destination, filled
 from tests.limits import limit
 

@@ -26,7 +26,7 @@ from cq_engine.destinations import (
 )
 from cq_engine.destinations.contract import Line, SinkContract, SinkSubject, World
 from cq_engine.destinations.contract.suite import DestinationContract
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from tests.limits import limit
 
 Package = Callable[..., Path]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from cq_engine.catalog.model import ROW_ID, ForeignKey, OutputColumn
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import ForeignKey, OutputColumn
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import DestinationError
 from cq_engine.core.types import spark_type

@@ -25,7 +25,7 @@ from cq_engine.destinations.contract import DestinationContract, Line, Subject, 
 from cq_engine.destinations.dead_letters import give_up
 from cq_engine.destinations.kinds import check_declared
 from cq_engine.destinations.webhook import _retry_after, signature
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from tests.limits import limit
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

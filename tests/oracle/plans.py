@@ -32,7 +32,8 @@ from cq_engine.algebra.nodes import (
     Scan,
     StateRows,
 )
-from cq_engine.catalog.model import ROW_ID, Table, VersionedTable
+from cq_engine.catalog.change_rows import ROW_ID
+from cq_engine.catalog.model import Table, VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.core.types import arrow_schema, arrow_type
 from cq_engine.delta.images import changes_sql, history_sql, net_sql

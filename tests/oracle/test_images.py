@@ -18,14 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from cq_engine.catalog.model import (
-    COMMIT_VERSION,
-    DELETE,
-    INSERT,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    VersionedTable,
-)
+from cq_engine.catalog.change_rows import COMMIT_VERSION, DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.refresh.source_rows import row_versions

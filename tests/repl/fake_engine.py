@@ -31,7 +31,7 @@ from cq_engine.catalog.overview import Overview
 from cq_engine.core.calls import call
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError, CQSyntaxError, LeaseError, Location, TransactionError
-from cq_engine.grammar.statements import DestinationRef
+from cq_engine.grammar.clauses import DestinationRef
 from cq_engine.query.result import Result
 from cq_engine.query.stream import StreamingResult
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq_engine.core.errors import AnalysisError
-from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod, When
+from cq_engine.grammar.clauses import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod, When
 from cq_engine.schedule.periods import PeriodTrigger, first_due, trigger_for
 
 UTC = timezone.utc

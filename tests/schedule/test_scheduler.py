@@ -14,7 +14,7 @@ import pytest
 from cq_engine.core.clock import ManualClock, SystemClock
 from cq_engine.core.errors import AnalysisError, CQError
 from cq_engine.destinations import Retry
-from cq_engine.grammar.statements import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
+from cq_engine.grammar.clauses import Cron, EveryInterval, OnCommit, OnDemand, OnDml, StartWithPeriod
 from cq_engine.schedule.scheduler import Scheduler
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core.columns import Column
-from cq_engine.grammar.statements import CapturedColumn, CaptureMethod, EveryInterval
+from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, EveryInterval
 from cq_engine.sources.sql.database import Database, Session
 from cq_engine.sources.sql.model import Relation, Statement
 from cq_engine.sources.sql.relation import describe

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cq_engine.catalog import apply
-from cq_engine.catalog.model import COMMIT_VERSION, Table
+from cq_engine.catalog.change_rows import COMMIT_VERSION
+from cq_engine.catalog.model import Table
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.core.clock import ManualClock

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from cq_engine.catalog.model import CHANGE_TYPE, COMMIT_VERSION
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION
 from cq_engine.core.limits import Limits
 from tests.transactions.harness import Small, execute
 

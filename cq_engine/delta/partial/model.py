@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT
-from cq_engine.catalog.model import (
+from cq_engine.catalog.change_rows import (
     DELETE,
     DELETES,
     INSERT,

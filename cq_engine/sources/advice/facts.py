@@ -10,7 +10,7 @@ from typing import Any
 
 from cq_engine.catalog.model import Capture, CatalogState, DeclaredSource
 from cq_engine.core.errors import CQError, SourceError
-from cq_engine.grammar.statements import CaptureMethod, OnDemand
+from cq_engine.grammar.clauses import CaptureMethod, OnDemand
 from cq_engine.sources.advice.columns import flag_of, is_indexed, key_of, timestamps_of
 from cq_engine.sources.advice.formulas import ASSUMED, RANGE, TICK
 from cq_engine.sources.advice.statistics import Statistics, statistics

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cq_engine.catalog.model import DeclaredSource
-from cq_engine.grammar.statements import CaptureMethod
+from cq_engine.grammar.clauses import CaptureMethod
 from cq_engine.sources.advice import formulas
 from cq_engine.sources.advice.formulas import ASSUMED
 from cq_engine.sources.advice.verdicts import BETWEEN, Verdict, family

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cq_engine.grammar.statements import CaptureMethod
+from cq_engine.grammar.clauses import CaptureMethod
 from cq_engine.sources.advice import formulas
 from cq_engine.sources.advice.columns import only_begins
 from cq_engine.sources.advice.facts import Facts, candidates

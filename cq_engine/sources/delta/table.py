@@ -15,7 +15,7 @@ from cq_engine.catalog.model import Capture, DeclaredSource
 from cq_engine.core import types
 from cq_engine.core.errors import SourceError, SourceUnavailableError
 from cq_engine.destinations.options import Option
-from cq_engine.grammar.statements import ColumnSpec
+from cq_engine.grammar.clauses import ColumnSpec
 from cq_engine.sources.methods.base import as_named
 from cq_engine.sources.paths import as_declared, below, path_of, path_option
 

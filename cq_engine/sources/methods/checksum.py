@@ -16,7 +16,8 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import Capture, Table
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
-from cq_engine.grammar.statements import ColumnSpec, CreateTable, PrimaryKeySpec
+from cq_engine.grammar.clauses import ColumnSpec, PrimaryKeySpec
+from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.bulk import key_error, spool
 from cq_engine.sources.methods.base import Place
 from cq_engine.sources.methods.relational import Asked, Relational

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from cq_engine.catalog.model import Capture
 from cq_engine.core.types import arrow_type
-from cq_engine.grammar.statements import ColumnSpec, CreateTable, PrimaryKeySpec
+from cq_engine.grammar.clauses import ColumnSpec, PrimaryKeySpec
+from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.methods.range_rows import RangeRows
 from cq_engine.sources.methods.relational import Asked
 from cq_engine.sources.sql.database import Session

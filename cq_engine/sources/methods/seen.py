@@ -13,7 +13,8 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from cq_engine.catalog.model import Capture, Table
-from cq_engine.grammar.statements import ColumnSpec, CreateTable, PrimaryKeySpec
+from cq_engine.grammar.clauses import ColumnSpec, PrimaryKeySpec
+from cq_engine.grammar.statements import CreateTable
 from cq_engine.sources.tick import DELETE, UPSERT, Tick, with_operation
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.storage.rows import conform

@@ -21,7 +21,7 @@ from cq_engine.catalog.sources import find_source
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_values
-from cq_engine.grammar.statements import CapturedColumn
+from cq_engine.grammar.clauses import CapturedColumn
 from cq_engine.sources.remote.decoded import DecodedChannel, slot_name
 from cq_engine.sources.remote.log import ChannelLog, Logged, Token, Transaction
 from cq_engine.sources.remote.mariadb import MariaDBChannel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cq_engine.catalog.model import CatalogState, Table
 from cq_engine.catalog.sources import find_source
 from cq_engine.core.columns import Column
-from cq_engine.grammar.statements import CapturedColumn
+from cq_engine.grammar.clauses import CapturedColumn
 from cq_engine.sources.sql.database import Database
 from cq_engine.sources.sql.model import Relation, SourceColumn
 from cq_engine.sources.sql.relation import describe

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from cq_engine.catalog.model import Capture
 from cq_engine.core.errors import SourceError
-from cq_engine.grammar.statements import CapturedColumn
+from cq_engine.grammar.clauses import CapturedColumn
 from cq_engine.sources.sql.model import Relation, SourceColumn
 from cq_engine.sources.sql.servers.kinds import server_of
 from cq_engine.sources.sql.servers.server import Server
