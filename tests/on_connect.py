@@ -1,6 +1,8 @@
 """What `tests/api/test_connect.py` runs in a process of its own, whose Spark is a client of Spark Connect.
 
-python -m tests.on_connect DIRECTORY     starts a server on local[2] in this process; writes a JSON line
+    python -m tests.on_connect URL DIRECTORY [whole]
+
+It writes a JSON line. What it does not do but with `whole` is the statements through the driver, too, and a longer random history.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests.limits import EXECUTORS
-from tests.on_cluster import histories
+from tests.on_cluster import histories, note
 from tests.oracle.warehouse import Tally, check_history
 
 QUERY = "SELECT name, count(*) AS n, max(s) AS m FROM t JOIN names ON t.g = names.g GROUP BY name"
@@ -103,20 +105,25 @@ def interrupted(spark: SparkSession, place: Path) -> float:
         return seconds
 
 
-def main(url: str, directory: str) -> None:
+def main(url: str, directory: str, whole: str = "") -> None:
     place = Path(directory)
     spark = spark_session({"spark.remote": url})
+    ways: dict[str, dict[str, Any]] = {"executors": {**EXECUTORS, "pending_rows": 0, "apply_rows": 8}}
+    if whole:
+        ways["driver"] = {}
     found: dict[str, Any] = {}
-    for name, limits in {
-        "driver": {},
-        "executors": {**EXECUTORS, "pending_rows": 0, "apply_rows": 8},
-    }.items():
+    for name, limits in ways.items():
+        note(name)
         (place / name).mkdir()
         found[name] = story(spark, place / name, Limits(**limits))
     tally = Tally()
-    check_history(histories(1)[0], spark, place / "history", tally, paths={"arrow_rows": -1})
+    for number, history in enumerate(histories(4 if whole else 1)):
+        note(f"history {number}")
+        check_history(history, spark, place / f"history{number}", tally, paths={"arrow_rows": -1})
     found["refreshes"] = tally.refreshes
+    note("interrupt")
     found["interrupted"] = interrupted(spark, place)
+    note("done")
     sys.stdout.write(json.dumps(found) + "\n")
 
 

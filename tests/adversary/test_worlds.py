@@ -23,7 +23,7 @@ def test_engine(spark: SparkSession, tmp_path: Path) -> None:
     tally = Tally()
     for world in range(WORLDS):
         twists = None if world else TWISTS
-        play(spark, f"{SEED}/{world}", tally, queries=3, versions=4, directory=tmp_path, twists=twists)
+        play(spark, f"{SEED}/{world}", tally, queries=2, versions=4, directory=tmp_path, twists=twists)
     print(f"\n{report(tally, 1)}")
     assert not tally.faults, "\n\n".join(tally.faults)
     created = sum(tally.counts[v] for v in ("INCREMENTAL", "AFFECTED KEYS", "FULL"))

@@ -82,12 +82,16 @@ def compared(spark: SparkSession, text: str) -> str | None:
     return None if got == wanted else f"{text}\n{written}\n{wanted[:300]}\n{got[:300]}"
 
 
-@pytest.mark.parametrize("most", [1, pytest.param(100, marks=pytest.mark.long)])
-def test_examples(once: SparkSession, described: dict[str, tuple[str, str]], most: int) -> None:
-    examples = [
-        (n, m[1]) for n, (_, text) in described.items() for m in islice(_EXAMPLE.finditer(text), most)
-    ]
-    assert len(examples) > (450 if most == 1 else 1300)
+@pytest.mark.parametrize(
+    ("most", "each", "least"), [(1, 2, 220), pytest.param(100, 1, 1300, marks=pytest.mark.long)]
+)
+def test_examples(
+    once: SparkSession, described: dict[str, tuple[str, str]], most: int, each: int, least: int
+) -> None:
+    """The first example of each second function, and all examples in the long runs."""
+    chosen = list(described.items())[::each]
+    examples = [(n, m[1]) for n, (_, text) in chosen for m in islice(_EXAMPLE.finditer(text), most)]
+    assert len(examples) > least
     found = [(name, compared(once, text)) for name, text in examples]
     assert {name for name, wrong in found if wrong == "refused"} <= set(_REFUSED)
     assert [wrong for _, wrong in found if wrong not in (None, "refused")] == []

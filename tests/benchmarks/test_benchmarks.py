@@ -90,6 +90,7 @@ PAPER = ["--scale", "0.001", "--rounds", "1", "--sizes", "5", "--shares", "50", 
 FREQUENCY = ["--transactions", "6", "--orders", "1", "--every", "2", "6"]
 
 
+@pytest.mark.long
 def test_paper_figures(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the plan that the engine chooses in the place of each that a figure asks for."""
     program = import_module("paper_figures")
@@ -195,6 +196,7 @@ def test_the_table_has_a_row_per_figure(tmp_path: Path) -> None:
     assert "10.0" in row
 
 
+@pytest.mark.long
 def test_soak(run: Run, tmp_path: Path) -> None:
     """It starts a process of its own, and checks its deltas."""
     plot = tmp_path / "plot.png"
@@ -217,6 +219,7 @@ def test_destinations(run: Run) -> None:
     assert ["over" in figure for figure in figures[:3]] == [True, True, False]
 
 
+@pytest.mark.long
 def test_writers(run: Run) -> None:
     figures = run("writers", "--processes", "2", "--seconds", "1")
     assert [figure["figure"] for figure in figures] == ["disjoint", "contended"]
@@ -241,6 +244,7 @@ def test_merged_table(run: Run) -> None:
     assert over["ratio"] > 0
 
 
+@pytest.mark.long
 def test_object_store(run: Run, object_store_server: object) -> None:
     figures = run(
         "object_store", "--scale", "0.001", "--rounds", "1", "--transactions", "3", "--rows", "5000"
@@ -251,6 +255,7 @@ def test_object_store(run: Run, object_store_server: object) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_captures(run: Run) -> None:
     figures = run("captures", "--rows", "3000", "--rounds", "1", "--commits", "1")
     assert Counter(figure["figure"] for figure in figures) == {
@@ -263,6 +268,7 @@ def test_captures(run: Run) -> None:
     assert read["RANGES CHECKSUM", "clustered"] < 3000 < read["CHECKSUM", "clustered"]
 
 
+@pytest.mark.long
 def test_mesh(run: Run) -> None:
     """It compares the rows of the mesh with those of look-ups on the way."""
     figures = run("mesh", "--rows", "20000", "--group", "200", "--probes", "50", "--shares", "0.03", "0.1")
@@ -274,6 +280,7 @@ def test_mesh(run: Run) -> None:
     assert all(figure["peak_share"] <= 1 for figure in peaks)
 
 
+@pytest.mark.long
 def test_sweep_messages(run: Run) -> None:
     """It checks the views of all algorithms on the way."""
     arguments = ["--updates", "60", "--relations", "3", "5", "--rates", "0.1", "2", "--queues", "20", "40"]
@@ -290,6 +297,7 @@ def test_sweep_messages(run: Run) -> None:
     assert all(figure["updates_per_second"] > 0 for figure in named(figures, "rate"))
 
 
+@pytest.mark.long
 def test_sweep_freshness(run: Run) -> None:
     """It compares the results with the join of what the databases have."""
     arguments = ["--kinds", "sqlite", "--rates", "20", "--seconds", "2", "--rows", "200"]

@@ -74,7 +74,7 @@ def news(catalog: Catalog) -> list[str]:
     return [add["path"] for add in adds if add["dataChange"]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_rows_stay_and_come_once(
     small: Catalog, sample: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,7 +186,7 @@ def check(warehouse: Warehouse) -> None:
     assert [v for v, _, _ in logged] == sorted(v for v, _, _ in logged)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(operations)
 def test_images_and_changes_are_those_of_a_naive_model(steps: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -156,14 +156,14 @@ class TestEveryStore:
 
 def test_requests_are_made_again(objects: ObjectStoreServer, bucket_url: str) -> None:
     store = open_store(bucket_url, objects.access)
-    objects.fault(Faults(delay=0.001, fail=0.03, throttle=0.03, seed=3))
+    objects.fault(Faults(delay=0.001, fail=0.06, throttle=0.06, seed=3))
     objects.counts()
-    for number in range(60):
+    for number in range(30):
         put(store, f"t/{number:02d}/a", b"x" * number)
         assert store.stat(f"t/{number:02d}/a").size == number
         if number % 2:
             store.delete(f"t/{number:02d}/a", parents=1)
-    assert names(store) == [f"t/{number:02d}/a" for number in range(0, 60, 2)]
+    assert names(store) == [f"t/{number:02d}/a" for number in range(0, 30, 2)]
     counts = objects.counts()
     assert counts["failed"] >= 3
     assert counts["throttled"] >= 3

@@ -26,7 +26,7 @@ from tests.catalog.copies import put_in_place
 from tests.catalog.test_interrupts import check_memory
 from tests.catalog.writers import ACCOUNTS, EACH, IMPATIENT, connect, last, set_up
 
-SECONDS = float(os.environ.get("CQ_WRITERS_SECONDS", "8"))
+SECONDS = float(os.environ.get("CQ_WRITERS_SECONDS", "5"))
 PROCESSES = int(os.environ.get("CQ_WRITERS", "3"))
 SEED = os.environ.get("CQ_WRITERS_SEED", "1")
 

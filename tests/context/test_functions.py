@@ -71,8 +71,12 @@ STEPS = [
 
 @pytest.mark.parametrize(
     ("bulk", "queries"),
-    [(False, tuple(QUERIES)), (True, ("grouped", "outer_joined", "ranked"))],
-    ids=["driver", "executors"],
+    [
+        (False, ("projected", "filtered", "largest", "joined", "ranked")),
+        (True, ("grouped", "outer_joined")),
+        pytest.param(True, tuple(QUERIES), marks=pytest.mark.long),
+    ],
+    ids=["driver", "executors", "all by executors"],
 )
 def test_in_queries_dml_and_continuous_queries(
     engine: cq_engine.Engine, bulk: bool, queries: tuple[str, ...]

@@ -186,7 +186,7 @@ STEPS = {
 @settings(
     derandomize=True,
     deadline=None,
-    max_examples=20,
+    max_examples=10,
     phases=[
         Phase.explicit,
         Phase.generate,

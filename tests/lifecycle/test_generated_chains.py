@@ -21,7 +21,7 @@ MODES = {
 }
 
 
-SOME = (("transactional", True), ("mixed", False))
+SOME = (("mixed", True),)
 ALL = tuple((modes, nested) for modes in MODES for nested in (True, False))
 
 

@@ -63,7 +63,7 @@ REPLACE, ALTER = "CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CON
     [
         (REPLACE, SUMS, POSITIVE, False),
         (ALTER, BAG, OTHER_BAG, False),
-        (ALTER, SUMS, POSITIVE, True),
+        pytest.param(ALTER, SUMS, POSITIVE, True, marks=pytest.mark.long),
         (REPLACE, BAG, OTHER_BAG, True),
     ],
     ids=["keyed", "bag", "keyed_large", "bag_large"],

@@ -90,14 +90,14 @@ def test_the_result_is_that_of_the_tables_at_every_version(
                 f"CREATE CONTINUOUS QUERY {name} COMPUTE {mode} DELTA ON DEMAND WITH (query_group = '{group}') AS {text}"
             )
             positions[name] = [engine.describe(name).position]
-        for step in range(9):
+        for step in range(6):
             change(engine, chance)
             for name in positions:
                 if chance.random() < 0.35:
                     engine.refresh(name)
             for name, seen in positions.items():
                 seen.append(engine.describe(name).position)
-            if step == 5:
+            if step == 3:
                 engine.maintain()
         for name, seen in positions.items():
             check(engine, name, {**QUERIES, **alike}[name], sorted(set(seen)), mode, chance)

@@ -16,9 +16,11 @@ from cq_engine.maintenance import compaction
 @pytest.mark.parametrize(
     ("seed", "cluster"),
     [
-        (0, ""),
         (1, " CLUSTER BY (g)"),
-        *(pytest.param(seed, by, marks=pytest.mark.long) for seed, by in [(1, ""), (0, " CLUSTER BY (g)")]),
+        *(
+            pytest.param(seed, by, marks=pytest.mark.long)
+            for seed, by in [(0, ""), (1, ""), (0, " CLUSTER BY (g)")]
+        ),
     ],
 )
 def test_random_changes(
@@ -36,7 +38,7 @@ def test_random_changes(
         engine.execute(f"CREATE TABLE t (a INT, b STRING, g INT, PRIMARY KEY (a, b)){cluster}")
         table = engine.catalog.state.tables["t"].storage
         images: dict[int, list[tuple[object, ...]]] = {}
-        for step in range(6):
+        for step in range(5):
             first = 100 * step
             engine.execute(f"INSERT INTO t SELECT CAST(id AS INT), concat('b', id % 3), CAST(id % 50 AS INT) "
                            f"FROM range({first}, {first + 60})")  # fmt: skip
@@ -47,13 +49,15 @@ def test_random_changes(
             version = engine.catalog.newest_version
             images[version] = engine.execute("SELECT * FROM t ORDER BY a, b").fetchall()
             before = {file.path for file in engine.catalog.layout(table.id, version).snapshot}
-            if rng.random() < 0.7:
-                engine.compactor.merge(table, rng.choice([version, max(version - 1, 1)]))
+            if rng.random() >= 0.7:
+                continue
+            engine.compactor.merge(table, rng.choice([version, max(version - 1, 1)]))
             after = {file.path for file in engine.catalog.layout(table.id, version).snapshot}
             kept += len(before & after)
-            for at, image in images.items():
+            for at, image in list(images.items())[-3:]:
                 found = engine.execute(f"SELECT * FROM t VERSION AS OF {at} ORDER BY a, b").fetchall()
                 assert found == image
         engine.compactor.merge(table)
-        assert engine.execute("SELECT * FROM t ORDER BY a, b").fetchall() == images[version]
+        for at, image in images.items():
+            assert engine.execute(f"SELECT * FROM t VERSION AS OF {at} ORDER BY a, b").fetchall() == image
     assert kept > 0

@@ -86,7 +86,7 @@ def restriction(chance: random.Random) -> dict[str, pa.Array]:
     return found
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_the_rows_are_those_with_wanted_values(seed: int) -> None:
     """Whatever the budget, the sizes of pages, the keys, and the pages that are known to have none."""

@@ -91,13 +91,13 @@ def run(history: History, tally: Tally | None = None) -> dict[str, int]:
     return verdicts
 
 
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 12)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 8)
 @given(history=core_histories(queries=4))
 def check_core_shapes(history: History) -> None:
     assert not any(v.startswith("FULL") for v in run(history, TALLY)), "a core shape is recomputed in full"
 
 
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 4)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 3)
 @given(history=nested_histories(queries=3))
 def check_nested_shapes(history: History) -> None:
     run(history, TALLY)

@@ -41,7 +41,7 @@ def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "history_sql", lambda *given: right(*given, undo=False))
     monkeypatch.setattr(plans, "UNDO", False)
 
-    @budget("CQ_ORACLE_PLAN_EXAMPLES", 6)
+    @budget("CQ_ORACLE_PLAN_EXAMPLES", 4)
     @given(history=shop_histories("ENFORCED", queries=4, transactions=(3, 6)))
     def check(history: History) -> None:
         run(history)

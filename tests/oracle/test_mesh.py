@@ -73,9 +73,9 @@ def _check(history: History, spark: SparkSession, options: str) -> None:
 
 
 def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 3)
+    @budget("CQ_ORACLE_EXAMPLES", 2)
     @given(
-        history=shop_histories("", queries=2, transactions=(4, 7)),
+        history=shop_histories("", queries=2, transactions=(3, 5)),
         options=st.sampled_from(
             (
                 "join = 'mesh', memory = '64 KB'",

@@ -20,12 +20,12 @@ is checked from its beginning on; those of caches in tests/faults."""
 TAKEN = "deliver.before_cursor:15"
 """The callback has taken the second part of a large commit, and nobody knows."""
 LATER = (
-    "commit.staged:6",  # the bulk insert, its files written
     "refresh.before_catalog:6",  # several commits, one of them large
     TAKEN,
-    "compact.staged:3",  # only the touched files
 )
 LATER_STILL = (
+    "commit.staged:6",  # the bulk insert, its files written
+    "compact.staged:3",  # only the touched files
     "commit.before_catalog:3",  # three commits of apply_changes
     "catalog.after_commit:9",  # not while the warehouse is opened
     "deliver.after_cursor:13",  # the cursor stands in the middle of a commit

@@ -29,9 +29,9 @@ def images() -> list[set[int]]:
 @pytest.mark.parametrize(
     "fault",
     [
-        "vacuum.after_catalog",
         "vacuum.files",
         "compact.after_catalog:7",
+        pytest.param("vacuum.after_catalog", marks=pytest.mark.long),
         pytest.param("compact.staged:4", marks=pytest.mark.long),
     ],
 )

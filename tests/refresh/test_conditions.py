@@ -57,7 +57,7 @@ conditions = st.recursive(
     st.lists(st.tuples(*(st.none() | values for _, values in TYPES.values())), min_size=1, max_size=20),
     conditions,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_row_that_is_kept_is_possible(rows: list[tuple[object, ...]], condition: str) -> None:
     table = pa.table({n: pa.array([r[i] for r in rows], t) for i, (n, (t, _)) in enumerate(TYPES.items())})
     mask = possible(sqlglot.parse_one(condition, dialect="spark"), {n: table.column(n) for n in TYPES})

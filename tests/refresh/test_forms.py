@@ -220,7 +220,7 @@ def test_explain_says_what_is_pending_and_analyze_refreshes(shop: Callable[..., 
     engine.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("mode", ["COMPRESSED", "TRANSACTIONAL"])
+@pytest.mark.parametrize("mode", [pytest.param("COMPRESSED", marks=pytest.mark.long), "TRANSACTIONAL"])
 def test_statistics_ask_for_recomputation(shop: Callable[..., Shop], mode: str) -> None:
     """Its states are as if they had been kept: later deltas go on from them."""
     made = shop("ENFORCED", recompute_rows=0)

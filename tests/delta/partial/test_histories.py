@@ -52,7 +52,7 @@ def _check(seed: int, partial: frozenset[str], number: int, *, compressed: bool)
 
 @pytest.mark.parametrize("number", range(len(QUERIES)))
 @pytest.mark.parametrize("compressed", [False, True], ids=["transactional", "compressed"])
-@budget("CQ_ORACLE_PLAN_EXAMPLES", 8)
+@budget("CQ_ORACLE_PLAN_EXAMPLES", 4)
 @given(seed=st.integers(0, 2**32), partial=st.sets(st.sampled_from(["s", "t", "u"]), min_size=1))
 def test_a_view_from_what_is_left(number: int, compressed: bool, seed: int, partial: set[str]) -> None:
     _check(seed, frozenset(partial), number, compressed=compressed)
