@@ -1,4 +1,4 @@
-"""Random faults at every durable step (tests/faults/trials.py): about 120 here, 5 000 with `python -m tests.faults.run`."""
+"""Random faults at every durable step (tests/faults/trials.py): about 70 here, 5 000 with `python -m tests.faults.run`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.faults.campaign import CELLS, campaign, quick_place
 from tests.faults.kinds import KINDS, why_not
 from tests.faults.trials import World
 
-PIECES = 4
+PIECES = 3
 HERE = [cell for cell in CELLS if cell[1] != "lost"]
-HALVES = [HERE[::2], pytest.param(HERE[1::2], marks=pytest.mark.long)]
+THIRDS = [HERE[::3], *(pytest.param(HERE[n::3], marks=pytest.mark.long) for n in (1, 2))]
 
 
 @pytest.fixture
@@ -30,24 +30,24 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("piece", range(PIECES))
-@pytest.mark.parametrize("half", HALVES, ids=["even", "odd"])
-def test_every_kind_at_every_point(half: list[tuple[str, str]], piece: int, place: Path) -> None:
-    """Every second cell of the table is tried once in all pieces together, and in the long run the others."""
-    cells = half[piece::PIECES]
+@pytest.mark.parametrize("third", THIRDS, ids=["first", "second", "last"])
+def test_every_kind_at_every_point(third: list[tuple[str, str]], piece: int, place: Path) -> None:
+    """Every third cell of the table is tried once in all pieces together, and in the long run the others."""
+    cells = third[piece::PIECES]
     met = campaign(place, piece, len(cells), cells=cells)
     assert sum(met.values()) >= len(cells)
 
 
 @pytest.mark.postgres
 def test_every_point_without_postgresql(place: Path, fresh_postgres: Callable[[], str]) -> None:
-    cells = [cell for cell in CELLS if cell[1] == "lost"][::2]
+    cells = [cell for cell in CELLS if cell[1] == "lost"][::3]
     made = campaign(place, 0, len(cells), cells=cells, postgres=lambda: run.with_cut(fresh_postgres()))
     assert sum(made.values()) >= len(cells)
 
 
 def test_every_point_is_aimed_at() -> None:
-    assert {point for point, _ in HERE[::2]} == {point for point, _ in HERE}
-    assert {kind for _, kind in HERE[::2]} == {kind for _, kind in HERE}
+    assert {point for point, _ in HERE[::3]} == {point for point, _ in HERE}
+    assert {kind for _, kind in HERE[::3]} == {kind for _, kind in HERE}
     missing = [
         p for p in faults.POINTS if p.partition(".")[0] not in trials._AIMS and not why_not(p, "SIGKILL")
     ]

@@ -68,7 +68,7 @@ def rows(engine: cq_engine.Engine, text: str) -> Counter[Any]:
     ("limits", "queries", "names"),
     [
         ({}, tuple(QUERIES), NAMES),
-        (BULK, ("grouped", "joined"), SOME),
+        (BULK, ("joined",), SOME),
         pytest.param(BULK, ("grouped", "joined"), NAMES, marks=pytest.mark.long),
     ],
     ids=["driver", "executors", "executors, all names"],
