@@ -92,7 +92,7 @@ def main(master: str, port: str, database: str, files: str, count: str = "1") ->
         copied(engine, files)
     note("copied")
     tally = Tally()
-    for number, recorded in enumerate(histories(int(count))):
+    for number, recorded in enumerate(histories(int(count)) if int(count) else ()):
         catalog = postgres.fresh(database)
         check_history(
             recorded, spark, f"{place}/{number}", tally, catalog=catalog, conf=store.options, paths=EXECUTORS

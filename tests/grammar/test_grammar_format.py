@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from cq_engine.grammar import clauses as cl
 from cq_engine.grammar import format_statement, parse
 from cq_engine.grammar import statements as st
 from cq_engine.grammar.format import format_when
@@ -39,19 +40,19 @@ def subset(all_of: tuple[str, ...]) -> some.SearchStrategy[tuple[str, ...]]:
     return chosen.map(lambda found: tuple(item for item in all_of if item in found))
 
 
-when: some.SearchStrategy[st.When] = some.one_of(
-    some.builds(st.OnCommit),
-    some.builds(st.OnDemand),
-    some.builds(st.EveryInterval, count, unit),
-    some.builds(st.StartWithPeriod, words, count, unit),
-    some.builds(st.Cron, some.sampled_from(["0 6 * * mon", "*/5 * * * *"])),
-    some.builds(st.OnDml, subset(("INSERT", "DELETE", "UPDATE")), names),
+when: some.SearchStrategy[cl.When] = some.one_of(
+    some.builds(cl.OnCommit),
+    some.builds(cl.OnDemand),
+    some.builds(cl.EveryInterval, count, unit),
+    some.builds(cl.StartWithPeriod, words, count, unit),
+    some.builds(cl.Cron, some.sampled_from(["0 6 * * mon", "*/5 * * * *"])),
+    some.builds(cl.OnDml, subset(("INSERT", "DELETE", "UPDATE")), names),
 )
 kind = some.sampled_from([None, "TABLE", "CALLBACK", "QUEUE", "TRIGGER", "WEBHOOK"])
-destinations = some.lists(some.builds(st.DestinationRef, name, kind), max_size=3).map(tuple)
+destinations = some.lists(some.builds(cl.DestinationRef, name, kind), max_size=3).map(tuple)
 start = some.one_of(
-    some.builds(st.StartFrom, some.sampled_from(["NOW", "SNAPSHOT"])),
-    some.builds(st.StartFrom, some.just("VERSION"), some.integers(0, 2**63 - 1)),
+    some.builds(cl.StartFrom, some.sampled_from(["NOW", "SNAPSHOT"])),
+    some.builds(cl.StartFrom, some.just("VERSION"), some.integers(0, 2**63 - 1)),
 )
 markers = subset(("I", "D", "U"))
 query = some.sampled_from(
@@ -84,11 +85,11 @@ column_type = some.recursive(
     ),
     max_leaves=4,
 )
-column = some.builds(st.ColumnSpec, name, column_type, flag, some.none() | words)
+column = some.builds(cl.ColumnSpec, name, column_type, flag, some.none() | words)
 columns = some.lists(column, min_size=1, max_size=4).map(tuple)
-primary_key = some.builds(st.PrimaryKeySpec, names, flag, flag, some.none() | name)
+primary_key = some.builds(cl.PrimaryKeySpec, names, flag, flag, some.none() | name)
 foreign_key = some.builds(
-    st.ForeignKeySpec, names, name, some.just(()) | names, some.none() | name, flag, flag
+    cl.ForeignKeySpec, names, name, some.just(()) | names, some.none() | name, flag, flag
 )
 
 create_table = some.builds(
@@ -109,8 +110,8 @@ create_table_without = some.builds(
 create_table_remote = some.builds(
     st.CreateTable, name, some.just(()) | columns, primary_key, if_not_exists=flag,
     remote=some.one_of(
-        some.builds(st.RemoteRelation, name, words.filter(str.strip)),
-        some.builds(st.RemoteRelation, name, words.filter(str.strip), some.just(True), options),
+        some.builds(cl.RemoteRelation, name, words.filter(str.strip)),
+        some.builds(cl.RemoteRelation, name, words.filter(str.strip), some.just(True), options),
     ),
 )  # fmt: skip
 create_table_as = some.builds(st.CreateTable, name, options=options, query=query, if_not_exists=flag)
@@ -147,19 +148,19 @@ alter_table = some.one_of(
     some.builds(st.AlterTable, name, some.just("CLUSTER BY"), cluster_by=some.just(()) | names),
     some.builds(st.AlterTable, name, some.just("RENAME"), new_name=name),
 )
-schedule: some.SearchStrategy[st.When] = some.one_of(
-    some.builds(st.OnDemand),
-    some.builds(st.EveryInterval, count, unit),
-    some.builds(st.StartWithPeriod, words, count, unit),
-    some.builds(st.Cron, some.just("0 6 * * mon")),
+schedule: some.SearchStrategy[cl.When] = some.one_of(
+    some.builds(cl.OnDemand),
+    some.builds(cl.EveryInterval, count, unit),
+    some.builds(cl.StartWithPeriod, words, count, unit),
+    some.builds(cl.Cron, some.just("0 6 * * mon")),
 )
 said = words.filter(str.strip)
 method = some.one_of(
-    some.builds(st.CaptureMethod, some.just("TIMESTAMP"), name, some.none() | name, options=options),
-    some.builds(st.CaptureMethod, some.just("CHECKSUM"), some.none() | name, options=options),
-    some.builds(st.CaptureMethod, some.sampled_from(["COPY", "LOG"]), options=options),
+    some.builds(cl.CaptureMethod, some.just("TIMESTAMP"), name, some.none() | name, options=options),
+    some.builds(cl.CaptureMethod, some.just("CHECKSUM"), some.none() | name, options=options),
+    some.builds(cl.CaptureMethod, some.sampled_from(["COPY", "LOG"]), options=options),
     some.builds(
-        st.CaptureMethod,
+        cl.CaptureMethod,
         some.just("RANGES"),
         checksum=flag,
         options=options
@@ -167,7 +168,7 @@ method = some.one_of(
         | options.map(lambda given: (*given, ("rows", "it's"))),
     ),
 )
-captured = some.lists(some.builds(st.CapturedColumn, name, name), max_size=3).map(tuple)
+captured = some.lists(some.builds(cl.CapturedColumn, name, name), max_size=3).map(tuple)
 create_capture = some.one_of(
     some.builds(
         st.CreateCapture, name, name, name, method, some.none() | said, captured, some.none() | said, schedule,
@@ -178,7 +179,7 @@ create_capture = some.one_of(
         name,
         name,
         name,
-        some.builds(st.CaptureMethod, some.just("VIEW"), query=said, options=options),
+        some.builds(cl.CaptureMethod, some.just("VIEW"), query=said, options=options),
         columns=captured,
         when=schedule,
         options=options,
@@ -210,7 +211,7 @@ statements: dict[type[st.Statement], some.SearchStrategy[st.Statement]] = {
         flag,
         some.none()
         | some.builds(
-            st.Script,
+            cl.Script,
             some.sampled_from(
                 ["DELETE FROM t", "DELETE FROM t; -- END\nINSERT INTO t SELECT CASE 1 WHEN 2 THEN 3 END;"]
             ),
@@ -310,7 +311,7 @@ def test_every_class_is_formatted_and_generated():
     concrete = classes(st.Statement) - {st.Statement}
     assert concrete <= set(format_statement.registry)
     assert concrete == set(statements)
-    frequencies = {st.OnCommit, st.OnDemand, st.EveryInterval, st.StartWithPeriod, st.Cron, st.OnDml}
+    frequencies = {cl.OnCommit, cl.OnDemand, cl.EveryInterval, cl.StartWithPeriod, cl.Cron, cl.OnDml}
     assert frequencies <= set(format_when.registry)
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
+from cq_engine.grammar import clauses as cl
 from cq_engine.grammar import parse
 from cq_engine.grammar import statements as st
 
@@ -59,8 +60,8 @@ def test_slide_13():
         primary_key=("acct",),
         mode="TRANSACTIONAL",
         markers=("I", "D"),
-        when=st.OnCommit(),
-        destinations=(st.DestinationRef("dest_table"),),
+        when=cl.OnCommit(),
+        destinations=(cl.DestinationRef("dest_table"),),
     )
 
 
@@ -69,7 +70,7 @@ def test_slides_14_and_15(text, mode):
     statement = parse(text)
     assert isinstance(statement, st.CreateContinuousQuery)
     assert statement.mode == mode
-    assert statement.when == st.EveryInterval(7, "DAY")
+    assert statement.when == cl.EveryInterval(7, "DAY")
     assert statement.markers == ("I", "D", "U")
     assert statement.query == text[text.index("SELECT") :].strip()
 
@@ -77,47 +78,47 @@ def test_slides_14_and_15(text, mode):
 def test_slide_21():
     statement = parse(SLIDE_21)
     assert isinstance(statement, st.CreateContinuousQuery)
-    assert statement.destinations == (st.DestinationRef("dest"),)
-    assert statement.when == st.OnCommit()
+    assert statement.destinations == (cl.DestinationRef("dest"),)
+    assert statement.when == cl.OnCommit()
     assert statement.query.endswith("item=shoes")
 
 
 @pytest.mark.parametrize(
     ("clause", "expected"),
     [
-        ("COMPUTE ON COMMIT", {"when": st.OnCommit()}),
-        ("COMPUTE EVERY 5 SECONDS", {"when": st.EveryInterval(5, "SECOND")}),
-        ("compute every interval 1 month", {"when": st.EveryInterval(1, "MONTH")}),
+        ("COMPUTE ON COMMIT", {"when": cl.OnCommit()}),
+        ("COMPUTE EVERY 5 SECONDS", {"when": cl.EveryInterval(5, "SECOND")}),
+        ("compute every interval 1 month", {"when": cl.EveryInterval(1, "MONTH")}),
         (
             "COMPUTE START '01-01-2007' WITH PERIOD 1 DAY",
-            {"when": st.StartWithPeriod("01-01-2007", 1, "DAY")},
+            {"when": cl.StartWithPeriod("01-01-2007", 1, "DAY")},
         ),
-        ("COMPUTE CRON '0 6 * * mon'", {"when": st.Cron("0 6 * * mon")}),
-        ("COMPUTE ON INSERT OR UPDATE TO t", {"when": st.OnDml(("INSERT", "UPDATE"), ("t",))}),
-        ("COMPUTE ON UPDATE OR DELETE TO t, `a b`", {"when": st.OnDml(("DELETE", "UPDATE"), ("t", "a b"))}),
-        ("COMPUTE ON DEMAND", {"when": st.OnDemand()}),
+        ("COMPUTE CRON '0 6 * * mon'", {"when": cl.Cron("0 6 * * mon")}),
+        ("COMPUTE ON INSERT OR UPDATE TO t", {"when": cl.OnDml(("INSERT", "UPDATE"), ("t",))}),
+        ("COMPUTE ON UPDATE OR DELETE TO t, `a b`", {"when": cl.OnDml(("DELETE", "UPDATE"), ("t", "a b"))}),
+        ("COMPUTE ON DEMAND", {"when": cl.OnDemand()}),
         (
             "COMPUTE TRANSACTIONAL DESTINATION d ON DEMAND",
-            {"destinations": (st.DestinationRef("d"),), "when": st.OnDemand()},
+            {"destinations": (cl.DestinationRef("d"),), "when": cl.OnDemand()},
         ),
         ("COMPUTE COMPRESSED START FROM NOW", {"mode": "COMPRESSED"}),
         ("COMPUTE COMPRESSED UPDATE DELTA", {"mode": "COMPRESSED", "markers": ("U",)}),
         ("COMPUTE UPDATE INSERT DELTA", {"markers": ("I", "U")}),
         ("PRIMARY KEY ()", {"primary_key": ()}),
         ("PRIMARY KEY (a, `b``c`)", {"primary_key": ("a", "b`c")}),
-        ("START FROM NOW", {"start": st.StartFrom()}),
-        ("START FROM SNAPSHOT", {"start": st.StartFrom("SNAPSHOT")}),
-        ("START FROM VERSION 12", {"start": st.StartFrom("VERSION", 12)}),
+        ("START FROM NOW", {"start": cl.StartFrom()}),
+        ("START FROM SNAPSHOT", {"start": cl.StartFrom("SNAPSHOT")}),
+        ("START FROM VERSION 12", {"start": cl.StartFrom("VERSION", 12)}),
         (
             "DESTINATION TABLE a, CALLBACK b, queue c, TRIGGER d, WEBHOOK e, f",
             {
                 "destinations": (
-                    st.DestinationRef("a", "TABLE"),
-                    st.DestinationRef("b", "CALLBACK"),
-                    st.DestinationRef("c", "QUEUE"),
-                    st.DestinationRef("d", "TRIGGER"),
-                    st.DestinationRef("e", "WEBHOOK"),
-                    st.DestinationRef("f"),
+                    cl.DestinationRef("a", "TABLE"),
+                    cl.DestinationRef("b", "CALLBACK"),
+                    cl.DestinationRef("c", "QUEUE"),
+                    cl.DestinationRef("d", "TRIGGER"),
+                    cl.DestinationRef("e", "WEBHOOK"),
+                    cl.DestinationRef("f"),
                 )
             },
         ),
@@ -190,25 +191,25 @@ CASES: list[tuple[str, st.Statement]] = [
     ),
     ("ALTER CONTINUOUS QUERY q PAUSE", st.AlterContinuousQuery("q", "PAUSE")),
     ("ALTER CONTINUOUS QUERY q RESUME", st.AlterContinuousQuery("q", "RESUME")),
-    ("ALTER CONTINUOUS QUERY q RESUME FROM NOW", st.AlterContinuousQuery("q", "RESUME", st.StartFrom("NOW"))),
+    ("ALTER CONTINUOUS QUERY q RESUME FROM NOW", st.AlterContinuousQuery("q", "RESUME", cl.StartFrom("NOW"))),
     (
         "ALTER CONTINUOUS QUERY q RESUME FROM VERSION 7",
-        st.AlterContinuousQuery("q", "RESUME", st.StartFrom("VERSION", 7)),
+        st.AlterContinuousQuery("q", "RESUME", cl.StartFrom("VERSION", 7)),
     ),
     (
         "ALTER CONTINUOUS QUERY q SET COMPUTE EVERY 5 MINUTES",
-        st.AlterContinuousQuery("q", "SET", when=st.EveryInterval(5, "MINUTE")),
+        st.AlterContinuousQuery("q", "SET", when=cl.EveryInterval(5, "MINUTE")),
     ),
-    ("ALTER CONTINUOUS QUERY q SET ON DEMAND", st.AlterContinuousQuery("q", "SET", when=st.OnDemand())),
+    ("ALTER CONTINUOUS QUERY q SET ON DEMAND", st.AlterContinuousQuery("q", "SET", when=cl.OnDemand())),
     ("ALTER CONTINUOUS QUERY q SET INSERT DELTA", st.AlterContinuousQuery("q", "SET", markers=("I",))),
     (
         "ALTER CONTINUOUS QUERY q SET COMPUTE DELTA ON COMMIT DESTINATION QUEUE a, b WITH (x = 1)",
         st.AlterContinuousQuery(
             "q",
             "SET",
-            when=st.OnCommit(),
+            when=cl.OnCommit(),
             markers=("I", "D", "U"),
-            destinations=(st.DestinationRef("a", "QUEUE"), st.DestinationRef("b")),
+            destinations=(cl.DestinationRef("a", "QUEUE"), cl.DestinationRef("b")),
             options=(("x", "1"),),
         ),
     ),
@@ -218,17 +219,17 @@ CASES: list[tuple[str, st.Statement]] = [
     ("DROP CONTINUOUS QUERY q RESTRICT", st.DropContinuousQuery("q")),
     ("REFRESH CONTINUOUS QUERY q", st.RefreshContinuousQuery("q")),
     ("FOLLOW q", st.Follow("q")),
-    ("follow continuous query `a b` snapshot", st.Follow("a b", st.StartFrom("SNAPSHOT"))),
+    ("follow continuous query `a b` snapshot", st.Follow("a b", cl.StartFrom("SNAPSHOT"))),
     ("create table t from delta '/lake/t'", st.CreateTable("t", delta="/lake/t")),
     (
         "create table if not exists t (primary key (a)) with (retention = '2 days') from delta 's3://b/t' every 5 seconds",
         st.CreateTable(
-            "t", primary_key=st.PrimaryKeySpec(("a",)), options=(("retention", "2 days"),), if_not_exists=True,
-            delta="s3://b/t", when=st.EveryInterval(5, "SECOND"),
+            "t", primary_key=cl.PrimaryKeySpec(("a",)), options=(("retention", "2 days"),), if_not_exists=True,
+            delta="s3://b/t", when=cl.EveryInterval(5, "SECOND"),
         ),
     ),
-    ("FOLLOW q FROM VERSION 12;", st.Follow("q", st.StartFrom("VERSION", 12))),
-    ("FOLLOW q FROM SNAPSHOT", st.Follow("q", st.StartFrom("SNAPSHOT"))),
+    ("FOLLOW q FROM VERSION 12;", st.Follow("q", cl.StartFrom("VERSION", 12))),
+    ("FOLLOW q FROM SNAPSHOT", st.Follow("q", cl.StartFrom("SNAPSHOT"))),
     ("FOLLOW q FROM NOW", st.Follow("q")),
     ("DROP CONTINUOUS QUERY q", st.DropContinuousQuery("q")),
     ("DROP CONTINUOUS QUERY IF EXISTS q CASCADE", st.DropContinuousQuery("q", True, True)),
@@ -241,14 +242,14 @@ CASES: list[tuple[str, st.Statement]] = [
         "CREATE DESTINATION d TYPE trigger AS BEGIN DELETE FROM t; UPDATE t SET a = CASE WHEN b THEN 1 END; END",
         st.CreateDestination(
             "d", "TRIGGER",
-            script=st.Script("DELETE FROM t; UPDATE t SET a = CASE WHEN b THEN 1 END;"),
+            script=cl.Script("DELETE FROM t; UPDATE t SET a = CASE WHEN b THEN 1 END;"),
         ),
     ),
     (
         "create destination d type trigger for each row with (n = 3) when (a > (1)) as begin -- END\n  insert into t select start, end from inserted end",
         st.CreateDestination(
             "d", "TRIGGER", (("n", "3"),),
-            script=st.Script("-- END\n  insert into t select start, end from inserted", "a > (1)", True),
+            script=cl.Script("-- END\n  insert into t select start, end from inserted", "a > (1)", True),
         ),
     ),
     ("ALTER DESTINATION d PAUSE", st.AlterDestination("d", "PAUSE")),
@@ -280,17 +281,17 @@ CASES: list[tuple[str, st.Statement]] = [
     ("DROP SOURCE IF EXISTS s CASCADE", st.DropSource("s", True, True)),
     ("SHOW SOURCES", st.Show("SOURCES")),
     ("DESCRIBE SOURCE s", st.Describe("s", "SOURCE")),
-    ("CREATE CAPTURE c INTO t FROM s USING LOG", st.CreateCapture("c", "t", "s", st.CaptureMethod("LOG"))),
+    ("CREATE CAPTURE c INTO t FROM s USING LOG", st.CreateCapture("c", "t", "s", cl.CaptureMethod("LOG"))),
     (
         """create capture if not exists c into t from s table 'public.orders' (a, b as `x y`) where 'r = ''EU'' or x'
         using timestamp (ts, deleted gone) with (overlap = 5 minutes) every 10 seconds with (initial = none)""",
         st.CreateCapture(
             "c", "t", "s",
-            st.CaptureMethod("TIMESTAMP", "ts", "gone", options=(("overlap", "5 MINUTES"),)),
+            cl.CaptureMethod("TIMESTAMP", "ts", "gone", options=(("overlap", "5 MINUTES"),)),
             "public.orders",
-            (st.CapturedColumn("a", "a"), st.CapturedColumn("b", "x y")),
+            (cl.CapturedColumn("a", "a"), cl.CapturedColumn("b", "x y")),
             "r = 'EU' or x",
-            st.EveryInterval(10, "SECOND"),
+            cl.EveryInterval(10, "SECOND"),
             (("initial", "none"),),
             True,
         ),
@@ -298,47 +299,47 @@ CASES: list[tuple[str, st.Statement]] = [
     (
         "CREATE CAPTURE c INTO t FROM s (a) WHERE 'w' TABLE 'r' USING COPY WITH (at = here) WITH (initial = none) ON DEMAND",
         st.CreateCapture(
-            "c", "t", "s", st.CaptureMethod("COPY", options=(("at", "here"),)), "r",
-            (st.CapturedColumn("a", "a"),), "w", st.OnDemand(), (("initial", "none"),),
+            "c", "t", "s", cl.CaptureMethod("COPY", options=(("at", "here"),)), "r",
+            (cl.CapturedColumn("a", "a"),), "w", cl.OnDemand(), (("initial", "none"),),
         ),
     ),
     (
         "CREATE CAPTURE c INTO t FROM s TABLE 'r' USING RANGES (rows = 1000, CHECKSUM) WITH (a = 1) CRON '0 6 * * mon'",
         st.CreateCapture(
             "c", "t", "s",
-            st.CaptureMethod("RANGES", checksum=True, options=(("rows", "1000"), ("a", "1"))),
-            "r", when=st.Cron("0 6 * * mon"),
+            cl.CaptureMethod("RANGES", checksum=True, options=(("rows", "1000"), ("a", "1"))),
+            "r", when=cl.Cron("0 6 * * mon"),
         ),
     ),
     (
         "CREATE CAPTURE c INTO t FROM s TABLE 'r' USING RANGES EVERY 1 DAY WITH (a = 1)",
         st.CreateCapture(
-            "c", "t", "s", st.CaptureMethod("RANGES"), "r", when=st.EveryInterval(1, "DAY"), options=(("a", "1"),)
+            "c", "t", "s", cl.CaptureMethod("RANGES"), "r", when=cl.EveryInterval(1, "DAY"), options=(("a", "1"),)
         ),
     ),
     (
         "CREATE CAPTURE c INTO t FROM s USING VIEW 'select 1' START '2026-01-01' WITH PERIOD 1 DAY",
         st.CreateCapture(
-            "c", "t", "s", st.CaptureMethod("VIEW", query="select 1"), when=st.StartWithPeriod("2026-01-01", 1, "DAY")
+            "c", "t", "s", cl.CaptureMethod("VIEW", query="select 1"), when=cl.StartWithPeriod("2026-01-01", 1, "DAY")
         ),
     ),
     (
         "CREATE CAPTURE source INTO capture FROM log TABLE 'r' (copy AS view) USING CHECKSUM (checksum)",
         st.CreateCapture(
-            "source", "capture", "log", st.CaptureMethod("CHECKSUM", "checksum"), "r",
-            (st.CapturedColumn("copy", "view"),),
+            "source", "capture", "log", cl.CaptureMethod("CHECKSUM", "checksum"), "r",
+            (cl.CapturedColumn("copy", "view"),),
         ),
     ),
     (
         "CREATE CAPTURE ranges INTO timestamp FROM advise USING TIMESTAMP (timestamp, DELETED deleted)",
-        st.CreateCapture("ranges", "timestamp", "advise", st.CaptureMethod("TIMESTAMP", "timestamp", "deleted")),
+        st.CreateCapture("ranges", "timestamp", "advise", cl.CaptureMethod("TIMESTAMP", "timestamp", "deleted")),
     ),
     ("ALTER CAPTURE c PAUSE", st.AlterCapture("c", "PAUSE")),
     ("ALTER CAPTURE c RESUME", st.AlterCapture("c", "RESUME")),
-    ("ALTER CAPTURE c SET EVERY 5 MINUTES", st.AlterCapture("c", "SET", st.EveryInterval(5, "MINUTE"))),
+    ("ALTER CAPTURE c SET EVERY 5 MINUTES", st.AlterCapture("c", "SET", cl.EveryInterval(5, "MINUTE"))),
     (
         "ALTER CAPTURE c SET WITH (a = 1) ON DEMAND",
-        st.AlterCapture("c", "SET", st.OnDemand(), (("a", "1"),)),
+        st.AlterCapture("c", "SET", cl.OnDemand(), (("a", "1"),)),
     ),
     ("DROP CAPTURE c", st.DropCapture("c")),
     ("DROP CAPTURE IF EXISTS c;", st.DropCapture("c", True)),
@@ -435,7 +436,7 @@ def test_statements(text, expected):
              "advise", "verbose", "deleted"],
 )  # fmt: skip
 def test_words_about_sources_are_names_too(word):
-    table = st.CreateTable(word, (st.ColumnSpec(word, "TIMESTAMP"),))
+    table = st.CreateTable(word, (cl.ColumnSpec(word, "TIMESTAMP"),))
     assert parse(f"CREATE TABLE {word} ({word} TIMESTAMP)") == table
     assert parse(f"DROP TABLE {word}") == st.DropTable(word)
     assert parse(f"DESCRIBE {word}") == st.Describe(word)
@@ -461,19 +462,19 @@ def test_create_table():
     ) == st.CreateTable(
         name="orderline",
         columns=(
-            st.ColumnSpec("oid", "BIGINT", nullable=False),
-            st.ColumnSpec("line", "INT", comment="it's the line"),
-            st.ColumnSpec("key", "STRING"),
-            st.ColumnSpec("order date", "DATE"),
-            st.ColumnSpec("start", "DECIMAL(10,2)"),
-            st.ColumnSpec("time", "TIMESTAMP_NTZ"),
-            st.ColumnSpec("date", "DATE"),
+            cl.ColumnSpec("oid", "BIGINT", nullable=False),
+            cl.ColumnSpec("line", "INT", comment="it's the line"),
+            cl.ColumnSpec("key", "STRING"),
+            cl.ColumnSpec("order date", "DATE"),
+            cl.ColumnSpec("start", "DECIMAL(10,2)"),
+            cl.ColumnSpec("time", "TIMESTAMP_NTZ"),
+            cl.ColumnSpec("date", "DATE"),
         ),
-        primary_key=st.PrimaryKeySpec(("oid", "line"), enforced=False, rely=True, name="pk"),
+        primary_key=cl.PrimaryKeySpec(("oid", "line"), enforced=False, rely=True, name="pk"),
         foreign_keys=(
-            st.ForeignKeySpec(("oid",), "orders", ("oid",), rely=True),
-            st.ForeignKeySpec(("key", "start"), "item", ("key", "start"), name="fk", enforced=True),
-            st.ForeignKeySpec(("date",), "calendar"),
+            cl.ForeignKeySpec(("oid",), "orders", ("oid",), rely=True),
+            cl.ForeignKeySpec(("key", "start"), "item", ("key", "start"), name="fk", enforced=True),
+            cl.ForeignKeySpec(("date",), "calendar"),
         ),
         cluster_by=("oid",),
         options=(("a.b", "c"),),
@@ -489,9 +490,9 @@ def test_inline_constraints_of_one_column():
     )
     assert statement == st.CreateTable(
         "t",
-        (st.ColumnSpec("a", "INT", False, "c"),),
-        st.PrimaryKeySpec(("a",), False, True, "p"),
-        (st.ForeignKeySpec(("a",), "s", (), "f", True),),
+        (cl.ColumnSpec("a", "INT", False, "c"),),
+        cl.PrimaryKeySpec(("a",), False, True, "p"),
+        (cl.ForeignKeySpec(("a",), "s", (), "f", True),),
     )
 
 
@@ -529,7 +530,7 @@ def test_create_table_as(query):
 def test_column_types(written, canonical):
     statement = parse(f"CREATE TABLE t (a {written} NOT NULL, b {written})")
     assert statement == st.CreateTable(
-        "t", (st.ColumnSpec("a", canonical, False), st.ColumnSpec("b", canonical))
+        "t", (cl.ColumnSpec("a", canonical, False), cl.ColumnSpec("b", canonical))
     )
 
 
@@ -538,18 +539,18 @@ def test_column_types(written, canonical):
     [
         (
             "ALTER TABLE t ADD COLUMN a INT NOT NULL",
-            st.AlterTable("t", "ADD COLUMNS", columns=(st.ColumnSpec("a", "INT", False),)),
+            st.AlterTable("t", "ADD COLUMNS", columns=(cl.ColumnSpec("a", "INT", False),)),
         ),
         (
             "ALTER TABLE t ADD COLUMNS (a INT, b STRING)",
             st.AlterTable(
-                "t", "ADD COLUMNS", columns=(st.ColumnSpec("a", "INT"), st.ColumnSpec("b", "STRING"))
+                "t", "ADD COLUMNS", columns=(cl.ColumnSpec("a", "INT"), cl.ColumnSpec("b", "STRING"))
             ),
         ),
         (
             "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES s (b) NOT ENFORCED RELY",
             st.AlterTable(
-                "t", "ADD FOREIGN KEY", foreign_key=st.ForeignKeySpec(("a",), "s", ("b",), "f", False, True)
+                "t", "ADD FOREIGN KEY", foreign_key=cl.ForeignKeySpec(("a",), "s", ("b",), "f", False, True)
             ),
         ),
         ("ALTER TABLE t CLUSTER BY (a, b)", st.AlterTable("t", "CLUSTER BY", cluster_by=("a", "b"))),
