@@ -2,7 +2,7 @@
 
     python -m tests.on_connect URL DIRECTORY [whole]
 
-It writes a JSON line. What it does not do but with `whole` is the statements through the driver, too, and a longer random history.
+It writes a JSON line. What it does not do but with `whole` is the statements through executors, too, and more than one random history.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def interrupted(spark: SparkSession, place: Path) -> float:
 def main(url: str, directory: str, whole: str = "") -> None:
     place = Path(directory)
     spark = spark_session({"spark.remote": url})
-    ways: dict[str, dict[str, Any]] = {"executors": {**EXECUTORS, "pending_rows": 0, "apply_rows": 8}}
+    ways: dict[str, dict[str, Any]] = {"driver": {"arrow_rows": -1}}
     if whole:
-        ways["driver"] = {}
+        ways["executors"] = {**EXECUTORS, "pending_rows": 0, "apply_rows": 8}
     found: dict[str, Any] = {}
     for name, limits in ways.items():
         note(name)
@@ -119,7 +119,7 @@ def main(url: str, directory: str, whole: str = "") -> None:
     tally = Tally()
     for number, history in enumerate(histories(4 if whole else 1)):
         note(f"history {number}")
-        check_history(history, spark, place / f"history{number}", tally, paths={"arrow_rows": -1})
+        check_history(history, spark, place / f"history{number}", tally, paths=EXECUTORS)
     found["refreshes"] = tally.refreshes
     note("interrupt")
     found["interrupted"] = interrupted(spark, place)

@@ -25,11 +25,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("whole", ["", pytest.param("whole", marks=pytest.mark.long)])
 def test_statements_of_every_kind(server: str, tmp_path: Path, whole: str) -> None:
-    """Through executors (`whole`: through the driver, too), with the delta law over a random history, and an interrupt."""
+    """Through the driver (`whole`: through executors, too), with the delta law over a random history by executors, and an interrupt."""
     done = run_program("tests.on_connect", server, str(tmp_path), whole, timeout=900)
     assert done.returncode == 0, done.stderr[-6000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["executors"]["rows"] > 300
+    assert found["driver"]["rows"] > 300
     assert not whole or found["driver"] == found["executors"]
     assert found["refreshes"] >= 3
     assert found["interrupted"] < 60
