@@ -55,7 +55,7 @@ def a_history() -> Recorded:
     found: list[Recorded] = []
 
     @budget("CQ_BUCKET_HISTORIES", 5)
-    @given(history=core_histories(queries=1, transactions=(3, 3)))
+    @given(history=core_histories(queries=1, transactions=(2, 2)))
     def draw(history: History) -> None:
         found.append(record(history))
 

@@ -63,6 +63,7 @@ def test_recompute_and_diff(run: Run, tmp_path: Path) -> None:
     assert single["n"] == 4
 
 
+@pytest.mark.long
 def test_shapes(run: Run) -> None:
     chosen = ["left_join", "top_n"]
     figures = run("shapes_refresh", "--scales", "0.001", "0.006", "--rounds", "1", "--queries", *chosen)

@@ -59,11 +59,9 @@ SHAPES = {
 }
 
 
-def chain(
-    shape: str, modes: tuple[str, ...], transactions: tuple[tuple[str, ...], ...] = TRANSACTIONS
-) -> Chain:
+def chain(shape: str, modes: tuple[str, ...]) -> Chain:
     steps = tuple(Step(step.name, step.query, modes[n % len(modes)]) for n, step in enumerate(SHAPES[shape]))
-    return Chain(History((T, G), INITIAL, transactions, (), len(shape)), steps)
+    return Chain(History((T, G), INITIAL, TRANSACTIONS, (), len(shape)), steps)
 
 
 EACH, PACKED = ("TRANSACTIONAL",), ("COMPRESSED",)
@@ -83,14 +81,9 @@ def test_shapes(spark: SparkSession, warehouse: Path, shape: str, modes: tuple[s
     check_chain(chain(shape, modes), spark, warehouse)
 
 
-def test_large_deltas_cascade(spark: SparkSession, warehouse: Path) -> None:
-    limits = Limits(**forced(bulk=True, large=True))
-    check_chain(chain("three_deep", EACH, TRANSACTIONS[:3]), spark, warehouse, limits)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["three_deep", "without_a_key"])
-def test_large_deltas_cascade_on_and_on(spark: SparkSession, warehouse: Path, shape: str) -> None:
+def test_large_deltas_cascade(spark: SparkSession, warehouse: Path, shape: str) -> None:
     limits = Limits(**forced(bulk=True, large=True))
     check_chain(chain(shape, EACH), spark, warehouse, limits)
 

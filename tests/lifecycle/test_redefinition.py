@@ -64,7 +64,7 @@ REPLACE, ALTER = "CREATE OR REPLACE CONTINUOUS QUERY q ON DEMAND AS", "ALTER CON
         (REPLACE, SUMS, POSITIVE, False),
         (ALTER, BAG, OTHER_BAG, False),
         pytest.param(ALTER, SUMS, POSITIVE, True, marks=pytest.mark.long),
-        (REPLACE, BAG, OTHER_BAG, True),
+        pytest.param(REPLACE, BAG, OTHER_BAG, True, marks=pytest.mark.long),
     ],
     ids=["keyed", "bag", "keyed_large", "bag_large"],
 )

@@ -38,7 +38,7 @@ def test_random_changes(
         engine.execute(f"CREATE TABLE t (a INT, b STRING, g INT, PRIMARY KEY (a, b)){cluster}")
         table = engine.catalog.state.tables["t"].storage
         images: dict[int, list[tuple[object, ...]]] = {}
-        for step in range(5):
+        for step in range(4):
             first = 100 * step
             engine.execute(f"INSERT INTO t SELECT CAST(id AS INT), concat('b', id % 3), CAST(id % 50 AS INT) "
                            f"FROM range({first}, {first + 60})")  # fmt: skip

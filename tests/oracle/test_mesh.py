@@ -93,6 +93,7 @@ def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> N
     print(dict(served))
 
 
+@pytest.mark.long
 def test_a_mesh_that_expires_too_early_breaks_it(
     spark: SparkSession, served: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,11 @@ from tests.oracle.tied_history import TiedHistory
 COMMITS = 4 if LARGE_RUN else 3
 
 
-@pytest.mark.parametrize(("seed", "queries"), [(1, QUERIES[::2]), (2, QUERIES[1::2])], ids=["small", "bulk"])
+@pytest.mark.parametrize(
+    ("seed", "queries"),
+    [(1, QUERIES[::2]), (2, QUERIES[1::4]), pytest.param(2, QUERIES[3::4], marks=pytest.mark.long)],
+    ids=["small", "bulk", "more in bulk"],
+)
 def test_ties_are_broken_by_the_identity_in_every_mode(
     spark: SparkSession, warehouse: Path, seed: int, queries: Sequence[Query]
 ) -> None:

@@ -19,11 +19,10 @@ WORKS = (("open", "catalog", "create", "commit", "file"), ("refresh", "deliver",
 is checked from its beginning on; those of caches in tests/faults."""
 TAKEN = "deliver.before_cursor:15"
 """The callback has taken the second part of a large commit, and nobody knows."""
-LATER = (
-    "refresh.before_catalog:6",  # several commits, one of them large
-    TAKEN,
-)
+LATER = ("refresh.before_catalog:6",)
+"""Several commits, one of them large."""
 LATER_STILL = (
+    TAKEN,
     "commit.staged:6",  # the bulk insert, its files written
     "compact.staged:3",  # only the touched files
     "commit.before_catalog:3",  # three commits of apply_changes
@@ -58,7 +57,7 @@ def test_no_work_is_forgotten() -> None:
     }
 
 
-@pytest.mark.parametrize("works", WORKS, ids="_".join)
+@pytest.mark.parametrize("works", [pytest.param(WORKS[0], marks=pytest.mark.long), WORKS[1]], ids="_".join)
 def test_killed_at_every_fault_point(
     works: tuple[str, ...], worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path
 ) -> None:
@@ -88,6 +87,7 @@ def test_killed_later(
     assert repeated == (1 if fault == TAKEN else 0), "only a batch whose cursor was not durable comes again"
 
 
+@pytest.mark.long
 def test_a_process_with_its_own_spark(
     worker: Any, connect: Callable[..., Engine], warehouse: Path, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_forms_read_less_and_say_the_same(shop: Callable[..., Shop]) -> None:
     assert read["sql"] == [[], [("orders", 1)], [("lines", 2), ("orders", 1)], [("lines", 4)]]
 
 
+@pytest.mark.long
 def test_large_intervals_do_without_the_base_too(shop: Callable[..., Shop]) -> None:
     made = shop("ENFORCED", driver_changes=-1)
     for name in ("general", "fk_pk_units"):

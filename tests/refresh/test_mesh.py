@@ -101,8 +101,7 @@ def change(engine: Engine, n: int) -> None:
 
 
 _SHORT = {
-    ("inner", "TRANSACTIONAL"), ("left", "COMPRESSED"), ("chain", "TRANSACTIONAL"), ("between", "COMPRESSED"),
-    ("absent", "TRANSACTIONAL"), ("counted", "COMPRESSED"),
+    ("left", "COMPRESSED"), ("chain", "TRANSACTIONAL"), ("counted", "COMPRESSED"), ("absent", "TRANSACTIONAL"),
 }  # fmt: skip
 
 

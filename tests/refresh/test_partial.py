@@ -91,7 +91,7 @@ def expected(writer: Writer, query: str, key: Sequence[int]) -> dict[Row, Row]:
     [
         ("TRANSACTIONAL", None, 4),
         ("COMPRESSED", None, 7),
-        ("TRANSACTIONAL", ON_CLUSTER, 7),
+        pytest.param("TRANSACTIONAL", ON_CLUSTER, 7, marks=pytest.mark.long),
         ("COMPRESSED", ON_CLUSTER, 1),
     ],
     ids=["each-driver-join", "net-driver-joins", "each-cluster-joins", "net-cluster-selection"],
