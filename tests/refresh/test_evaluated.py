@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.definition import start
 from cq_engine.refresh.evaluated import evaluated_result, evaluated_state
 from cq_engine.refresh.recompute import result_at, state_at
 from cq_engine.spark.arrow_io import to_arrow
@@ -93,3 +94,25 @@ def test_two_rows_of_one_key_are_spark_s_to_tell(engine: cq_engine.Engine) -> No
         engine.execute(
             "CREATE CONTINUOUS QUERY twice PRIMARY KEY (g) ON DEMAND AS SELECT g, v FROM a WHERE g = 0"
         )
+
+
+@pytest.mark.parametrize("name", ["groups", "both"])
+def test_tables_of_results_and_snapshots_begin_with_them(
+    engine: cq_engine.Engine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a result with a key, and of one whose rows have hidden identities."""
+    monkeypatch.setattr(start, "result_at", lambda *_: pytest.fail("Spark has computed it"))
+    text = "SELECT g, count(*) AS n FROM {} GROUP BY g"
+    engine.execute(
+        f"CREATE CONTINUOUS QUERY over_{name} ON DEMAND START FROM SNAPSHOT AS {text.format(name)}"
+    )
+    wanted = sorted(map(repr, engine.execute(text.format(f"({SHAPES[name]})")).fetchall()))
+    assert sorted(repr(delta.new) for delta in engine.deltas(f"over_{name}")) == wanted
+    engine.execute("INSERT INTO b VALUES (7, 'seven', 7)")
+    engine.execute("DELETE FROM a WHERE id = 3")
+    for each in (name, f"over_{name}"):
+        engine.refresh(each)
+    wanted = sorted(map(repr, engine.execute(text.format(f"({SHAPES[name]})")).fetchall()))
+    assert sorted(map(repr, engine.execute(f"SELECT * FROM over_{name}").fetchall())) == wanted
+    engine.execute("INSERT INTO a VALUES (3, 3, 3, 3, 'three')")
+    engine.execute("DELETE FROM b WHERE g = 7")
