@@ -18,7 +18,7 @@ from cq_engine.core.errors import CQError, DestinationError, LeaseError, did_you
 from cq_engine.core.interrupts import is_interrupt
 from cq_engine.core.retry import Retry
 from cq_engine.destinations.base import Delivered, Destination
-from cq_engine.destinations.callbacks import Ahead, Callback, Callbacks
+from cq_engine.destinations.callbacks import Callback, Callbacks, OutOfOrder
 from cq_engine.destinations.calls import Call, Several, keys_of
 from cq_engine.destinations.envelope import DeltaBatch
 from cq_engine.destinations.event_loop import Cancelled
@@ -134,7 +134,7 @@ class CallbackDestination(Destination):
         self, cursor: Cursor, calls: Iterator[Call[DeltaBatch]]
     ) -> Generator[list[Call[DeltaBatch]], None, None]:
         job = (self.query.id, self.name.lower())
-        known = self.callbacks.ahead.pop(job, None)
+        known = self.callbacks.out_of_order.pop(job, None)
         ends = known.at(cursor, self.batch) if known is not None else frozenset()
         chosen = (replace(call, done=call.end in ends) for call in calls)
         several = Several(self.concurrency, self._give, chosen)
@@ -146,8 +146,8 @@ class CallbackDestination(Destination):
             raise
         finally:
             several.close()
-            if left := several.ahead():
-                self.callbacks.ahead[job] = Ahead(self.cursor, self.batch, left)
+            if left := several.out_of_order():
+                self.callbacks.out_of_order[job] = OutOfOrder(self.cursor, self.batch, left)
 
     def _give(self, batch: DeltaBatch) -> None:
         self._check_turn()

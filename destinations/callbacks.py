@@ -14,7 +14,7 @@ from cq_engine.destinations.event_loop import EventLoop
 if TYPE_CHECKING:
     from cq_engine.destinations.envelope import DeltaBatch
 
-__all__ = ["Ahead", "Callback", "Callbacks"]
+__all__ = ["Callback", "Callbacks", "OutOfOrder"]
 
 Callback: TypeAlias = "Callable[[DeltaBatch], object]"
 """One that is `async` gives an awaitable."""
@@ -27,7 +27,7 @@ class Callbacks:
         self._functions: dict[str, tuple[str, Callback, Mapping[str, str]]] = {}
         self._lock = threading.Lock()
         self.loop = EventLoop()
-        self.ahead: dict[tuple[int, str], Ahead] = {}
+        self.out_of_order: dict[tuple[int, str], OutOfOrder] = {}
         """By query and name, what was accepted out of turn before a failure."""
 
     def register(self, name: str, function: Callback, options: Mapping[str, str] | None = None) -> None:
@@ -54,7 +54,7 @@ class Callbacks:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class OutOfOrder:
     """What a destination with several calls at once accepted, after the cursor, in batches that end at `ends`."""
 
     cursor: Cursor

@@ -82,7 +82,7 @@ class Several(Generic[_Batch]):
         if failure is not None:
             raise failure
 
-    def ahead(self) -> frozenset[tuple[int, int]]:
+    def out_of_order(self) -> frozenset[tuple[int, int]]:
         """The ends of accepted calls before which one is open."""
         return frozenset(call.end for call in self._window if call.done)
 

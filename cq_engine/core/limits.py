@@ -149,7 +149,7 @@ class Limits:
     input_spare: int = 8
     """A plan input has room for so many times what it gets first, up to `input_most_bytes`."""
 
-    mesh_ahead: int = 3
+    mesh_prefetch: int = 3
     """Parts of the log whose rows are gathered in the scan of a mesh join while an earlier part is refreshed; the window is shared
     by one more."""
     compiled_rows: int = 10_000

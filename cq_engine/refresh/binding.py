@@ -89,7 +89,7 @@ class IntervalBinder:
         self._known_rows: dict[tuple[object, ...], pa.Table | None] = {}
         self.report = Report() if report is None else report
         self._mesh = mesh
-        self.given_up = threading.Event()  # set where nobody wants what is gathered ahead any more
+        self.given_up = threading.Event()  # set where nobody wants what is prefetched any more
         self.undo = self.report.decision.undo
         self._read = {tables[name].id: read for name, read in (columns or {}).items()}
         limits = reader.limits

@@ -127,7 +127,7 @@ class QueryMesh:
     @property
     def changes(self) -> int:
         """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds."""
-        return max(1, self.memory * 5 // 8 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_ahead))
+        return max(1, self.memory * 5 // 8 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_prefetch))
 
     def rows(
         self,

@@ -4,7 +4,7 @@ A part of the log is an interval of commits, as many as fit. Its refresh can beg
 huge tables it needs follows from its change rows, and gathering them takes a whole scan. So the next parts gather theirs meanwhile, each in
 a thread that waits in the scan that all of them share. The rows are kept by the binder of the part, with which its refresh goes on.
 
-What needs the rows of a statement that has not run (a join over a stored aggregate) is not gathered ahead; the refresh itself asks for it.
+What needs the rows of a statement that has not run (a join over a stored aggregate) is not prefetched; the refresh itself asks for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cq_engine.refresh.choice import Choice
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.report import Report
 
-__all__ = ["Ahead", "Part"]
+__all__ = ["Part", "Prefetch"]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Part:
 
     def start(self, plan: DeltaPlan) -> None:
         """Gathers in a thread."""
-        threading.Thread(target=carried(self._gather), args=(plan,), name="cq-mesh-ahead").start()
+        threading.Thread(target=carried(self._gather), args=(plan,), name="cq-mesh-prefetch").start()
 
     def wait(self) -> bool:
         """Returns when the rows are gathered; False where that failed, so that the refresh has to ask for them itself."""
@@ -70,8 +70,8 @@ class Part:
             self._done.set()
 
 
-class Ahead:
-    """The parts of one query's log that are gathered ahead, in order. Thread-safe."""
+class Prefetch:
+    """The parts of one query's log that are prefetched, in order. Thread-safe."""
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()

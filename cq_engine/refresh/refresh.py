@@ -25,7 +25,6 @@ from cq_engine.core.keeping import keep
 from cq_engine.grammar import OnCommit
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.partial import PartialPlan, plan_partial
-from cq_engine.refresh.ahead import Ahead, Part
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.choice import Choice, NoChange, Place
 from cq_engine.refresh.cluster import Cluster
@@ -42,6 +41,7 @@ from cq_engine.refresh.interval import (
 )
 from cq_engine.refresh.mesh import Meshes, MeshRun, QueryMesh
 from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
+from cq_engine.refresh.prefetch import Part, Prefetch
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
@@ -87,7 +87,7 @@ class Refresher:
         self.services = services
         self.plans = PlanCache(services.limits)
         self.meshes = Meshes(services.reader)
-        self._ahead: defaultdict[str, Ahead] = defaultdict(Ahead)
+        self._prefetches: defaultdict[str, Prefetch] = defaultdict(Prefetch)
         """By query what is gathered before its refresh begins."""
         self.reports: dict[str, Report] = {}
         """By query what its last refresh did."""
@@ -99,8 +99,8 @@ class Refresher:
         there = {query.name for query in state.queries.values()}
         there |= {group.query.name for group in state.groups.values()}
         keep(self.reports, there)
-        for ahead in keep(self._ahead, there):
-            ahead.clear()
+        for each in keep(self._prefetches, there):
+            each.clear()
         self.meshes.forget_gone(there)
         self.plans.keep(compiled)
 
@@ -117,7 +117,7 @@ class Refresher:
         with self.services.foreground.busy():
             interval = self.interval(query, compiled, upto)
             if mesh is None or query.mode == "COMPRESSED":
-                self._ahead.pop(query.name, Ahead()).clear()
+                self._prefetches.pop(query.name, Prefetch()).clear()
                 return self._refresh_slices(query, compiled, interval)
             return self._refresh_parts(query, compiled, mesh, interval.b)
 
@@ -125,21 +125,23 @@ class Refresher:
         self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, end: int
     ) -> Refresh:
         """Part by part, each as many commits as the window of the mesh holds; the next ones gather their rows meanwhile."""
-        catalog, ahead = self.services.catalog, self._ahead[query.name]
+        catalog, prefetch = self.services.catalog, self._prefetches[query.name]
         scans: list[MeshRun] = []
 
         def plan(upto: int, after: int) -> Part | None:
-            return self._part_ahead(query, compiled, mesh, interval_between(catalog, compiled, after, upto))
+            return self._prefetched_part(
+                query, compiled, mesh, interval_between(catalog, compiled, after, upto)
+            )
 
         def see(after: int) -> None:
             """What is committed while the scan goes on enters it, too, if the query follows commits."""
             upto = frontier(catalog, query.sources) if isinstance(query.when, OnCommit) else end
-            ahead.fill(compiled, after, self.services.limits.mesh_ahead, partial(plan, upto))
+            prefetch.fill(compiled, after, self.services.limits.mesh_prefetch, partial(plan, upto))
 
         done: Refresh | None = None
         while True:
             interval = self.interval(query, compiled, end)
-            part = ahead.take(compiled, interval.a, end)
+            part = prefetch.take(compiled, interval.a, end)
             if part is not None:
                 interval = part.interval
             else:
@@ -156,7 +158,7 @@ class Refresher:
                     self.reports[query.name].meshes = scans
                 return done
 
-    def _part_ahead(
+    def _prefetched_part(
         self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, interval: Interval
     ) -> Part | None:
         """The first commits of an interval, whose rows are being gathered; None where nothing is to be gathered."""

@@ -103,7 +103,7 @@ def test_the_search_finds_what_is_there(engine: Engine) -> None:
     engine.execute("INSERT INTO s VALUES (1, 1)")
     engine.refresh("gone_q")
     found = "\n".join(remembered(engine, facts(engine, ("gone_q",))))
-    for part in ("refresher.meshes.kept", "refresher.reports", "refresher._ahead", "registry._compiled",
+    for part in ("refresher.meshes.kept", "refresher.reports", "refresher._prefetches", "registry._compiled",
                  "registry._locks", "scheduler._schedules"):  # fmt: skip
         assert part in found, found
 
@@ -192,7 +192,7 @@ def test_what_was_gathered_ahead_goes_with_the_query(engine: Engine, monkeypatch
             raise Crash
 
     def advance(self: TableMesh) -> None:
-        if threading.current_thread().name == "cq-mesh-ahead":
+        if threading.current_thread().name == "cq-mesh-prefetch":
             threading.Event().wait(0.01)
         else:
             drive(self)
@@ -209,13 +209,13 @@ def test_what_was_gathered_ahead_goes_with_the_query(engine: Engine, monkeypatch
     with pytest.raises(Crash):
         engine.refresh("gone_q")
     monkeypatch.setattr(faults, "point", lambda *_: None)
-    waiting = [each for each in threading.enumerate() if each.name == "cq-mesh-ahead"]
+    waiting = [each for each in threading.enumerate() if each.name == "cq-mesh-prefetch"]
     assert waiting
     ((_, mesh),) = engine.queries.refresher.meshes.kept["gone_q"]._tables.values()
     engine.execute("DROP CONTINUOUS QUERY gone_q")
     until(lambda: not any(each.is_alive() for each in waiting), seconds=20)
     assert mesh.waiting == mesh.nbytes == 0
-    assert engine.queries.refresher._ahead == {}
+    assert engine.queries.refresher._prefetches == {}
 
 
 def test_others_drops_are_followed(warehouse: Path, spark: SparkSession, engine: Engine) -> None:
@@ -236,4 +236,4 @@ def test_a_query_that_wants_no_mesh_any_more_keeps_none(engine: Engine) -> None:
     engine.execute("INSERT INTO s VALUES (2, 2)")
     engine.refresh("q")
     assert engine.queries.refresher.meshes.kept == {}
-    assert engine.queries.refresher._ahead == {}
+    assert engine.queries.refresher._prefetches == {}

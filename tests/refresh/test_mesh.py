@@ -242,7 +242,7 @@ def test_later_commits_enter_the_scan_of_earlier_ones(
     meanwhile the rows are gathered before its refresh begins."""
     read = {}
     for name, ahead in (("alone", 0), ("ahead", 3)):
-        limit(engine, mesh_ahead=ahead)
+        limit(engine, mesh_prefetch=ahead)
         engine.execute(
             f"CREATE CONTINUOUS QUERY {name} START FROM SNAPSHOT WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
         )
@@ -277,7 +277,7 @@ def test_rows_that_cannot_be_gathered_ahead_are_asked_for_again(
     right = IntervalBinder.source_rows
 
     def refused(self: IntervalBinder, leaf: Any) -> Any:
-        if threading.current_thread().name == "cq-mesh-ahead":
+        if threading.current_thread().name == "cq-mesh-prefetch":
             raise OSError("gone")
         return right(self, leaf)
 
