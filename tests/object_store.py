@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import random
@@ -134,16 +135,21 @@ class _Proxy:
             self._count(environ["REQUEST_METHOD"])
         if faults.delay:
             time.sleep(faults.delay)
+        if (
+            lot < faults.fail + faults.throttle
+        ):  # what is read from the connection is read once, whoever reads it
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
         if lot < faults.fail:
             with self._guard:
                 self._count("failed")
             if late:
                 list(self._application(environ, lambda *_: None))
-            return _refuse(environ, start, "500 Internal Server Error", "InternalError")
+            return _refuse(start, "500 Internal Server Error", "InternalError")
         if lot < faults.fail + faults.throttle:
             with self._guard:
                 self._count("throttled")
-            return _refuse(environ, start, "503 Slow Down", "SlowDown")
+            return _refuse(start, "503 Slow Down", "SlowDown")
         return self._application(environ, start)
 
     def _count(self, what: str) -> None:
@@ -161,9 +167,7 @@ class _Proxy:
         return [json.dumps(answer).encode()]
 
 
-def _refuse(environ: dict[str, Any], start: Callable[..., Any], status: str, code: str) -> Iterable[bytes]:
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    environ["wsgi.input"].read(length)  # else the connection cannot be used again
+def _refuse(start: Callable[..., Any], status: str, code: str) -> Iterable[bytes]:
     body = f"<Error><Code>{code}</Code><Message>a fault of the tests</Message></Error>".encode()
     start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
     return [body]

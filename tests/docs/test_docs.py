@@ -27,10 +27,10 @@ from cq_engine.grammar import (
     Query,
     Show,
     Statement,
+    clauses,
     format_statement,
     parse,
     split,
-    statements,
 )
 from cq_engine.planner.select_list import DELTA_FUNCTIONS
 from cq_engine.repl import examples
@@ -179,7 +179,7 @@ def test_every_frequency_parses_as_the_table_has_it() -> None:
         shown.add(type(statement.when).__name__)
     kinds = {"OnCommit", "EveryInterval", "StartWithPeriod", "Cron", "OnDml", "OnDemand"}
     assert shown == kinds
-    assert all(hasattr(statements, kind) for kind in kinds)
+    assert all(hasattr(clauses, kind) for kind in kinds)
 
 
 def test_defaults_are_as_documented() -> None:
