@@ -135,9 +135,8 @@ class _Proxy:
             self._count(environ["REQUEST_METHOD"])
         if faults.delay:
             time.sleep(faults.delay)
-        if (
-            lot < faults.fail + faults.throttle
-        ):  # what is read from the connection is read once, whoever reads it
+        if lot < faults.fail + faults.throttle:
+            # The body is read from the connection once, whoever asks for it.
             length = int(environ.get("CONTENT_LENGTH") or 0)
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
         if lot < faults.fail:

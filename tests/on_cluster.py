@@ -72,6 +72,7 @@ def copied(engine: cq_engine.Engine, files: str) -> None:
     engine.refresh("q")
     text = "SELECT g, count(*), max(s) FROM t GROUP BY g ORDER BY g"
     assert engine.execute("SELECT * FROM q ORDER BY g").fetchall() == engine.execute(text).fetchall()
+    assert engine.execute("SELECT count(*) FROM t").fetchall() == [(400,)]
     assert check_law(engine, "q", "SELECT g, count(*) AS n, max(s) AS m FROM t t GROUP BY g", since=1) > 3
 
 

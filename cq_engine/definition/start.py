@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -119,11 +119,14 @@ def prepare_start(
                     if each.state.label == KEY_STATE:
                         _check_keys(query, compiled, services, frame, version, each)
                     _keep(services, start, table, frame, more=more)
-            if query.verdict != PARTIAL:  # whose table has what changes bring from now on
-                if relation:
-                    _keep_relation(services, start, query, compiled)
-                if snapshot:
-                    _keep_snapshot(services, start, query, compiled)
+            if (
+                relation or snapshot
+            ) and query.verdict != PARTIAL:  # whose table has what changes bring from now on
+                with _result(services, start, query, compiled) as result:
+                    if relation:
+                        _keep_relation(services, start, query, result)
+                    if snapshot:
+                        _keep_snapshot(services, start, query, compiled, result)
     except BaseException:
         if start.attempt is not None:
             start.attempt.abandon()
@@ -144,18 +147,37 @@ def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None
         yield
 
 
+def _few(
+    services: Services, start: Start, query: ContinuousQuery, evaluate: Callable[[], pa.Table | None]
+) -> pa.Table | None:
+    """Rows where they can be had without Spark, and are few."""
+    if start.many or query.functions:
+        return None
+    rows = evaluate()
+    return rows if rows is not None and rows.num_rows <= services.limits.start_rows else None
+
+
 def _evaluated_state(
     services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, stored: StoredAggregate
 ) -> pa.Table | None:
     """The rows of a state where they can be had without Spark, and no key stands twice, of which Spark says more."""
-    if start.many or query.functions:
-        return None
-    rows = evaluated_state(services, compiled, stored, start.version)
-    if rows is None or rows.num_rows > services.limits.start_rows:
-        return None
-    if stored.state.label == KEY_STATE and pc.any(pc.greater(rows.column("_n"), 1)).as_py():
-        return None
-    return rows
+    rows = _few(services, start, query, lambda: evaluated_state(services, compiled, stored, start.version))
+    if rows is None or stored.state.label != KEY_STATE:
+        return rows
+    return None if pc.any(pc.greater(rows.column("_n"), 1)).as_py() else rows
+
+
+@contextmanager
+def _result(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled
+) -> Iterator[pa.Table | DataFrame]:
+    """The result at the start's version for the block: in memory where it can be had without Spark, else a frame."""
+    rows = _few(services, start, query, lambda: evaluated_result(services, compiled, start.version))
+    if rows is not None:
+        yield rows.rename_columns([c.name for c in compiled.columns])
+        return
+    with _once(start, result_at(services, compiled, start.version)) as frame:
+        yield frame
 
 
 def _once(start: Start, frame: DataFrame) -> AbstractContextManager[DataFrame]:
@@ -252,16 +274,14 @@ def _check_keys(
     )
 
 
-def _keep_snapshot(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
+def _keep_snapshot(
+    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled, result: pa.Table | DataFrame
+) -> None:
     """The result at the start's version as I rows of the delta log."""
-    small = _evaluated_result(services, start, query, compiled)
-    if small is None:
-        frame = result_at(services, compiled, start.version)
-    else:
-        frame = services.reader.frame(small, compiled.columns)
-    with _once(start, frame) as result:
-        rows = difference(services, result.limit(0), result, query.key, start.version)
-        keep_difference(services, start, query, rows)
+    if isinstance(result, pa.Table):
+        result = services.reader.frame(result, compiled.columns)
+    rows = difference(services, result.limit(0), result, query.key, start.version)
+    keep_difference(services, start, query, rows)
 
 
 def keep_difference(
@@ -324,29 +344,17 @@ def keep_relation(services: Services, start: Start, query: ContinuousQuery, comp
     """The result at the start's version as the first rows of the table that other queries read; none where the query is PARTIAL:
     then it has what changes bring from now on."""
     if query.verdict != PARTIAL:
-        _keep_relation(services, start, query, compiled)
+        with _result(services, start, query, compiled) as result:
+            _keep_relation(services, start, query, result)
 
 
-def _keep_relation(services: Services, start: Start, query: ContinuousQuery, compiled: Compiled) -> None:
+def _keep_relation(
+    services: Services, start: Start, query: ContinuousQuery, result: pa.Table | DataFrame
+) -> None:
     assert query.relation is not None
     table = query.relation.storage
     names = [c.name for c in table.columns]
-    rows = _evaluated_result(services, start, query, compiled)
-    if rows is not None:
-        _keep_few(start, table, first_rows_in_memory(table, rows.select(names)))
-        return
-    result = result_at(services, compiled, start.version)
-    with _once(start, result.select(*map(quote, names))) as shown:
-        _keep(services, start, table, first_rows(table, shown))
-
-
-def _evaluated_result(
-    services: Services, start: Start, query: ContinuousQuery, compiled: Compiled
-) -> pa.Table | None:
-    """The result where it can be had without Spark."""
-    if start.many or query.functions:
-        return None
-    rows = evaluated_result(services, compiled, start.version)
-    if rows is None or rows.num_rows > services.limits.start_rows:
-        return None
-    return rows.rename_columns([c.name for c in compiled.columns])
+    if isinstance(result, pa.Table):
+        _keep_few(start, table, first_rows_in_memory(table, result.select(names)))
+    else:
+        _keep(services, start, table, first_rows(table, result.select(*map(quote, names))))

@@ -31,7 +31,7 @@ def test_statements_of_every_kind(server: str, tmp_path: Path, whole: str) -> No
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["driver"]["rows"] > 300
     assert not whole or found["driver"] == found["executors"]
-    assert found["refreshes"] >= 3
+    assert found["refreshes"] > 3
     assert found["interrupted"] < 60
     assert "JVM stacktrace" not in done.stderr
 
