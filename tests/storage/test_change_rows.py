@@ -78,6 +78,7 @@ def test_a_change_file_is_opened_once_while_there_is_room(
     assert again == 1 if room == 256 * MIB else again > 1, Counter(opened)
 
 
+@pytest.mark.parametrize("engine", [256 * MIB, 0], ids=["room", "none"], indirect=True)
 def test_a_column_that_comes_later_is_read_from_files_that_were_read_without_it(
     engine: cq_engine.Engine,
 ) -> None:

@@ -215,7 +215,7 @@ def test_refreshes_and_commits_over_copies(spark: SparkSession, warehouse: Path,
         engine.compact("d")
         engine.execute(f"CREATE CONTINUOUS QUERY joined ON DEMAND START FROM SNAPSHOT AS {query}")
         since = engine.catalog.newest_version
-        for n in range(6):
+        for n in range(4):
             engine.execute(f"UPDATE d SET n = 'm{n}' WHERE k IN ({n}, {n + 9})")
             engine.execute(f"DELETE FROM t WHERE k = {11 * n}")
             engine.execute(f"INSERT INTO t VALUES ({1_000 + n}, {n}, 1), ({11 * n}, 3, 2)")
@@ -223,7 +223,7 @@ def test_refreshes_and_commits_over_copies(spark: SparkSession, warehouse: Path,
                 engine.execute(f"INSERT INTO t VALUES ({11 * n + 1}, 1, 1)")
             engine.refresh("joined")
             engine.maintain()
-            if n == 3:
+            if n == 2:
                 engine.compact("t")
         assert sum(bool(file.copies) for file in engine.reader.look_ups.indexed._files.values()) >= 2
         check_law(engine, "joined", query, since)

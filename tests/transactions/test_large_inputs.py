@@ -293,7 +293,7 @@ def test_dataframes(pair: Pair, case: Case) -> None:
     pair.check(case)
 
 
-@given_as(cases("path"), 14)
+@given_as(cases("path"), 9)
 def test_files(pair: Pair, case: Case) -> None:
     pair.check(case)
 
