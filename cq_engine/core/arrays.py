@@ -24,7 +24,9 @@ __all__ = [
     "few",
     "first_places",
     "group_starts",
+    "is_in",
     "number_values",
+    "sort_places",
 ]
 
 _Number = TypeVar("_Number", bound=np.integer[Any])
@@ -33,6 +35,8 @@ _FEW = 1_000
 """Values up to which the detour costs less than what it saves."""
 _SPARSE = 16
 """Times the number of values: a range up to which a table of it pays."""
+_BITS = 63
+"""Of a number that is not negative."""
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _FIRST_DAY = date(1970, 1, 1).toordinal()
@@ -85,6 +89,20 @@ def number_values(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return found
 
 
+def is_in(numbers: npt.NDArray[_Number], among: npt.NDArray[_Number]) -> npt.NDArray[np.bool_]:
+    """Which whole numbers stand in `among`. By a table of their range where that is not large, else by Arrow's hash table: NumPy's
+    `isin` takes ten times as long then.
+
+    >>> is_in(np.array([7, 5, 7]), np.array([7, 8])).tolist()
+    [True, False, True]
+    """
+    if not len(numbers) or not len(among):
+        return np.zeros(len(numbers), np.bool_)
+    if int(among.max()) - int(among.min()) < _SPARSE * (len(numbers) + len(among)):
+        return np.isin(numbers, among, kind="table")
+    return np.asarray(pc.is_in(pa.array(numbers), value_set=pa.array(among)))
+
+
 def first_places(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Of what `number_values` gives: where each number appears first.
 
@@ -94,6 +112,32 @@ def first_places(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     first = np.ones(len(numbers), np.bool_)
     np.greater(numbers[1:], np.maximum.accumulate(numbers)[:-1], out=first[1:])
     return np.flatnonzero(first)
+
+
+def sort_places(*columns: npt.NDArray[np.integer[Any] | np.bool_]) -> npt.NDArray[np.int64]:
+    """The places of rows in the order of whole numbers in columns, the first column before the others; rows that are equal stay in
+    their order. Where all columns and the place fit into one number, sorting these takes a ninth of the time of NumPy's `lexsort`.
+
+    >>> sort_places(np.array([2, 1, 2]), np.array([5, 9, 4])).tolist()
+    [1, 2, 0]
+    """
+    count = len(columns[0])
+    if count < 2:
+        return np.arange(count)
+    lows = [int(column.min()) for column in columns]
+    widths = [(int(column.max()) - low).bit_length() for column, low in zip(columns, lows)]
+    place_width = (count - 1).bit_length()
+    if sum(widths) + place_width >= _BITS:
+        return np.lexsort(tuple(reversed(columns)))
+    packed = np.zeros(count, np.int64)
+    for column, low, width in zip(columns, lows, widths):
+        packed <<= width
+        packed += column.astype(np.int64, copy=False) - low
+    packed <<= place_width
+    packed += np.arange(count)
+    packed.sort()
+    packed &= (1 << place_width) - 1
+    return packed
 
 
 def encode_values(column: pa.ChunkedArray) -> tuple[pa.Array, npt.NDArray[np.int64]]:

@@ -10,6 +10,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import references
+from cq_engine.core.arrays import sort_places
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.groups import numbers
 from cq_engine.evaluation.vectors import (
@@ -157,7 +158,7 @@ def _matches(
     total = int(counts.sum())
     if total > most:
         raise TooLargeError("a join")
-    order = np.argsort(theirs, kind="stable")
+    order = sort_places(theirs)
     low = (np.cumsum(per_number) - per_number)[mine]
     offsets = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(here, counts), there[order[np.repeat(low, counts) + offsets]]

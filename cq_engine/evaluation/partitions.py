@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from cq_engine.core.arrays import group_starts
+from cq_engine.core.arrays import group_starts, sort_places
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.groups import numbers, order
 from cq_engine.evaluation.vectors import Flags, Numbers, Rows
@@ -35,7 +35,7 @@ class Partitions:
         group = numbers(keys, rows.count)
         given = node.args.get("order")
         orders = [_order(each, rows) for each in (given.expressions if given is not None else ())]
-        places = np.lexsort((*reversed(orders), group))
+        places = sort_places(group, *orders)
         begins = group_starts(group[places])
         starts = np.flatnonzero(begins)
         first = starts[np.cumsum(begins) - 1] if len(starts) else starts

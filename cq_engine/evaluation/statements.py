@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.algebra.nodes import VERSION, WEIGHT, Node
-from cq_engine.core.arrays import first_places, group_starts
+from cq_engine.core.arrays import first_places, group_starts, sort_places
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
 from cq_engine.evaluation.groups import normalized, numbers, order, require_equal
@@ -105,8 +105,8 @@ def _with_key(signed: _Signed, outputs: Sequence[str], key: Sequence[Vector]) ->
     weights = signed.weights.copy()
 
     def in_order(places: Numbers) -> Numbers:
-        columns = (weights, *reversed(orders), signed.versions)
-        return places[np.lexsort(tuple(column[places] for column in columns))]
+        columns = (signed.versions, *orders, weights)
+        return places[sort_places(*(column[places] for column in columns))]
 
     def sizes(places: Numbers) -> tuple[Numbers, Numbers]:
         """Where the rows of one version and key begin, and how many there are."""
@@ -156,7 +156,7 @@ def _without_key(signed: _Signed, most: int) -> tuple[_Signed, _Added]:
         raise TooLargeError("rows without a key")
     found = signed.take(np.repeat(np.arange(len(times)), times))
     versions, weights = found.versions, found.weights
-    in_order = np.lexsort((weights, versions))
+    in_order = sort_places(versions, weights)
     in_version = group_starts(versions[in_order])
     first = np.flatnonzero(in_version)[np.cumsum(in_version) - 1] if len(versions) else versions
     sequence = np.empty(len(versions), dtype=np.int64)

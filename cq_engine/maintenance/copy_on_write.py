@@ -34,7 +34,7 @@ from cq_engine.catalog.change_rows import (
     UPDATE_PREIMAGE,
 )
 from cq_engine.catalog.model import DataFile, Layout, VersionedTable
-from cq_engine.core.arrays import group_starts
+from cq_engine.core.arrays import group_starts, sort_places
 from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.identities import Identities, Numbers
@@ -75,7 +75,7 @@ class _Changed:
 
     def __init__(self, table: VersionedTable, newest: pa.Table) -> None:
         self._identities = Identities(newest, identity_columns(table))
-        order = np.argsort(self._identities.numbers, kind="stable")
+        order = sort_places(self._identities.numbers)
         self._numbers = self._identities.numbers[order]
         self._versions = np.asarray(newest.column(COMMIT_VERSION), np.int64)[order]
 
@@ -137,7 +137,7 @@ def plan_merge(reader: Reader, table: VersionedTable, layout: Layout, at: int) -
 def _last_places(numbers: Numbers, kinds: pa.ChunkedArray) -> Numbers:
     """By identity, the place of its last change row that is no before-image of an update; rows in version order."""
     places = np.flatnonzero(np.asarray(pc.not_equal(kinds, UPDATE_PREIMAGE)))
-    order = places[np.argsort(numbers[places], kind="stable")]
+    order = places[sort_places(numbers[places])]
     ends = np.append(group_starts(numbers[order])[1:], True)[: len(order)]
     return np.sort(order[ends])
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from cq_engine.context.services import SmallRows
+from cq_engine.core.arrays import sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.evaluation.groups import order
@@ -171,7 +172,7 @@ def _rows(rows: pa.Table, shape: _Shape) -> SmallRows:
         return _limited(pa.table([[rows.num_rows]], schema=schema), (number,), shape)
     if shape.orders:
         keys = [_key(rows, each) for each in shape.orders]
-        rows = rows.take(pa.array(np.lexsort(tuple(reversed(keys)))))
+        rows = rows.take(pa.array(sort_places(*keys)))
     columns = tuple(replace(column, name=name) for column, name in shape.shown)
     shown = rows.select([column.name for column, _ in shape.shown])
     return _limited(shown.rename_columns([name for _, name in shape.shown]), columns, shape)

@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import references
+from cq_engine.core.arrays import sort_places
 from cq_engine.core.columns import Column
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.vectors import (
@@ -228,7 +229,7 @@ def _union(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
     """
     if not len(low):
         return low, high
-    order = np.argsort(low, kind="stable")
+    order = sort_places(low)
     low, reached = low[order], np.maximum.accumulate(high[order])
     starts = np.flatnonzero(np.r_[True, low[1:] > reached[:-1]])
     return low[starts], reached[np.r_[starts[1:] - 1, len(low) - 1]]

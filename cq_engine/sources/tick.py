@@ -21,6 +21,7 @@ from cq_engine.catalog.apply import find_table
 from cq_engine.catalog.model import Capture, CaptureStatus, Table
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import is_in
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, SourceError
 from cq_engine.sources.bulk import Batches, fitted, key_error, merge, spool
@@ -231,7 +232,7 @@ class Tick:
     def among(self, rows: pa.Table, others: pa.Table, table: Table | None = None) -> Any:
         """Of each row whether its key is among those of `others`, as a NumPy mask."""
         numbers, known = self.key_numbers(rows, others, table)
-        return np.isin(numbers, known)
+        return is_in(numbers, known)
 
     def key_numbers(
         self, rows: pa.Table, others: pa.Table, table: Table | None = None

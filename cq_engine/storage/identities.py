@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.core.arrays import distinct, encode_values, first_places, number_values
+from cq_engine.core.arrays import distinct, encode_values, first_places, is_in, number_values, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
@@ -37,9 +37,10 @@ def find_places(wanted: Numbers, among: Numbers) -> Numbers:
     """
     if not len(among):
         return np.full(len(wanted), -1)
-    order = np.argsort(among, kind="stable")
-    places = order[np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)]
-    return np.where(among[places] == wanted, places, -1)
+    order = sort_places(among)
+    ordered = among[order]
+    places = np.minimum(np.searchsorted(ordered, wanted), len(among) - 1)
+    return np.where(ordered[places] == wanted, order[places], -1)
 
 
 class Identities:
@@ -108,12 +109,12 @@ class KeySet:
 
     def holds(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Which of the rows have an identity of the set."""
-        return np.isin(self._identities.find(rows), self._numbers)
+        return is_in(self._identities.find(rows), self._numbers)
 
     def without(self, rows: pa.Table) -> KeySet:
         """The set without the identities that these rows have."""
         gone = self._identities.find(rows)
-        return KeySet(self._identities, self._numbers[~np.isin(self._numbers, gone)])
+        return KeySet(self._identities, self._numbers[~is_in(self._numbers, gone)])
 
 
 def _is_plain(column: Column, kind: pa.DataType) -> bool:

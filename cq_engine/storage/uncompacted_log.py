@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT
 from cq_engine.catalog.model import VersionedTable
-from cq_engine.core.arrays import array, group_starts
+from cq_engine.core.arrays import array, group_starts, is_in, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
 from cq_engine.storage.file_look_ups import Restrict, filter_rows, restriction
@@ -39,8 +39,10 @@ class UncompactedLog:
     a: int
     b: int
     compressed: bool
-    _netted: tuple[Identities, Numbers] | None = None
-    """Where they were needed for `net`: the identities of `rows`, and which of them stand in `net`."""
+    _kept: Numbers | None = None
+    """Which of `rows` stand in `net`, in its order; None: all."""
+    _numbered: Identities | None = None
+    """The identities of `rows`, where they were needed for `net`."""
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -52,24 +54,27 @@ class UncompactedLog:
         )
         if not compressed:
             return cls(table, rows, signed, a, b, compressed)
-        identities = Identities(rows, identity_columns(table))
-        kept, versions = _net_places(identities.numbers, signed, a, b)
-        net = signed.take(pa.array(kept))
-        position = net.column_names.index(ROW_VERSION)
-        net = net.set_column(position, ROW_VERSION, pa.array(versions))
-        return cls(table, rows, net, a, b, compressed, (identities, identities.numbers[kept]))
+        versions = _numbers(rows, COMMIT_VERSION)
+        early, recent = np.flatnonzero(versions <= a), np.flatnonzero(versions > a)
+        before, after = _split(signed, ROW_VERSION, a)
+        identities = Identities(after, identity_columns(table))  # what changed before is not walked
+        kept = _net_places(identities.numbers, after)
+        after = after.take(pa.array(kept))
+        position = after.column_names.index(ROW_VERSION)
+        after = after.set_column(position, ROW_VERSION, pa.array(np.full(len(kept), b)))
+        net = pa.concat_tables([before, after])
+        numbered = None if len(early) else identities
+        return cls(table, rows, net, a, b, compressed, np.append(early, recent[kept]), numbered)
 
     @cached_property
     def identities(self) -> Identities:
         """The identities of `rows`; numbered when they are asked for, since not every refresh does."""
-        return (
-            Identities(self.rows, identity_columns(self.table)) if self._netted is None else self._netted[0]
-        )
+        return self._numbered or Identities(self.rows, identity_columns(self.table))
 
-    @property
+    @cached_property
     def net_numbers(self) -> Numbers:
         """The identities of the rows in `net`."""
-        return self.identities.numbers if self._netted is None else self._netted[1]
+        return self.identities.numbers if self._kept is None else self.identities.numbers[self._kept]
 
     @cached_property
     def changes(self) -> pa.Table:
@@ -107,7 +112,7 @@ class UncompactedLog:
         those that begin with an insert, and those that changed up to `a` already."""
         versions = _numbers(self.rows, COMMIT_VERSION)
         old = np.asarray(pc.not_equal(self.rows.column(CHANGE_TYPE), INSERT))
-        order = np.lexsort((old, versions, self.identities.numbers))
+        order = sort_places(self.identities.numbers, versions, old)
         keys = self.identities.numbers[order]
         first = order[group_starts(keys)]
         return KeySet(
@@ -140,7 +145,7 @@ class UncompactedLog:
         if self.net.num_rows == 0:
             return self._valid(self.net.slice(0, 0), [], [])
         versions, weights = _numbers(self.net, ROW_VERSION), _numbers(self.net, ROW_WEIGHT)
-        order = np.lexsort((weights, versions, self.net_numbers))
+        order = sort_places(self.net_numbers, versions, weights)
         keys, versions, weights = self.net_numbers[order], versions[order], weights[order]
         new_key = group_starts(keys)
         first = versions[new_key][np.cumsum(new_key) - 1]
@@ -166,7 +171,7 @@ class UncompactedLog:
         """The rows of `base` that the interval changes first, with `ROW_FROM` and `ROW_TO`: the other way to what `undo`
         gives."""
         versions = _numbers(self.net, ROW_VERSION)
-        order = np.lexsort((versions, self.net_numbers))
+        order = sort_places(self.net_numbers, versions)
         order = order[group_starts(self.net_numbers[order])]
         order = order[versions[order] > self.a]
         keys = self.net_numbers[order]
@@ -180,7 +185,7 @@ class UncompactedLog:
 
     def untouched(self, base: pa.Table) -> pa.Table:
         """The rows of `base` whose identity has no change."""
-        touched = np.isin(self.identities.find(base), self.net_numbers)
+        touched = is_in(self.identities.find(base), self.net_numbers)
         return base.filter(pa.array(~touched)) if touched.any() else base
 
 
@@ -216,16 +221,13 @@ def _next_versions(keys: Numbers, versions: Numbers) -> Numbers:
     return everywhere
 
 
-def _net_places(keys: Numbers, signed: pa.Table, a: int, b: int) -> tuple[Numbers, Numbers]:
-    """Which rows remain, and at which version: up to `a` all, of (a, b] the first before- and last after-image."""
+def _net_places(keys: Numbers, signed: pa.Table) -> Numbers:
+    """Which rows of an interval remain: of each key the first before- and the last after-image."""
     versions, weights = _numbers(signed, ROW_VERSION), _numbers(signed, ROW_WEIGHT)
-    early = versions <= a
-    recent = np.flatnonzero(~early)
-    order = recent[np.lexsort((versions[recent], keys[recent]))]
+    order = sort_places(keys, versions)
     new_key = group_starts(keys[order])
     group = np.cumsum(new_key) - 1
     ends = np.append(new_key[1:], True)[: len(order)]
     low, high = versions[order][new_key][group], versions[order][ends][group]
-    outer = np.where(weights[order] < 0, low, high) == versions[order]
-    kept = np.sort(np.concatenate([np.flatnonzero(early), order[outer]]))
-    return kept, np.where(versions[kept] <= a, versions[kept], b)
+    kept: Numbers = np.sort(order[np.where(weights[order] < 0, low, high) == versions[order]])
+    return kept

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from cq_engine.catalog.model import CatalogState, ForeignKey, Table
 from cq_engine.context.services import Services
 from cq_engine.context.staging import SIGN
+from cq_engine.core.arrays import is_in
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConstraintError
 from cq_engine.core.values import python_rows
@@ -271,7 +272,7 @@ def _held(
 ) -> npt.NDArray[np.bool_]:
     """Which of the wanted values some row of the table will have."""
     values = Identities(wanted, _kinds(table, columns))
-    return np.isin(values.numbers, values.find(_after(services, table, columns, wanted, change)))
+    return is_in(values.numbers, values.find(_after(services, table, columns, wanted, change)))
 
 
 def _kinds(table: Table, names: Sequence[str]) -> list[Column]:

@@ -34,7 +34,7 @@ from cq_engine.catalog.change_rows import (
     UPSERT,
 )
 from cq_engine.catalog.model import Table
-from cq_engine.core.arrays import group_starts
+from cq_engine.core.arrays import group_starts, sort_places
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.values import python_rows
 from cq_engine.storage.identities import Identities, Numbers
@@ -93,7 +93,7 @@ def partial_changes(batch: Batch, ranks: Numbers, first: int) -> pa.Table:
     check_not_null(table, batch.rows.take(pa.array(came)))
     images = _images(batch)
     steps = _steps(batch, images, ranks)
-    steps = steps.take(np.lexsort((steps.place, steps.rank, steps.key)))
+    steps = steps.take(sort_places(steps.key, steps.rank, steps.place))
     starts = np.flatnonzero(group_starts(steps.key, steps.rank))
     ends = np.append(starts[1:], len(steps.key)) - 1
     before, after = steps.before[starts], steps.new[ends]
@@ -107,7 +107,7 @@ def partial_changes(batch: Batch, ranks: Numbers, first: int) -> pa.Table:
     kept = (after >= 0) | (before != _NO_ROW)
     kept[pairs[same]] = False
     order = np.flatnonzero(kept)
-    order = order[np.lexsort((steps.place[starts][order], steps.rank[starts][order]))]
+    order = order[sort_places(steps.rank[starts][order], steps.place[starts][order])]
     versions = first + steps.rank[starts]
     return _rows(
         table, images, before[order], old[order], after[order], steps.image[starts][order], versions[order]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from cq_engine.catalog.change_rows import ROW_ID
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Services
-from cq_engine.core.arrays import group_starts
+from cq_engine.core.arrays import group_starts, sort_places
 from cq_engine.core.errors import ConstraintError
 from cq_engine.core.values import python_rows
 from cq_engine.storage.identities import Identities, Numbers, find_places
@@ -66,7 +66,7 @@ class Log:
 
     def net(self) -> Net:
         """What all commits together change."""
-        order = np.argsort(self.events.key, kind="stable")
+        order = sort_places(self.events.key)
         starts = group_starts(self.events.key[order])
         ends = np.append(starts[1:], True)[: len(starts)]
         before, after = self.events.before[order[starts]], self.events.after[order[ends]]
@@ -110,7 +110,7 @@ def replay(services: Services, batch: Batch, ranks: Numbers, first: int, keep: C
         first + ranks[steps.row[starts]],
         steps.key[starts],
     )
-    events = events.take(np.argsort(steps.place[starts], kind="stable"))
+    events = events.take(sort_places(steps.place[starts]))
     return Log(images, events.take((events.before >= 0) | (events.after >= 0))).without_no_ops()
 
 
@@ -152,7 +152,7 @@ def _steps(batch: Batch, keys: Numbers, old: Numbers, ranks: Numbers) -> _Steps:
     leaves[moved] = False
     key = np.append(np.where(leaves, keys, old), keys[moved])
     place = np.append(place, place[moved] + 1)
-    order = np.lexsort((place, key))
+    order = sort_places(key, place)
     needs = np.append(np.array([NEEDS[each] for each in Operation])[operations], np.full(len(moved), -1))
     return _Steps(
         key[order],

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.model import DataFile, VersionedTable
-from cq_engine.core.arrays import distinct
+from cq_engine.core.arrays import distinct, is_in
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.identities import Numbers
@@ -46,7 +46,7 @@ def repeated_keys(
         ordered = np.sort(numbers)
         twice = distinct(ordered[1:][ordered[1:] == ordered[:-1]])[:shown]
         if len(twice):
-            found = rows.filter(pa.array(np.isin(numbers, twice)))
+            found = rows.filter(pa.array(is_in(numbers, twice)))
             return found.group_by(found.column_names).aggregate([])
     return rows.slice(0, 0)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from cq_engine.catalog.model import DataFile, Table
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import array, is_in
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import Heap, conform, identity_columns, identity_keys, row_values
 
@@ -129,7 +128,7 @@ class SmallPending:
         hidden = self.hidden_rows()
         if hidden.num_rows:
             gone = Identities(hidden, self._identity)
-            image = image.filter(pa.array(~np.isin(gone.find(image), gone.numbers)))
+            image = image.filter(pa.array(~is_in(gone.find(image), gone.numbers)))
         return pa.concat_tables([image, self.added_rows()])
 
     def duplicates(self) -> pa.Table:

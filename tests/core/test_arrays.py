@@ -17,7 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq_engine.core.arrays import distinct, distinct_values, empty_table, few, first_places, number_values
+from cq_engine.core.arrays import (
+    distinct,
+    distinct_values,
+    empty_table,
+    few,
+    first_places,
+    is_in,
+    number_values,
+    sort_places,
+)
 
 CHANCE = random.Random(7)
 UTC = timezone.utc
@@ -125,3 +134,23 @@ def test_numbers_are_given_in_the_order_of_first_appearance(values: list[int]) -
     found = number_values(np.array(values, np.int64))
     assert found.tolist() == wanted
     assert first_places(found).tolist() == [values.index(value) for value in known]
+
+
+WHOLE = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 2**40]))
+
+
+@given(st.lists(st.tuples(WHOLE, st.integers(-2, 2), st.booleans()), max_size=40))
+def test_places_are_sorted_as_python_sorts_rows(rows: list[tuple[int, int, bool]]) -> None:
+    """Where the numbers fit into one, and where they do not; equal rows stay in their order."""
+    columns = [
+        np.array([row[n] for row in rows], kind) for n, kind in enumerate((np.int64, np.int32, np.bool_))
+    ]
+    for count in (1, 2, 3):
+        wanted = sorted(range(len(rows)), key=lambda place: rows[place][:count])
+        assert sort_places(*columns[:count]).tolist() == wanted
+
+
+@given(st.lists(WHOLE, max_size=40), st.lists(WHOLE, max_size=40))
+def test_numbers_that_stand_among_others(numbers: list[int], among: list[int]) -> None:
+    found = is_in(np.array(numbers, np.int64), np.array(among, np.int64))
+    assert found.tolist() == [number in among for number in numbers]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import Capture, Table
+from cq_engine.core.arrays import is_in
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceError
 from cq_engine.grammar.clauses import ColumnSpec, PrimaryKeySpec
@@ -137,7 +138,7 @@ def _differing(tick: Tick, sums: pa.Table, kept: pa.Table) -> tuple[pa.Table, pa
     same = (places >= 0) & (
         np.asarray(was.to_pylist(), object) == np.asarray(sums.column(_KEPT).to_pylist(), object)
     )
-    gone = ~np.isin(ours, theirs)
+    gone = ~is_in(ours, theirs)
     return sums.filter(pa.array(~same)), kept.select(list(side.storage.identity)).filter(pa.array(gone))
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
+from cq_engine.core.arrays import is_in
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
@@ -85,7 +86,7 @@ class RangeRows:
         places = find_places(theirs, known)
         there = ours.take(pa.array(places, mask=places < 0))
         new = rows.filter(pa.array((places < 0) | _differ(self._tick, rows, there)))
-        gone = ours.filter(pa.array(~np.isin(known, theirs)))
+        gone = ours.filter(pa.array(~is_in(known, theirs)))
         self._changes += [with_operation(new, UPSERT), with_operation(gone, DELETE)]
         self.count += new.num_rows + gone.num_rows
         self._read, self._ends, self._rows = [], [], 0

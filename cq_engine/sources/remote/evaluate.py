@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import is_in
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
 from cq_engine.core.values import encode_values
@@ -43,7 +44,7 @@ def changes_of(
     identity = [column for column in columns if column.name in set(key)]
     keys = _pairs(steps, Identities(plain, identity).numbers)[kept]
     came = counts > 0
-    gone = ~came & ~np.isin(keys, keys[came])
+    gone = ~came & ~is_in(keys, keys[came])
     parts = [(kept[came], UPSERT), (kept[gone], DELETE)]
     changed = [with_operation(plain.take(pa.array(places)), kind) for places, kind in parts]
     places = np.concatenate([steps[each] for each, _ in parts])
