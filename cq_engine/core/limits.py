@@ -66,6 +66,8 @@ class Limits:
     """Files, after pruning, that the driver reads itself."""
     look_up_rows: int = 1_000_000
     """Rows that the driver takes out of them."""
+    look_up_candidates: int = 5_000_000
+    """Rows with a wanted value in each column of a key of several, of which it picks those with a wanted key."""
     in_list: int = 1_000
     """Literals in one pushed-down IN; more become a broadcast semi-join."""
     relevant_rows: int = 1_000

@@ -16,14 +16,14 @@ from cq_engine.core.arrays import distinct_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.storage.indexed_columns import IndexedColumns, Restrict
+from cq_engine.storage.indexed_columns import Choose, IndexedColumns, Restrict
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction"]
+__all__ = ["Choose", "FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction"]
 
 
 class FileLookUps:
@@ -32,6 +32,7 @@ class FileLookUps:
 
     def __init__(self, limits: Limits, filesystem: pafs.FileSystem | None = None) -> None:
         self.indexed = IndexedColumns(limits, filesystem)
+        self._candidates = limits.look_up_candidates
         self._filesystem = filesystem
         self._row_groups = RowGroups(limits.row_group_files)
 
@@ -42,8 +43,10 @@ class FileLookUps:
         columns: Sequence[Column],
         restrict: Restrict,
         limit: int,
+        choose: Choose | None = None,
     ) -> pa.Table | None:
-        """The rows with wanted values in files (path, number of rows) of a table; None where they are more than `limit`.
+        """The rows with wanted values in files (path, number of rows) of a table, and of these the chosen ones; None where they
+        are more than `limit`.
 
         `columns` include those of `restrict`.
         """
@@ -51,13 +54,16 @@ class FileLookUps:
         restrict = {name: distinct_values(values) for name, values in restrict.items() if name in known}
         parts, others = [], []
         for path, count in files:
-            part = self.indexed.rows(path, columns, restrict, limit)
+            part = self.indexed.rows(path, columns, restrict, limit, choose)
             if part is None:
                 others.append((path, count))
             else:
                 parts.append(part)
         if others:
-            parts.append(self._decode(table, others, columns, restrict, limit))
+            part = self._decode(table, others, columns, restrict, limit, choose)
+            if part is None:
+                return None
+            parts.append(part)
         rows = pa.concat_tables(parts) if parts else empty(columns)
         return None if rows.num_rows > limit else rows
 
@@ -68,8 +74,9 @@ class FileLookUps:
         columns: Sequence[Column],
         restrict: Restrict,
         limit: int,
-    ) -> pa.Table:
-        """From Parquet; where the rows are more than `limit`, not all of them."""
+        choose: Choose | None,
+    ) -> pa.Table | None:
+        """From Parquet; where the rows are more than `limit`, not all of them. None where too many are to choose from."""
         dataset = open_dataset([path for path, _ in files], columns, self._filesystem)
         dataset, shares = self._row_groups.prune(dataset, restrict)
         for (path, count), share in zip(files, shares):
@@ -77,7 +84,20 @@ class FileLookUps:
                 self.indexed.note_decoded(path, table, math.ceil(share * count), count, columns, restrict)
         conditions = [_is_in(dataset.schema, name, values) for name, values in restrict.items()]
         condition = reduce(lambda x, y: x & y, conditions) if conditions else None
-        return dataset.scanner([c.name for c in columns], filter=condition).head(limit + 1)
+        scanner = dataset.scanner([c.name for c in columns], filter=condition)
+        if choose is None:
+            return scanner.head(limit + 1)
+        parts, candidates = [], max(limit, self._candidates)
+        for batch in scanner.to_batches():
+            candidates -= batch.num_rows
+            if candidates < 0:
+                return None
+            part = pa.Table.from_batches([batch])
+            parts.append(part.filter(pa.array(choose(part))))
+            limit -= parts[-1].num_rows
+            if limit < 0:
+                break
+        return pa.concat_tables(parts) if parts else empty(columns)
 
 
 def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array]:

@@ -61,6 +61,11 @@ class Identities:
                 return
         self.numbers = self.find(rows)
 
+    @property
+    def is_plain(self) -> bool:
+        """Are they numbered column by column, by Arrow? Else by Python, row by row."""
+        return self._values is not None
+
     def first_places(self) -> Numbers:
         """Where each identity of `rows` stands first."""
         return first_places(number_values(self.numbers))

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core import faults
-from cq_engine.core.arrays import distinct
+from cq_engine.core.arrays import distinct, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
@@ -38,11 +38,13 @@ from cq_engine.storage.scratch import scratch_directory
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["IndexedColumns", "Restrict"]
+__all__ = ["Choose", "IndexedColumns", "Restrict"]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
 columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
+Choose: TypeAlias = "Callable[[pa.Table], npt.NDArray[np.bool_]]"
+"""Which of the rows that a `Restrict` gives are wanted: those with a wanted combination of values."""
 Places: TypeAlias = "npt.NDArray[np.int64]"
 
 
@@ -59,9 +61,16 @@ class IndexedColumns:
 
     # ------------------------------------------------------------ look-ups
 
-    def rows(self, path: str, columns: Collection[Column], restrict: Restrict, limit: int) -> pa.Table | None:
+    def rows(
+        self,
+        path: str,
+        columns: Collection[Column],
+        restrict: Restrict,
+        limit: int,
+        choose: Choose | None = None,
+    ) -> pa.Table | None:
         """The rows of a data file that have a wanted value in every restricted column, as far as Arrow compares its
-        type; at most `limit`. None where they are more, or a column has no copy."""
+        type, and are chosen by these; at most `limit`. None where they are more, or a column has no copy."""
         with self._guard:
             file = self._files.get(path)
             if file is None or not file.copies:
@@ -72,11 +81,17 @@ class IndexedColumns:
             return None
         by_name = {c.name: copies[c] for c in columns}
         known = {c.name for c in columns if can(c.type, Use.EQUAL)}
+        most = limit if choose is None else max(limit, self._limits.look_up_candidates)
         places = _search(
             [(by_name[name], values) for name, values in restrict.items() if name in known],
-            limit,
+            most,
             self._limits,
         )
+        if places is not None and len(places) > most:
+            return None
+        if places is not None and choose is not None:
+            named = pa.table({name: by_name[name].values.take(pa.array(places)) for name in restrict})
+            places = places[choose(named)]
         if places is not None and len(places) > limit:
             return None
         arrays = [by_name[c.name].values for c in columns]
@@ -255,7 +270,7 @@ class _Copy:
             if bool(np.all(numbers[:-1] <= numbers[1:])):
                 ordered = numbers
             elif len(column) <= common * len(pc.unique(column)):
-                order = np.argsort(numbers, kind="stable").astype(np.int32)
+                order = sort_places(numbers).astype(np.int32)
                 paths.append(_path(directory))
                 index = _map_columns(
                     paths[1], {"ordered": pa.array(numbers[order]), "places": pa.array(order)}

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
@@ -25,6 +26,7 @@ from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, U
 from cq_engine.catalog.differences import versioned_tables
 from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.arrays import is_in
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
@@ -33,7 +35,14 @@ from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.change_rows import ChangeReader, retry_reading
-from cq_engine.storage.file_look_ups import FileLookUps, Restrict, filter_rows, prune_files, restriction
+from cq_engine.storage.file_look_ups import (
+    Choose,
+    FileLookUps,
+    Restrict,
+    filter_rows,
+    prune_files,
+    restriction,
+)
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.rows import (
     ResidentImage,
@@ -107,8 +116,10 @@ class Reader(ChangeReader):
         layout: Layout,
         restrict: Restrict,
         wanted: Collection[str] | None = None,
+        choose: Choose | None = None,
     ) -> pa.Table | None:
-        """The rows of `base` with `restrict` as Arrow, or None where that would be too many files or rows.
+        """The rows of `base` with `restrict` as Arrow, of these the chosen ones, or None where that would be too many files or
+        rows.
 
         Of the columns that are neither `wanted`, nor the identity, nor restricted, the values are NULL.
         """
@@ -120,7 +131,7 @@ class Reader(ChangeReader):
         read = [c for c in columns if c.name in names]
         opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
         with self.reading(table, files):
-            rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows)
+            rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows, choose)
         return None if rows is None else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:
@@ -191,12 +202,18 @@ class Reader(ChangeReader):
             resident = self._resident(table, version)
             if resident is not None:
                 return resident.find(set(identity_keys(keys, identity_columns(table))))
-        restrict = restriction(keys, identity_columns(table))
-        found = self._read_restricted(table, version, restrict)
+        identity = identity_columns(table)
+        restrict = restriction(keys, identity)
+        wanted = Identities(keys, identity)
+
+        def choose(rows: pa.Table) -> npt.NDArray[np.bool_]:
+            return is_in(wanted.find(rows), wanted.numbers)
+
+        combined = len(restrict) == len(identity) > 1 and wanted.is_plain
+        found = self._read_restricted(table, version, restrict, choose if combined else None)
         if found is None:
             found = self._semi_join(table, version, keys, restrict)
-        wanted = Identities(keys, identity_columns(table))
-        return found.filter(pa.array(np.isin(wanted.find(found), wanted.numbers)))
+        return found.filter(pa.array(choose(found)))
 
     @retry_reading
     def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
@@ -232,11 +249,15 @@ class Reader(ChangeReader):
             keep(self._frames, {key for key in self._frames if key[0] in there})
         self.look_ups.indexed.keep_tables(there)
 
-    def _read_restricted(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
+    def _read_restricted(
+        self, table: VersionedTable, version: int, restrict: Restrict, choose: Choose | None = None
+    ) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
         changes = self.rows_of(table, sets, layout.base, version)
-        base = self.base_arrow(table, layout, restrict) if changes is not None else None
+        base = None
+        if changes is not None:
+            base = self.base_arrow(table, layout, restrict, choose=choose)
         if changes is None or base is None:
             return None
         changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)

@@ -43,8 +43,10 @@ class Shop:
         base_arrow: Callable[..., Any] = self.engine.reader.base_arrow
         files: Callable[..., Any] = self.engine.reader.files
 
-        def looked_up(table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any) -> pa.Table | None:
-            rows = base_arrow(table, layout, restrict, *more)
+        def looked_up(
+            table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any, **named: Any
+        ) -> pa.Table | None:
+            rows = base_arrow(table, layout, restrict, *more, **named)
             self.reads.append((table.name, -1 if rows is None else rows.num_rows))
             return rows
 

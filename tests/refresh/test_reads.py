@@ -47,9 +47,9 @@ def _reads(
         seen: list[tuple[object, int]] = []
 
         def noted(
-            table: Any, layout: Any, restrict: dict[str, pa.Array], wanted: Any = None
+            table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any, **named: Any
         ) -> pa.Table | None:
-            rows = base_arrow(table, layout, restrict, wanted)
+            rows = base_arrow(table, layout, restrict, *more, **named)
             seen.append(((table.name, contents(restrict)), -1 if rows is None else rows.num_rows))
             return rows
 
@@ -91,7 +91,9 @@ def test_columns_that_the_query_does_not_have_are_not_read(
         engine.execute("INSERT INTO t VALUES (1, 5, 10, 'x')")
         base_arrow: Callable[..., Any] = engine.reader.base_arrow
         seen: list[pa.Table] = []
-        monkeypatch.setattr(engine.reader, "base_arrow", lambda *a: seen.append(base_arrow(*a)) or seen[-1])
+        monkeypatch.setattr(
+            engine.reader, "base_arrow", lambda *a, **named: seen.append(base_arrow(*a, **named)) or seen[-1]
+        )
         engine.refresh("q")
         (rows,) = seen
         assert rows.to_pylist() == [{"id": 5, "note": None, "grp": 5, "name": "u5"}]
@@ -121,9 +123,9 @@ def test_rows_that_a_condition_leaves_out_are_not_looked_up(
         base_arrow: Callable[..., Any] = engine.reader.base_arrow
         keys: dict[str, int] = {}
 
-        def noted(table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any) -> Any:
+        def noted(table: Any, layout: Any, restrict: dict[str, pa.Array], *more: Any, **named: Any) -> Any:
             keys.update({f"{table.name}.{name}": len(values) for name, values in restrict.items()})
-            return base_arrow(table, layout, restrict, *more)
+            return base_arrow(table, layout, restrict, *more, **named)
 
         monkeypatch.setattr(engine.reader, "base_arrow", noted)
         engine.refresh("q")
