@@ -5,7 +5,7 @@ Two rows have the same number exactly where `rows.identity_keys` gives them the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from math import prod
 from typing import TypeAlias
@@ -21,7 +21,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 from cq_engine.storage.rows import identity_keys
 
-__all__ = ["Identities", "KeySet", "Numbers", "find_places"]
+__all__ = ["Identities", "KeySet", "Numbers", "combinations", "find_places"]
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -109,6 +109,17 @@ class KeySet:
         self._identities = identities
         self._numbers = distinct(numbers)
 
+    @classmethod
+    def of(cls, rows: pa.Table, columns: Sequence[Column]) -> KeySet:
+        """Those that the rows have in `columns`."""
+        identities = Identities(rows, columns)
+        return cls(identities, identities.numbers)
+
+    @property
+    def is_plain(self) -> bool:
+        """Does Arrow compare them, column by column? Else Python does, row by row."""
+        return self._identities.is_plain
+
     def __len__(self) -> int:
         return len(self._numbers)
 
@@ -120,6 +131,17 @@ class KeySet:
         """The set without the identities that these rows have."""
         gone = self._identities.find(rows)
         return KeySet(self._identities, self._numbers[~is_in(self._numbers, gone)])
+
+
+def combinations(
+    keys: pa.Table, columns: Sequence[Column]
+) -> Callable[[pa.Table], npt.NDArray[np.bool_]] | None:
+    """Says of rows which have one of the keys in `columns`. None where a key is one value, or Arrow does not compare them: then
+    there is nothing that a look-up by the values of each column could add."""
+    if len(columns) < 2:
+        return None
+    known = KeySet.of(keys, columns)
+    return known.holds if known.is_plain else None
 
 
 def _is_plain(column: Column, kind: pa.DataType) -> bool:

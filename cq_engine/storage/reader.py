@@ -12,8 +12,6 @@ from functools import reduce
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
@@ -26,7 +24,6 @@ from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, U
 from cq_engine.catalog.differences import versioned_tables
 from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
-from cq_engine.core.arrays import is_in
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
@@ -43,7 +40,7 @@ from cq_engine.storage.file_look_ups import (
     prune_files,
     restriction,
 )
-from cq_engine.storage.identities import Identities
+from cq_engine.storage.identities import KeySet, combinations
 from cq_engine.storage.rows import (
     ResidentImage,
     conform,
@@ -203,23 +200,20 @@ class Reader(ChangeReader):
             if resident is not None:
                 return resident.find(set(identity_keys(keys, identity_columns(table))))
         identity = identity_columns(table)
-        restrict = restriction(keys, identity)
-        wanted = Identities(keys, identity)
-
-        def choose(rows: pa.Table) -> npt.NDArray[np.bool_]:
-            return is_in(wanted.find(rows), wanted.numbers)
-
-        combined = len(restrict) == len(identity) > 1 and wanted.is_plain
-        found = self._read_restricted(table, version, restrict, choose if combined else None)
+        restrict, choose = restriction(keys, identity), combinations(keys, identity)
+        found = self._read_restricted(table, version, restrict, choose)
         if found is None:
             found = self._semi_join(table, version, keys, restrict)
-        return found.filter(pa.array(choose(found)))
+        holds = choose or KeySet.of(keys, identity).holds
+        return found.filter(pa.array(holds(found)))
 
     @retry_reading
-    def restricted_image(self, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
-        """At least the rows after commit `version` with wanted values, as Arrow; None where they are many."""
+    def restricted_image(
+        self, table: VersionedTable, version: int, restrict: Restrict, choose: Choose | None = None
+    ) -> pa.Table | None:
+        """At least the rows after commit `version` with wanted values that are chosen, as Arrow; None where they are many."""
         small = self.small_image(table, version)
-        return small if small is not None else self._read_restricted(table, version, restrict)
+        return small if small is not None else self._read_restricted(table, version, restrict, choose)
 
     def is_small(self, table: VersionedTable, version: int) -> bool:
         """True where `small_image` gives rows."""

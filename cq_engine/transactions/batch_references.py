@@ -14,6 +14,7 @@ from cq_engine.core.errors import ConstraintError
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.file_look_ups import restriction
+from cq_engine.storage.identities import combinations
 from cq_engine.storage.rows import conform, identity_columns, identity_keys
 from cq_engine.transactions.replay import Log
 
@@ -150,8 +151,8 @@ def _having(
     physical = table.storage.physical_columns
     kinds = [next(c for c in physical if c.name == name) for name in columns]
     values = conform(values.rename_columns(list(columns)), kinds)
-    restrict = restriction(values, kinds)
-    rows = reader.restricted_image(table.storage, newest, restrict)
+    restrict, choose = restriction(values, kinds), combinations(values, kinds)
+    rows = reader.restricted_image(table.storage, newest, restrict, choose)
     if rows is not None:
         return rows
     image = reader.image(table.storage, newest, restrict)

@@ -23,7 +23,7 @@ from cq_engine.core.values import python_rows
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.file_look_ups import restriction
-from cq_engine.storage.identities import Identities
+from cq_engine.storage.identities import Identities, combinations
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform, empty
 from cq_engine.transactions import bulk
@@ -285,10 +285,11 @@ def _after(
     """At least the rows after the commit that have one of the wanted values."""
     reader, newest = services.reader, services.catalog.newest_version
     physical = table.storage.physical_columns
-    restrict = restriction(wanted, _kinds(table, columns))
+    kinds = _kinds(table, columns)
+    restrict, choose = restriction(wanted, kinds), combinations(wanted, kinds)
     pending = change.pending if change is not None else None
     if not isinstance(pending, BulkPending):
-        rows = reader.restricted_image(table.storage, newest, restrict)
+        rows = reader.restricted_image(table.storage, newest, restrict, choose)
         if rows is not None:
             return rows if pending is None else pending.overlay(rows)
     image = reader.image(table.storage, newest)

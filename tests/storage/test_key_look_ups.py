@@ -59,3 +59,54 @@ def test_rows_with_wanted_keys(
         copied = any(file.copies for file in engine.reader.look_ups.indexed._files.values())
     assert copied
     assert bool(asked) == (candidates == ROOM)
+
+
+@pytest.mark.parametrize("candidates", [ROWS, ROOM], ids=["by the driver", "by Spark"])
+def test_foreign_keys_of_several_columns(
+    spark: SparkSession, warehouse: Path, candidates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What commits refuse is the same, and the driver says so wherever it may choose from enough rows."""
+    given_up: list[bool] = []
+    restricted_image = Reader.restricted_image
+
+    def asking(self: Reader, *args: Any, **named: Any) -> pa.Table | None:
+        rows = restricted_image(self, *args, **named)
+        given_up.append(rows is None)
+        return rows
+
+    monkeypatch.setattr(Reader, "restricted_image", asking)
+    limits = Limits(small_rows=-1, look_up_rows=ROOM, look_up_candidates=candidates)
+    with cq_engine.connect(
+        warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=limits
+    ) as engine:
+        engine.execute("CREATE TABLE t (a INT, b STRING, PRIMARY KEY (a, b))")
+        engine.execute(
+            "CREATE TABLE c (id INT PRIMARY KEY, a INT, b STRING, FOREIGN KEY (a, b) REFERENCES t (a, b) ENFORCED)"
+        )
+        engine.execute(
+            f"INSERT INTO t SELECT CAST(id DIV 30 AS INT), concat('b', id % 30) FROM range({ROWS})"
+        )
+        engine.compact("t")
+        children = [(n, n, f"b{n % 30}") for n in range(ROOM // 2)]
+        columns = list(zip(*children))
+        batch = {
+            "op": ["I"] * len(children),
+            "id": pa.array(columns[0], pa.int32()),
+            "a": pa.array(columns[1], pa.int32()),
+            "b": columns[2],
+        }
+        given_up.clear()
+        with engine.transaction() as tx:
+            tx.insert("c", children)
+        with pytest.raises(cq_engine.ConstraintError, match="has no row in t"), engine.transaction() as tx:
+            tx.insert("c", [(100, 3, "b3"), (101, 4, "b30"), (102, 7, "b4"), (103, 9, "b9")])
+        with pytest.raises(cq_engine.ConstraintError, match="has no row in t"):
+            engine.apply_changes(
+                {"c": pa.table({**batch, "id": pa.array([200 + n for n in columns[0]]), "b": ["b31"] * 20})}
+            )
+        engine.apply_changes({"c": pa.table({**batch, "id": pa.array([300 + n for n in columns[0]])})})
+        assert any(given_up) == (candidates == ROOM)
+        with pytest.raises(cq_engine.ConstraintError, match="still refer"):
+            engine.execute("DELETE FROM t WHERE a = 5 AND b = 'b5'")
+        engine.execute("DELETE FROM t WHERE a = 5 AND b = 'b6'")
+        assert engine.execute("SELECT count(*) FROM c").fetchall() == [(2 * len(children),)]
