@@ -136,8 +136,8 @@ class KeySet:
 def combinations(
     keys: pa.Table, columns: Sequence[Column]
 ) -> Callable[[pa.Table], npt.NDArray[np.bool_]] | None:
-    """Says of rows which have one of the keys in `columns`. None where a key is one value, or Arrow does not compare them: then
-    there is nothing that a look-up by the values of each column could add."""
+    """Says of rows which have one of the keys in `columns`. None where a key is one value, which a
+    restriction says already, or where Arrow does not compare them."""
     if len(columns) < 2:
         return None
     known = KeySet.of(keys, columns)

@@ -249,10 +249,10 @@ class Reader(ChangeReader):
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
         changes = self.rows_of(table, sets, layout.base, version)
-        base = None
-        if changes is not None:
-            base = self.base_arrow(table, layout, restrict, choose=choose)
-        if changes is None or base is None:
+        if changes is None:
+            return None
+        base = self.base_arrow(table, layout, restrict, choose=choose)
+        if base is None:
             return None
         changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
         return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from cq_engine.catalog.model import DataFile, Table
-from cq_engine.core.arrays import array, is_in
-from cq_engine.storage.identities import Identities
+from cq_engine.core.arrays import array
+from cq_engine.storage.identities import KeySet
 from cq_engine.storage.rows import Heap, conform, identity_columns, identity_keys, row_values
 
 __all__ = ["BulkPending", "Net", "NetPending", "SmallPending"]
@@ -127,8 +127,7 @@ class SmallPending:
         """The snapshot `image` with this difference applied."""
         hidden = self.hidden_rows()
         if hidden.num_rows:
-            gone = Identities(hidden, self._identity)
-            image = image.filter(pa.array(~is_in(gone.find(image), gone.numbers)))
+            image = image.filter(pa.array(~KeySet.of(hidden, self._identity).holds(image)))
         return pa.concat_tables([image, self.added_rows()])
 
     def duplicates(self) -> pa.Table:
