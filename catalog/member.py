@@ -62,13 +62,14 @@ class Member(Writing):
         with self.exclusive(by_any=True) as connection:
             now = self._sign(connection, self.reads())
             held = lease.look(connection)
-            if self._holds(held):
+            if self._holds(held, self.epoch):
                 return None
             if not self._may_take(held, now, self.limits.lease_seconds if silent else math.inf):
                 return held.refusal(now)
             taken: list[int] = []
             self.write_set(WriteSet(), also=lambda c: taken.append(lease.take(c, self.number)), by_any=True)
-            (self.epoch,) = taken
+            with self._duties:
+                (self.epoch,) = taken
         return None
 
     def take_if_free(self) -> None:
@@ -81,7 +82,7 @@ class Member(Writing):
 
     def give_duties(self) -> None:
         """Gives the duties back, where this process has them."""
-        epoch, self.epoch = self.epoch, 0
+        epoch = self._lay_down()
         if epoch:
             self.write_set(WriteSet(), also=lambda connection: lease.release(connection, epoch), by_any=True)
 
@@ -135,7 +136,7 @@ class Member(Writing):
 
         Others are not taken for dead where this process itself was late: what kept it may have kept all of them.
         """
-        limits, number, beaten = self.limits, self.number, self._beaten
+        limits, number, beaten, known = self.limits, self.number, self._beaten, self.epoch
         reads = self.reads()  # which takes the lock that comes before the database's
         try:
             with self._database.writing() as connection:
@@ -143,12 +144,13 @@ class Member(Writing):
                 late = now - beaten > 1_000_000 * (2 * limits.heartbeat_seconds + 1.0)
                 silence = math.inf if late else limits.lease_seconds
                 held = lease.look(connection)
-                mine = self._holds(held)
+                mine = self._holds(held, known)
                 ended = mine and bool(processes.dead(connection, now, silence))
                 free = not mine and self._may_take(held, now, silence)
         except SQLAlchemyError:  # whoever writes next will say so, if it lasts
             return
-        self.epoch = self.epoch if mine else 0
+        if not mine:
+            self._lose(known)
         for name in list(self._callbacks) if self.number != number else ():
             with suppress(CQError):
                 self.register_callback(name)
@@ -189,8 +191,14 @@ class Member(Writing):
         processes.beat(connection, self.number, now, Reads.of(reads, now))
         return now
 
-    def _holds(self, held: lease.Held) -> bool:
-        return self.epoch > 0 and (held.epoch, held.number) == (self.epoch, self.number)
+    def _holds(self, held: lease.Held, known: int) -> bool:
+        return known > 0 and (held.epoch, held.number) == (known, self.number)
+
+    def _lay_down(self) -> int:
+        """Forgets the duties; their epoch, 0 where it had none."""
+        with self._duties:
+            epoch, self.epoch = self.epoch, 0
+        return epoch
 
     def _may_take(self, held: lease.Held, now: int, silence: float) -> bool:
         """Whether the duties are free for this process, or its own, which could not be given back."""
@@ -198,7 +206,7 @@ class Member(Writing):
         return yielded or held.number == self.number or held.is_free(now, silence)
 
     def _leave(self) -> None:
-        epoch, self.epoch = self.epoch, 0
+        epoch = self._lay_down()
 
         def leave(connection: sa.Connection) -> None:
             processes.remove(connection, [self.number])

@@ -57,6 +57,8 @@ class Writing(Reading):
         """Those that somebody in this process holds. The files of others go with the next sweep."""
         self._opened: _Opened | None = None
         self._ending = threading.Lock()
+        self._duties = threading.Lock()
+        """Held while `epoch` changes: signs of life are given by another thread than takes the duties."""
         self._closed = False
 
     @property
@@ -82,7 +84,7 @@ class Writing(Reading):
                 if opened is None:
                     raise CatalogError("the warehouse was closed")
                 if not by_any:
-                    self._check_epoch(opened.epoch)
+                    self._check_epoch(opened.epoch, self.epoch)
                 yield opened.connection
             finally:
                 if not outer:
@@ -186,8 +188,9 @@ class Writing(Reading):
     def check_lease(self) -> None:
         """Raises LeaseError where this process does not have the duties (any more): before anything is done outside the
         catalog."""
+        known = self.epoch  # asked first: another thread may take the duties meanwhile
         with self._reading() as connection:
-            self._check_epoch(lease.look(connection).epoch)
+            self._check_epoch(lease.look(connection).epoch, known)
 
     def attempt(self, kind: str, *, by_any: bool = False) -> Attempt:
         """Registers an attempt to write files; `kind` is a word that says what for. It belongs to the duties unless it is
@@ -228,13 +231,20 @@ class Writing(Reading):
         if self._closed:
             raise CatalogError("the warehouse was closed")
 
-    def _check_epoch(self, epoch: int) -> None:
-        if self.epoch and self.epoch == epoch:
+    def _check_epoch(self, epoch: int, known: int) -> None:
+        """Raises LeaseError where the duties are not this process's, which knew of epoch `known` when it was `epoch`."""
+        if known and known == epoch:
             return
-        had, self.epoch = self.epoch, 0
-        if had:
+        if known:
+            self._lose(known)
             raise _lost()
         raise LeaseError("this process does not have the warehouse's duties", hint=_WHO_HAS_THEM)
+
+    def _lose(self, known: int) -> None:
+        """Forgets the duties of epoch `known`; not those that this process has taken since it knew of them."""
+        with self._duties:
+            if self.epoch == known:
+                self.epoch = 0
 
     def _begin(self, block: _Block) -> None:
         """Begins the one write transaction of this process; from now on no other process writes."""

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,42 @@ def test_duties_that_could_not_be_given_back_are_taken_again(
             catalog.give_duties()
     catalog.beat()
     assert catalog.epoch > before
+
+
+@pytest.mark.parametrize("had", [False, True])
+@pytest.mark.parametrize("name", ["beat", "check_lease"])
+def test_duties_that_are_taken_while_another_thread_looks_are_kept(
+    open_catalog: Open, monkeypatch: pytest.MonkeyPatch, name: str, had: bool
+) -> None:
+    """It has seen that they are another's, and before it notes that, they are taken."""
+    catalog = open_catalog(duties=had, limits=IMPATIENT)
+    other = open_catalog(limits=IMPATIENT)
+    writing, look = catalog._database.writing, lease.look
+
+    def take() -> None:
+        monkeypatch.undo()
+        other.give_duties()
+        assert catalog.take_duties() is None
+
+    @contextmanager
+    def written() -> Iterator[Any]:
+        with writing() as connection:
+            yield connection
+        take()
+
+    def looked(connection: Any) -> lease.Held:
+        held = look(connection)
+        take()
+        return held
+
+    if name == "beat":
+        monkeypatch.setattr(catalog._database, "writing", written)
+    else:
+        monkeypatch.setattr(lease, "look", looked)
+    with suppress(LeaseError):
+        getattr(catalog, name)()
+    assert catalog.has_duties
+    catalog.recover()
 
 
 def test_row_ids_of_a_transaction_that_fails_are_not_kept(
