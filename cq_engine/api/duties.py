@@ -225,7 +225,8 @@ class Duties(Scheduling):
             time.sleep(requests.LOOK_SECONDS)
 
     def _stand_in(self) -> None:
-        """Has the duties for as long as it takes to do what was asked for, or for longer."""
+        """Has the duties for as long as it takes to do what was asked for, or for longer. Another process may take them
+        meanwhile, which then does it."""
         if self.catalog.take_duties() is not None:
             return
         keeps = self.catalog.keeps_duties
@@ -237,6 +238,9 @@ class Duties(Scheduling):
                 self._answer()
                 if not keeps:
                     self._drain_answers()
+            except LeaseError:
+                if self.catalog.has_duties:
+                    raise
             finally:
                 self._scheduled = scheduled
                 if not keeps:
@@ -270,6 +274,9 @@ class Duties(Scheduling):
         try:
             said = {"done": self.perform(request.kind, request.argument)}
         except Exception as error:  # noqa: BLE001 - who asked is told
+            lost = isinstance(error, LeaseError) and not self.catalog.has_duties
+            if lost and request.kind != "execute":
+                return  # who has them now begins with it
             said = _said(error)
         with suppress(CQError):
             requests.answer(self.catalog, request.number, said)

@@ -238,6 +238,36 @@ class TestDuties:
         second.catalog.waits = True
         assert until(lambda: second.catalog.has_duties) < 5
 
+    @pytest.mark.parametrize("taken", ["when it begins", "when it answers"])
+    def test_who_loses_them_meanwhile_has_it_done_by_the_next(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch, taken: str
+    ) -> None:
+        works, lone = connect(scheduler=True), connect()
+        works.catalog.waits = False
+        works.catalog.give_duties()
+        recover, perform = lone.catalog.recover, lone.perform
+
+        def lose() -> None:
+            monkeypatch.undo()
+            works.catalog.waits = True
+            assert until(lambda: works.catalog.has_duties) < 5
+
+        def begin() -> None:
+            lose()
+            recover()
+
+        def answer(kind: str, argument: dict[str, Any]) -> dict[str, Any]:
+            lose()
+            lone.catalog.check_lease()
+            return perform(kind, argument)
+
+        if taken == "when it begins":
+            monkeypatch.setattr(lone.catalog, "recover", begin)
+        else:
+            monkeypatch.setattr(lone, "perform", answer)
+        assert lone.maintain() == []
+        assert [works.catalog.has_duties, lone.catalog.has_duties] == [True, False]
+
     def test_false_never_takes_them(self, connect: Connect) -> None:
         engine = connect(duties=False)
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
