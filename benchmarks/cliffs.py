@@ -30,7 +30,13 @@ import cq_engine
 from estore import STREAM_B, Shop, Transaction, change_tables, load
 
 NAME = "cliffs"
-QUERIES = {**JOINED, **{name: SHAPES[name] for name in ("window", "top_n", "left_join")}}
+TWO_KEYS = "SELECT oid, item, sum(qty) AS units FROM orderline GROUP BY oid, item"
+"""Grouped by two columns, of which one has a few values: those of a delta are soon those of all rows."""
+QUERIES = {
+    **JOINED,
+    **{name: SHAPES[name] for name in ("window", "top_n", "left_join")},
+    "two_keys": TWO_KEYS,
+}
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:

@@ -220,19 +220,26 @@ def _close(wanted: Reducers, pairs: Sequence[tuple[str, str, bool]]) -> dict[str
 
 
 def _reduce(node: Node, filters: RuntimeFilters, known: Reducers) -> dict[str, Reducer]:
-    """`known` with the columns of `node` that come from a scan with filters: they hold no more than its rows do."""
+    """`known` with the columns of `node` that come from a scan with filters: they hold no more than its rows do.
+
+    Columns of the same rows have the same node as their reducer.
+    """
     found = dict(known)
+    reducers: dict[tuple[int, ...], Node] = {}
     for name in node.columns:
         if name in found:
             continue
         *above, (scan, source) = path(node, name)
         simple = all(isinstance(each, (nodes.Filter, nodes.Project, nodes.Join)) for each, _ in above)
         if simple and isinstance(scan, nodes.Scan) and filters.get(id(scan)):
-            versions: Node = nodes.History(scan, filters[id(scan)])
-            for each, _ in reversed(above):
-                if isinstance(each, nodes.Filter) and references(each.condition) <= set(scan.columns):
-                    versions = nodes.Filter(versions, each.condition)
-            found[name] = Reducer(versions, source, nulls=True)
+            way = (id(scan), *(id(each) for each, _ in above))
+            if way not in reducers:
+                versions: Node = nodes.History(scan, filters[id(scan)])
+                for each, _ in reversed(above):
+                    if isinstance(each, nodes.Filter) and references(each.condition) <= set(scan.columns):
+                        versions = nodes.Filter(versions, each.condition)
+                reducers[way] = versions
+            found[name] = Reducer(reducers[way], source, nulls=True)
     return found
 
 

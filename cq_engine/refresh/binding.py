@@ -17,6 +17,7 @@ from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Co
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
 from cq_engine.planner.forms import Reference
 from cq_engine.refresh.images import select_fields
+from cq_engine.refresh.key_combinations import KeyCombinations
 from cq_engine.refresh.key_values import KeyValues, contents
 from cq_engine.refresh.large_look_ups import LargeLookUps
 from cq_engine.refresh.look_ups import LookUps
@@ -32,7 +33,7 @@ from cq_engine.refresh.source_rows import (
     unite,
 )
 from cq_engine.spark.sql import fresh_name
-from cq_engine.storage.file_look_ups import Restrict, filter_rows, prune_files
+from cq_engine.storage.file_look_ups import Choose, Restrict, filter_rows, prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
 from cq_engine.storage.uncompacted_log import UncompactedLog
@@ -109,9 +110,7 @@ class IntervalBinder:
         if isinstance(leaf, nodes.Given):
             return self._input_name(leaf)
         assert isinstance(leaf, nodes.StateRows)
-        return select_fields(
-            tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns))), self._state(leaf)
-        )
+        return select_fields(self._state_fields(leaf), self._state(leaf))
 
     def attach(self, emitter: Emitter) -> None:
         """Says where the CTEs go that the leaves need; those of earlier statements come along."""
@@ -236,11 +235,14 @@ class IntervalBinder:
         table = self.tables[leaf.scan.table]
         restrict = self._keys.restrict(table, leaf.filters, leaf.scan.fields)
         wanted = self._keys.wanted(table, leaf.filters, leaf.scan.fields)
+        together = self._keys.combinations(table, leaf.filters, leaf.scan.fields)
         meets = leaf.meets if self._mesh is not None and not restrict else None
-        key = ("history", leaf.scan.table, contents(restrict), contents(wanted), id(meets) if meets else 0)
+        by_key = together.key if together else ()
+        by_value = contents(restrict), contents(wanted)
+        key = ("history", leaf.scan.table, *by_value, by_key, id(meets) if meets else 0)
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
-            base = self._base_rows(table, restrict) if log is not None else None
+            base = self._base_rows(table, restrict, together) if log is not None else None
             if base is None and log is not None and meets is not None:
                 base = self._meeting_rows(table, leaf.scan, meets)
             if log is None or base is None:
@@ -288,14 +290,18 @@ class IntervalBinder:
         self._names[key] = name
         return name
 
-    def _base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+    def _base_rows(
+        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations | None
+    ) -> pa.Table | None:
         """At least the wanted rows of the image that the log goes on from, where they are few; read once."""
-        key = (table.id, contents(restrict))
+        key = (table.id, contents(restrict), together.key if together else ())
         if key not in self._bases:
-            self._bases[key] = self._read_base_rows(table, restrict)
+            self._bases[key] = self._read_base_rows(table, restrict, together)
         return self._bases[key]
 
-    def _read_base_rows(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+    def _read_base_rows(
+        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations | None
+    ) -> pa.Table | None:
         if any(len(values) == 0 for values in restrict.values()):
             return empty(table.physical_columns)
         rows = self.reader.small_image(table, self.a)
@@ -303,10 +309,10 @@ class IntervalBinder:
             rows = filter_rows(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
-            rows = self._look_up(table, restrict)
+            rows = self._look_up(table, restrict, together.choose if together else None)
         return None if rows is None or self._is_too_large(rows) else rows
 
-    def _look_up(self, table: VersionedTable, restrict: Restrict) -> pa.Table | None:
+    def _look_up(self, table: VersionedTable, restrict: Restrict, choose: Choose | None) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
         how = "mesh"
@@ -315,7 +321,7 @@ class IntervalBinder:
             rows = self._mesh.rows(table, layout, restrict, wanted, self.report.meshes, self.given_up)
         if rows is None:
             started = time.perf_counter()
-            how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted)
+            how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted, choose)
             if self._mesh is not None and rows is not None:
                 self._mesh.note_look_up(table, layout, restrict, wanted, time.perf_counter() - started)
         if rows is not None:
@@ -357,21 +363,23 @@ class IntervalBinder:
 
     # ------------------------------------------------------------ states
 
+    def _state_fields(self, leaf: nodes.StateRows) -> tuple[tuple[str, str], ...]:
+        return tuple(zip(leaf.names, (c.name for c in self.states[leaf.label].columns)))
+
     def _state_restrict(self, leaf: nodes.StateRows) -> Restrict:
-        table = self.states[leaf.label]
-        return self._keys.restrict(
-            table, leaf.filters, tuple(zip(leaf.names, (c.name for c in table.columns)))
-        )
+        return self._keys.restrict(self.states[leaf.label], leaf.filters, self._state_fields(leaf))
 
     def _wanted_state(self, leaf: nodes.StateRows) -> pa.Table | None:
         """The rows of a state that a leaf wants, where the driver can have them."""
         key = ("state", id(leaf))
         if key not in self._known_rows:
-            rows = state_rows(self.reader, self.states[leaf.label], self.a, self._state_restrict(leaf))
+            table, fields = self.states[leaf.label], self._state_fields(leaf)
+            together = self._keys.combinations(table, leaf.filters, fields)
+            rows = state_rows(self.reader, table, self.a, self._state_restrict(leaf), together)
             if rows is None or rows.num_rows > self.reader.limits.driver_rows:
                 self._known_rows[key] = None
             else:
-                self._note(self.states[leaf.label], "state", rows.num_rows)
+                self._note(table, "state", rows.num_rows)
                 self._known_rows[key] = rows
         return self._known_rows[key]
 

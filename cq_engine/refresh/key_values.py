@@ -8,7 +8,7 @@ read before.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,14 @@ from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type
 from cq_engine.refresh.conditions import is_compared, possible
+from cq_engine.refresh.key_combinations import KeyCombinations, find_rows, group_filters
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import row_values
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["KeyValues", "contents"]
+
+_Values = TypeVar("_Values", pa.Array, pa.ChunkedArray)
 
 
 def contents(restrict: Restrict) -> tuple[tuple[str, Hashable], ...]:
@@ -119,6 +122,37 @@ class KeyValues:
     ) -> dict[str, pa.Array]:
         """The values by column that rows have which the plan can need, wherever they are; {} for all rows."""
         return self._look_up(table, filters, fields).wanted
+
+    def combinations(
+        self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
+    ) -> KeyCombinations | None:
+        """What of the rows with the values of `restrict` may be needed; None for all of them, or as far as nobody knows."""
+        sources, left = dict(fields), self.restrict(table, filters, fields)
+        counts = {f.column: len(left.get(sources[f.column], ())) for f in filters}
+        group = group_filters(filters, counts)
+        if not group:
+            return None
+        leaf, columns = group[0].leaf, {sources[f.column]: f.of_column for f in group}
+        kinds = [c for c in table.physical_columns if c.name in columns]
+
+        def find() -> pa.Table | None:
+            rows = find_rows(leaf, [columns[c.name] for c in kinds], self._columns_of)
+            found = (
+                [_fitting(c, table, k.name) for k, c in zip(kinds, rows.columns)] if rows is not None else []
+            )
+            known = [each for each in found if each is not None]
+            return pa.table(known, [c.name for c in kinds]) if known and len(known) == len(kinds) else None
+
+        self._kept.append(leaf)
+        return KeyCombinations((id(leaf), tuple(columns.items())), find, kinds)
+
+    def _columns_of(self, node: Node, names: Sequence[str]) -> pa.Table | None:
+        """The columns of a node whose rows are at hand."""
+        if isinstance(node, nodes.Given):
+            given = self._given.get(node.name)
+            return None if given is None else given.select([node.names.index(name) for name in names])
+        rows = self._rows(node)
+        return None if rows is None else pa.table([rows.column(name) for name in names], list(names))
 
     def _look_up(
         self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
@@ -228,7 +262,7 @@ def _together(parts: Sequence[pa.Array | None]) -> pa.Array | None:
     return distinct_values(pa.concat_arrays(known))
 
 
-def _fitting(values: pa.Array, table: VersionedTable, name: str) -> pa.Array | None:
+def _fitting(values: _Values, table: VersionedTable, name: str) -> _Values | None:
     """The values as the column's type, or None where a comparison in Spark would mean something else."""
     column = next(c for c in table.physical_columns if c.name.lower() == name.lower())
     kind = arrow_type(column.type)

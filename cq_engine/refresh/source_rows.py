@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
+from cq_engine.refresh.key_combinations import KeyCombinations
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader, relevant_changes
@@ -88,17 +89,27 @@ def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive")
 
 
-def state_rows(reader: Reader, table: VersionedTable, version: int, restrict: Restrict) -> pa.Table | None:
-    """The wanted rows of a state, where the driver can have them. Its filters are on its identity, so that its changes can be narrowed too."""
+def state_rows(
+    reader: Reader,
+    table: VersionedTable,
+    version: int,
+    restrict: Restrict,
+    together: KeyCombinations | None = None,
+) -> pa.Table | None:
+    """At least the wanted rows of a state, where the driver can have them. Its filters are on its identity, so that its changes can be
+    narrowed, too."""
     small = reader.small_image(table, version)
     if small is not None:
         return filter_rows(small, restrict)
     if not restrict:
         return None
     layout = reader.catalog.layout(table.id, version)
-    base = reader.base_arrow(table, layout, restrict)
+    choose = together.choose if together else None
+    base = reader.base_arrow(table, layout, restrict, choose=choose)
     rows = reader.changes_arrow(table, layout.base, version, reader.limits.state_changes)
     if base is None or rows is None:
         return None
     rows = filter_rows(rows, restrict)
+    if choose is not None:
+        rows = rows.filter(pa.array(choose(rows)))
     return UncompactedLog.of(table, rows, version, version, compressed=False).image(base)

@@ -16,7 +16,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from sqlglot import exp
 
 from cq_engine.algebra import nodes
-from cq_engine.algebra.nodes import FROM, TO, Named, Node, PlanError, inner_first
+from cq_engine.algebra.nodes import FROM, TO, Named, Node, PlanError, children, inner_first
 
 __all__ = [
     "ChangeColumns",
@@ -37,6 +37,7 @@ __all__ = [
     "lineage",
     "lineages",
     "path",
+    "row_lineages",
 ]
 
 
@@ -75,6 +76,35 @@ def path(node: Node, name: str) -> list[ColumnOf]:
     while (step := lineage(*found[-1])) is not None and len(step.columns) == 1:
         found.append(step.columns[0])
     return found
+
+
+def row_lineages(node: Node, names: Sequence[str]) -> list[list[tuple[Node, tuple[str, ...]]]]:
+    """Where several columns of `node` come from together: the ways to know them, each by inputs and columns of these.
+
+    All rows of `node` have in the columns `names` what rows of the inputs of one way (together, where there are several)
+    have in theirs. There is no way where the columns come from different inputs, or an outer join adds NULL.
+
+    >>> from cq_engine.algebra.nodes import Join, Scan, column
+    >>> a, b = Scan("a", (("x_1", "x"), ("y_2", "y"))), Scan("b", (("x_3", "x"), ("z_4", "z")))
+    >>> joined = Join((a, b), (exp.EQ(this=column("x_1"), expression=column("x_3")),))
+    >>> [[columns for _, columns in way] for way in row_lineages(joined, ("x_1", "z_4"))]
+    [[('x_3', 'z_4')]]
+    >>> row_lineages(joined, ("y_2", "z_4"))
+    []
+    """
+    steps = [lineage(node, name) for name in names]
+    found = [step for step in steps if step is not None and not step.padded]
+    if len(found) < len(names):
+        return []
+    if isinstance(node, nodes.UnionAll):
+        places = zip(node.inputs, zip(*(step.columns for step in found)))
+        return [[(each, tuple(column.name for column in columns)) for each, columns in places]]
+    inputs = children(node)
+    if len({*map(id, inputs)}) < len(inputs):
+        return []  # an input stands for two rows
+    by_name = [{id(c.node): c.name for c in (*step.equal, *step.columns)} for step in found]
+    ways = [(each, [known.get(id(each)) for known in by_name]) for each in inputs]
+    return [[(each, tuple(map(str, columns)))] for each, columns in ways if None not in columns]
 
 
 def column_types(root: Node, of_table: Callable[[str, str], str]) -> dict[str, str]:
