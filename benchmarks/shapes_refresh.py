@@ -177,14 +177,14 @@ class _Reads:
     def __enter__(self) -> _Reads:
         base_arrow, files = self._reader.base_arrow, self._reader.files
 
-        def counted_base(*args: Any) -> Any:
-            rows = base_arrow(*args)
+        def counted_base(*args: Any, **named: Any) -> Any:
+            rows = base_arrow(*args, **named)
             self.rows += 0 if rows is None else rows.num_rows
             return rows
 
-        def counted_files(read: Any, *args: Any) -> Any:
+        def counted_files(read: Any, *args: Any, **named: Any) -> Any:
             self.rows += sum(file.rows for file in read)
-            return files(read, *args)
+            return files(read, *args, **named)
 
         self._reader.base_arrow, self._reader.files = counted_base, counted_files
         return self
