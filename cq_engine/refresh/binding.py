@@ -237,9 +237,8 @@ class IntervalBinder:
         wanted = self._keys.wanted(table, leaf.filters, leaf.scan.fields)
         together = self._keys.combinations(table, leaf.filters, leaf.scan.fields)
         meets = leaf.meets if self._mesh is not None and not restrict else None
-        by_key = together.key if together else ()
         by_value = contents(restrict), contents(wanted)
-        key = ("history", leaf.scan.table, *by_value, by_key, id(meets) if meets else 0)
+        key = ("history", leaf.scan.table, *by_value, together.key, id(meets) if meets else 0)
         if key not in self._known_rows:
             log = self._log(leaf.scan.table)
             base = self._base_rows(table, restrict, together) if log is not None else None
@@ -291,16 +290,16 @@ class IntervalBinder:
         return name
 
     def _base_rows(
-        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations | None
+        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations
     ) -> pa.Table | None:
         """At least the wanted rows of the image that the log goes on from, where they are few; read once."""
-        key = (table.id, contents(restrict), together.key if together else ())
+        key = (table.id, contents(restrict), together.key)
         if key not in self._bases:
             self._bases[key] = self._read_base_rows(table, restrict, together)
         return self._bases[key]
 
     def _read_base_rows(
-        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations | None
+        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations
     ) -> pa.Table | None:
         if any(len(values) == 0 for values in restrict.values()):
             return empty(table.physical_columns)
@@ -309,7 +308,7 @@ class IntervalBinder:
             rows = filter_rows(rows, restrict)
             self._note(table, "memory", rows.num_rows)
         elif restrict:
-            rows = self._look_up(table, restrict, together.choose if together else None)
+            rows = self._look_up(table, restrict, together.choose)
         return None if rows is None or self._is_too_large(rows) else rows
 
     def _look_up(self, table: VersionedTable, restrict: Restrict, choose: Choose | None) -> pa.Table | None:

@@ -22,7 +22,7 @@ from cq_engine.core.columns import Column
 from cq_engine.storage.file_look_ups import Choose
 from cq_engine.storage.identities import combinations
 
-__all__ = ["KeyCombinations", "find_rows", "group_filters"]
+__all__ = ["ALL_ROWS", "KeyCombinations", "find_rows", "group_filters"]
 
 RowsOf = Callable[[Node, Sequence[str]], "pa.Table | None"]
 
@@ -46,6 +46,10 @@ class KeyCombinations:
         """Says of rows which may be needed; None for all of them. Found when it is asked for first."""
         found = self._find()
         return None if found is None else combinations(found, self._columns)
+
+
+ALL_ROWS = KeyCombinations((), lambda: None, ())
+"""Where single values say which rows are needed."""
 
 
 def group_filters(filters: Iterable[RuntimeFilter], counts: Mapping[str, int]) -> list[RuntimeFilter]:

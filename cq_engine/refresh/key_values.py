@@ -23,7 +23,7 @@ from cq_engine.core.capabilities import Use, can
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_type
 from cq_engine.refresh.conditions import is_compared, possible
-from cq_engine.refresh.key_combinations import KeyCombinations, find_rows, group_filters
+from cq_engine.refresh.key_combinations import ALL_ROWS, KeyCombinations, find_rows, group_filters
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.rows import row_values
 from cq_engine.storage.uncompacted_log import UncompactedLog
@@ -125,23 +125,23 @@ class KeyValues:
 
     def combinations(
         self, table: VersionedTable, filters: Sequence[RuntimeFilter], fields: Sequence[tuple[str, str]]
-    ) -> KeyCombinations | None:
-        """What of the rows with the values of `restrict` may be needed; None for all of them, or as far as nobody knows."""
+    ) -> KeyCombinations:
+        """Which of the rows with the values of `restrict` may be needed; all of them as far as nobody knows."""
         sources, left = dict(fields), self.restrict(table, filters, fields)
         counts = {f.column: len(left.get(sources[f.column], ())) for f in filters}
         group = group_filters(filters, counts)
         if not group:
-            return None
+            return ALL_ROWS
         leaf, columns = group[0].leaf, {sources[f.column]: f.of_column for f in group}
         kinds = [c for c in table.physical_columns if c.name in columns]
 
         def find() -> pa.Table | None:
             rows = find_rows(leaf, [columns[c.name] for c in kinds], self._columns_of)
-            found = (
-                [_fitting(c, table, k.name) for k, c in zip(kinds, rows.columns)] if rows is not None else []
-            )
-            known = [each for each in found if each is not None]
-            return pa.table(known, [c.name for c in kinds]) if known and len(known) == len(kinds) else None
+            if rows is None:
+                return None
+            fitting = {k.name: _fitting(column, table, k.name) for k, column in zip(kinds, rows.columns)}
+            known = {name: values for name, values in fitting.items() if values is not None}
+            return pa.table(known) if len(known) == len(kinds) else None
 
         self._kept.append(leaf)
         return KeyCombinations((id(leaf), tuple(columns.items())), find, kinds)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
-from cq_engine.refresh.key_combinations import KeyCombinations
+from cq_engine.refresh.key_combinations import ALL_ROWS, KeyCombinations
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader, relevant_changes
@@ -94,7 +94,7 @@ def state_rows(
     table: VersionedTable,
     version: int,
     restrict: Restrict,
-    together: KeyCombinations | None = None,
+    together: KeyCombinations = ALL_ROWS,
 ) -> pa.Table | None:
     """At least the wanted rows of a state, where the driver can have them. Its filters are on its identity, so that its changes can be
     narrowed, too."""
@@ -104,12 +104,11 @@ def state_rows(
     if not restrict:
         return None
     layout = reader.catalog.layout(table.id, version)
-    choose = together.choose if together else None
-    base = reader.base_arrow(table, layout, restrict, choose=choose)
+    base = reader.base_arrow(table, layout, restrict, choose=together.choose)
     rows = reader.changes_arrow(table, layout.base, version, reader.limits.state_changes)
     if base is None or rows is None:
         return None
     rows = filter_rows(rows, restrict)
-    if choose is not None:
-        rows = rows.filter(pa.array(choose(rows)))
+    if together.choose is not None:
+        rows = rows.filter(pa.array(together.choose(rows)))
     return UncompactedLog.of(table, rows, version, version, compressed=False).image(base)
