@@ -26,7 +26,6 @@ from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
-from cq_engine.core.errors import StorageError
 from cq_engine.core.keeping import keep
 from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import to_arrow
@@ -41,13 +40,8 @@ from cq_engine.storage.file_look_ups import (
     restriction,
 )
 from cq_engine.storage.identities import KeySet, combinations
-from cq_engine.storage.rows import (
-    ResidentImage,
-    conform,
-    empty,
-    identity_columns,
-    identity_keys,
-)
+from cq_engine.storage.resident_images import ResidentImages
+from cq_engine.storage.rows import conform, empty, identity_columns, identity_keys
 from cq_engine.storage.uncompacted_log import UncompactedLog
 
 __all__ = ["Reader", "join_identities", "relevant_changes"]
@@ -71,11 +65,9 @@ class Reader(ChangeReader):
         self.constants = constants
         self._lock = threading.RLock()
         self.look_ups = FileLookUps(catalog.limits, catalog.store.filesystem)
-        half, nbytes = self.limits.small_bytes // 2, attrgetter("nbytes")
-        self._residents: LRUCache[int, ResidentImage] = LRUCache(half, getsizeof=nbytes)
-        self._images: LRUCache[tuple[int, int, tuple[Column, ...]], pa.Table] = LRUCache(
-            half, getsizeof=nbytes
-        )
+        self._residents = ResidentImages(self)
+        self._images: LRUCache[tuple[int, int, tuple[Column, ...]], pa.Table]
+        self._images = LRUCache(self.limits.small_bytes // 2, getsizeof=attrgetter("nbytes"))
         self._frames: LRUCache[tuple[int, int, tuple[Column, ...], int], DataFrame]
         self._frames = LRUCache(self.limits.image_frames)
 
@@ -182,7 +174,7 @@ class Reader(ChangeReader):
         with self._lock:
             if key in self._images:
                 return self._images[key]
-            resident = self._resident(table, version)
+            resident = self._residents.at(table, version)
             if resident is None:
                 return None
             rows = resident.rows()
@@ -196,7 +188,7 @@ class Reader(ChangeReader):
         Reads of a large table are restricted to the keys.
         """
         with self._lock:
-            resident = self._resident(table, version)
+            resident = self._residents.at(table, version)
             if resident is not None:
                 return resident.find(set(identity_keys(keys, identity_columns(table))))
         identity = identity_columns(table)
@@ -222,13 +214,14 @@ class Reader(ChangeReader):
     def forget_all(self) -> None:
         """Reads every table anew: another process may have added rows at versions that this one has in memory."""
         with self._lock:
-            for kept in (self._residents, self._images, self._frames):
-                kept.clear()
+            self._residents.keep_tables(())
+            self._images.clear()
+            self._frames.clear()
 
     def forget(self, table: VersionedTable) -> None:
         """Reads the table anew: rows have been added at a version that it had already."""
         with self._lock:
-            self._residents.pop(table.id, None)
+            self._residents.forget(table)
             for key in [key for key in self._images if key[0] == table.id]:
                 del self._images[key]
             for frame in [frame for frame in self._frames if frame[0] == table.id]:
@@ -238,7 +231,7 @@ class Reader(ChangeReader):
         """Takes the rows of tables that are gone out of memory."""
         there = versioned_tables(self.catalog.state)
         with self._lock:
-            keep(self._residents, there)
+            self._residents.keep_tables(there)
             keep(self._images, {key for key in self._images if key[0] in there})
             keep(self._frames, {key for key in self._frames if key[0] in there})
         self.look_ups.indexed.keep_tables(there)
@@ -262,56 +255,6 @@ class Reader(ChangeReader):
         wanted = self.frame(keys.select([c.name for c in identity]).combine_chunks(), identity).distinct()
         rows = join_identities(self.image(table, version, restrict), wanted, table.identity, "left_semi")
         return conform(to_arrow(rows), table.physical_columns)
-
-    def _resident(self, table: VersionedTable, version: int) -> ResidentImage | None:
-        """The resident image of a small table at exactly `version`; the newest one seen is kept and moved forward."""
-        columns = table.physical_columns
-        kept = self._residents.get(table.id)
-        if kept is not None and kept.columns == columns:
-            if kept.version == version:
-                return kept
-            if kept.version < version and self._advance(table, kept, version):
-                return kept
-        resident = self._build(table, version)
-        if resident is not None and (kept is None or kept.version < version or kept.columns != columns):
-            self._residents[table.id] = resident
-        return resident
-
-    def _advance(self, table: VersionedTable, resident: ResidentImage, version: int) -> bool:
-        try:
-            changes = self.changes_arrow(table, resident.version, version, self.limits.small_rows)
-        except StorageError:
-            if resident.version >= self.catalog.floor(table.id):
-                raise
-            changes = None  # the changes since were forgotten
-        del self._residents[table.id]  # what is interrupted now has half of the changes
-        if changes is None or len(resident) + changes.num_rows > 2 * self.limits.small_rows:
-            return False
-        resident.advance(changes, version)
-        if len(resident) > self.limits.small_rows or resident.nbytes > self.limits.small_bytes // 4:
-            return False
-        self._residents[table.id] = resident  # with the size that it has now
-        return True
-
-    def _build(self, table: VersionedTable, version: int) -> ResidentImage | None:
-        layout = self.catalog.layout(table.id, version)
-        sets = [s for s in layout.changes if s.low <= version]
-        inserts = sum(s.rows if s.kinds <= {"INSERT"} else -s.rows for s in sets if s.high <= version)
-        least = sum(file.rows for file in layout.snapshot) + inserts
-        if least > self.limits.small_rows or len(layout.snapshot) > self.limits.look_up_files:
-            return None
-        changes = self.rows_of(table, sets, layout.base, version)
-        if changes is None:
-            return None
-        resident = ResidentImage(table.physical_columns, table.identity)
-        if layout.snapshot:
-            resident.load(self.read_files(table, layout.snapshot, table.physical_columns), layout.base)
-        resident.advance(changes, version)
-        return (
-            resident
-            if len(resident) <= self.limits.small_rows and resident.nbytes <= self.limits.small_bytes // 4
-            else None
-        )
 
     def _small_frame(self, table: VersionedTable, version: int, rows: pa.Table) -> DataFrame:
         spark = self.spark()

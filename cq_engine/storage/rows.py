@@ -1,4 +1,4 @@
-"""Rows in Arrow on the driver: identities as Python keys, schemas, files, and the image of a small table."""
+"""Rows in Arrow on the driver: identities as Python keys, schemas and files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from cq_engine.catalog.change_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    DELETE,
     SEQUENCE,
-    UPDATE_PREIMAGE,
 )
 from cq_engine.catalog.model import CHANGES, ContinuousQuery, VersionedTable
 from cq_engine.core.arrays import array, empty_table
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Heap",
-    "ResidentImage",
     "change_columns",
     "conform",
     "empty",
@@ -252,63 +249,3 @@ class Heap:
         if len(wanted) == self._size and wanted == list(range(self._size)):
             return whole
         return whole.take(array(wanted, pa.int64())).combine_chunks()
-
-
-class ResidentImage:
-    """The rows of one small table at one version; change rows move it to later versions.
-
-    `positions` says which rows of the heap are alive, by identity.
-    """
-
-    def __init__(self, columns: Sequence[Column], identity: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        by_name = {c.name: c for c in columns}
-        self.identity = tuple(by_name[name] for name in identity)
-        self.version = 0
-        self.positions: dict[Hashable, int] = {}
-        self._heap = Heap(columns)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @property
-    def nbytes(self) -> int:
-        return self._heap.nbytes
-
-    def load(self, rows: pa.Table, version: int) -> None:
-        """Adds rows of the image at `version`."""
-        self.version = version
-        if rows.num_rows:
-            start = self._heap.append(rows)
-            keys = identity_keys(rows, self.identity)
-            self.positions.update(zip(keys, range(start, start + len(keys))))
-
-    def advance(self, changes: pa.Table, version: int) -> None:
-        """Applies the change rows of (self.version, version], at most one net change per identity and version."""
-        self.version = version
-        if changes.num_rows == 0:
-            return
-        changes = changes.sort_by(COMMIT_VERSION) if changes.num_rows > 1 else changes
-        start = self._heap.append(changes)
-        keys = identity_keys(changes, self.identity)
-        for offset, (key, kind) in enumerate(zip(keys, changes.column(CHANGE_TYPE).to_pylist())):
-            if kind == DELETE:
-                self.positions.pop(key, None)
-            elif kind != UPDATE_PREIMAGE:
-                self.positions[key] = start + offset
-        if len(self._heap) > 2 * len(self.positions) + 1000:
-            self._compact()
-
-    def rows(self) -> pa.Table:
-        """The rows that are alive."""
-        return self._heap.take(self.positions.values())
-
-    def find(self, keys: Iterable[Hashable]) -> pa.Table:
-        """The rows with these identities."""
-        return self._heap.take([self.positions[k] for k in keys if k in self.positions])
-
-    def _compact(self) -> None:
-        live = self.rows()
-        self.positions = {key: n for n, key in enumerate(self.positions)}
-        self._heap = Heap(self.columns)
-        self._heap.append(live)

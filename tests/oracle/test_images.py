@@ -27,7 +27,8 @@ from cq_engine.spark.arrow_io import from_arrow, to_arrow
 from cq_engine.spark.sql import fresh_name, run_sql
 from cq_engine.storage.file_look_ups import restriction
 from cq_engine.storage.reader import _overlay
-from cq_engine.storage.rows import ResidentImage, change_columns, conform, identity_columns, row_values
+from cq_engine.storage.resident_images import ResidentImage
+from cq_engine.storage.rows import change_columns, conform, identity_columns, row_values
 from cq_engine.storage.uncompacted_log import UncompactedLog
 from tests.oracle.plans import _quickly
 
