@@ -16,6 +16,7 @@ transaction of its own, by a process of its own. A continuous query joins both t
                  counted by a process in between (PostgreSQL); `keys_per_update` went there and `rows_per_update` came back as answers to
                  questions, apart from the log's own rows; `recopied_rows` are those that copying both tables anew would ship
 
+The callback is called for each commit, and confirms each in the catalog; with `--batch refresh` for those of a refresh together.
 At the end the result is compared with the join of what the databases have. One JSON line per figure.
 """
 
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
             for method in options.methods:
                 for rate in options.rates:
                     where = {"of": kind, "method": method, "per_second": rate}
+                    if options.batch != "transaction":
+                        where["batch"] = options.batch
                     yield from of(directory / f"{kind}{method}{rate}", where, options, spark)
 
     return run(NAME, options, measure, draw=plot)
@@ -85,7 +88,7 @@ def of(
         for (table, url), rows in zip(urls.items(), (options.rows, options.rows // 2)):
             _fill(url, table, rows, options.rows // 2)
         engine = stack.enter_context(cq_engine.connect(directory / "warehouse", spark=spark))
-        seen = Seen(engine)
+        seen = Seen(engine, options.batch)
         _declare(engine, kind, method)
         seen.whole.wait(options.patience)
         begin = sum(each.value for each in counters)
@@ -118,17 +121,18 @@ def of(
 class Seen:
     """What a callback has been told: how late, in how many commits, and up to which moments of both tables."""
 
-    def __init__(self, engine: cq_engine.Engine) -> None:
+    def __init__(self, engine: cq_engine.Engine, batch: str) -> None:
         self.late: list[float] = []
         self.commits = 0
         self.last = [0, 0]
         self.whole = threading.Event()
-        engine.callback("told")(self.told)
+        engine.callback("told", batch=batch)(self.told)
 
     def told(self, batch: cq_engine.DeltaBatch) -> None:
-        """Notes the deltas of a commit; the first is the whole result."""
+        """Notes the deltas of a batch; the first is the whole result."""
         now = time.time()
-        self.commits += self.whole.is_set()
+        if self.whole.is_set():
+            self.commits += len({delta.commit_version for delta in batch})
         for delta in batch:
             if delta.new is None:
                 continue
@@ -284,6 +288,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=60, help="seconds (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=("sqlite", "postgresql"), default=_kinds())
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument(
+        "--batch",
+        choices=("transaction", "refresh"),
+        default="transaction",
+        help="of the callback (default: %(default)s)",
+    )
     parser.add_argument("--rates", type=int, nargs="+", default=[10, 100, 500], help="of each source")
     return parser.parse_args(argv)
 
