@@ -105,6 +105,8 @@ class Services:
     """Is there a session already?"""
     results: Results = _no_results
     """What the names of continuous queries stand for in plain queries."""
+    ending: set[str] = field(default_factory=set)
+    """Captures, in lower case, that a statement is about to drop: that their ticks fail meanwhile is no news."""
     remote: Remote = _no_remote
     """What the names of tables that stay at their sources stand for."""
 

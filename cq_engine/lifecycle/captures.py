@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ __all__ = [
     "create_from_delta",
     "create_source",
     "prepare",
-    "release",
+    "released",
     "remove_capture",
     "remove_source",
     "without",
@@ -100,8 +100,7 @@ def remove_source(registry: Registry, statement: DropSource) -> str:
         found = find_source(catalog.state, name)
         users = captures_of(catalog.state, name)
         _without_source(catalog.state, name, statement.cascade)  # raises where it is used
-        left = release(registry, users)
-        with catalog.lock, catalog.write() as unit:
+        with released(registry, users) as left, catalog.lock, catalog.write() as unit:
             unit.set_state(_without_source(catalog.state, name, statement.cascade))
     gone = ", ".join(capture.name for capture in users)
     return f"source {found.name} dropped" + (f", and with it capture {gone}" if gone else "") + left
@@ -227,8 +226,7 @@ def remove_capture(registry: Registry, statement: DropCapture) -> str:
         found = find_capture(catalog.state, name)
         _check_free(catalog.state, found)
         without(catalog.state, found)  # raises where a table that only it has is used
-        left = release(registry, [found])
-        with catalog.lock, catalog.write() as unit:
+        with released(registry, [found]) as left, catalog.lock, catalog.write() as unit:
             unit.set_state(without(catalog.state, found))
     return f"capture {found.name} dropped; table {found.table} stays{left}"
 
@@ -345,8 +343,20 @@ def _position(status: CaptureStatus) -> Mapping[str, Any] | None:
     return dict(json.loads(status.position)) if status.position else None
 
 
-def release(registry: Registry, captures: Iterable[Capture]) -> str:
-    """Removes from their sources what captures have there that are about to be dropped; what is left there, for a person."""
+@contextmanager
+def released(registry: Registry, captures: Iterable[Capture]) -> Iterator[str]:
+    """Removes from their sources what captures have there, which the block drops; what is left there, for a person."""
+    captures = list(captures)
+    names = {capture.name.lower() for capture in captures}
+    ending = registry.services.ending
+    ending |= names
+    try:
+        yield _release(registry, captures)
+    finally:
+        ending -= names
+
+
+def _release(registry: Registry, captures: Sequence[Capture]) -> str:
     catalog, left = registry.services.catalog, ""
     for capture in captures:
         declared = find_source(catalog.state, capture.source)

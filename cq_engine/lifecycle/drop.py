@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,17 +75,18 @@ def _remove(registry: Registry, change: Callable[[CatalogState], CatalogState]) 
         rest = change(catalog.state)
         gone = [query for name, query in catalog.state.queries.items() if name not in rest.queries]
         captures = [each for name, each in catalog.state.captures.items() if name not in rest.captures]
-        left = _release(registry, captures) if captures else ""
-        with registry.hold(query.name for query in gone), catalog.lock, catalog.write() as unit:
+        ending = _released(registry, captures) if captures else nullcontext("")
+        held = registry.hold(query.name for query in gone)
+        with ending as left, held, catalog.lock, catalog.write() as unit:
             unit.set_state(without_empty(change(catalog.state)))
     registry.forget(gone)
     return [query.name for query in gone], left
 
 
-def _release(registry: Registry, captures: Sequence[Capture]) -> str:
-    from cq_engine.lifecycle.captures import release
+def _released(registry: Registry, captures: Sequence[Capture]) -> AbstractContextManager[str]:
+    from cq_engine.lifecycle.captures import released  # who has none does without what it imports
 
-    return release(registry, captures)
+    return released(registry, captures)
 
 
 def _with_it(names: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ sweeps. The query is an ordinary one over that table. All of it comes, and goes,
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from sqlglot import exp
@@ -28,7 +28,7 @@ from cq_engine.grammar import (
     When,
 )
 from cq_engine.grammar.clauses import CapturedColumn, CaptureMethod, EveryInterval
-from cq_engine.lifecycle.captures import prepare, release
+from cq_engine.lifecycle.captures import prepare, released
 from cq_engine.lifecycle.create import create_over
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.sources.kinds import method_of
@@ -167,10 +167,11 @@ def _with_part(state: CatalogState, made: CreateTable, query: str, version: int)
 def _take_back(queries: Queries, capture: Capture) -> None:
     """Removes what was declared, and what was installed."""
     catalog = queries.services.catalog
-    with suppress(CQError):
-        release(queries.registry, [capture])
-    with suppress(CQError), catalog.lock, catalog.write() as unit:
-        state = catalog.state
-        rest = {name: c for name, c in state.captures.items() if name != capture.name.lower()}
-        tables = {name: t for name, t in state.tables.items() if name != capture.table.lower()}
-        unit.set_state(replace(state, captures=rest, tables=tables))
+    with ExitStack() as steps:
+        with suppress(CQError):
+            steps.enter_context(released(queries.registry, [capture]))
+        with suppress(CQError), catalog.lock, catalog.write() as unit:
+            state = catalog.state
+            rest = {name: c for name, c in state.captures.items() if name != capture.name.lower()}
+            tables = {name: t for name, t in state.tables.items() if name != capture.table.lower()}
+            unit.set_state(replace(state, captures=rest, tables=tables))

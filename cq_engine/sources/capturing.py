@@ -123,7 +123,7 @@ class Capturing:
         if capture is None:
             return
         with self._lock(name):
-            if self.services.catalog.capture_status(name).state == "ACTIVE":
+            if not self._is_ending(name) and self.services.catalog.capture_status(name).state == "ACTIVE":
                 self._tick(capture)
 
     def _tick(self, capture: Capture) -> Tick:
@@ -145,14 +145,25 @@ class Capturing:
         return tick
 
     def _note(self, tick: Tick, error: Exception) -> None:
-        """Writes beside the position why the tick failed; what will not pass by itself stops the capture."""
+        """Writes beside the position why the tick failed; what will not pass by itself stops the capture. Nothing where the capture is
+        being dropped, and what it has installed may be gone already."""
+        if self._is_ending(tick.capture.name):
+            return
         state = tick.status.state if is_transient(error) else "FAILED"
         try:
             tick.stop(said(error), state)
         except CQError as trouble:
             _log.warning("capture %s: %s", tick.capture.name, trouble.message)
 
+    def _is_ending(self, name: str) -> bool:
+        """Is the capture gone, or about to go?"""
+        services = self.services
+        return name.lower() in services.ending or name.lower() not in services.catalog.state.captures
+
     def _failed(self, name: str, error: BaseException) -> None:
+        if self._is_ending(name):
+            _log.info("capture %s, which was dropped meanwhile: %s", name, said(error))
+            return
         passes = isinstance(error, ConflictError) or is_transient(error)
         waiting = self.scheduler.retry(name, said(error)) if passes else None
         _log.warning("capture %s: %s", name, waiting or said(error))

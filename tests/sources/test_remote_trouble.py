@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, CQError, Engine, SourceError
+from cq_engine.catalog.model import Capture
 from cq_engine.core import faults
 from cq_engine.core.limits import Limits
-from cq_engine.lifecycle import remote_queries
+from cq_engine.definition.registry import Registry
+from cq_engine.lifecycle import captures, remote_queries
 from cq_engine.sources.remote.channel import Channel
 from tests import mariadb
 from tests.brokers import Server
@@ -272,6 +275,40 @@ def test_a_source_that_goes_away_meanwhile(
     one_engine.execute("ALTER CAPTURE q_remote RESUME")
     one_engine.refresh("q")
     assert here(one_engine) == there(one_shop)
+
+
+@pytest.mark.parametrize("statement", ["DROP CONTINUOUS QUERY q", "DROP SOURCE shop CASCADE"])
+def test_that_a_tick_meets_its_drop_is_no_news(
+    one_engine: Engine, one_shop: Shop, statement: str,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """What a query has installed is removed before the query is, so that a tick of another thread may miss it."""
+    create(one_engine)
+    capturing, release, met = one_engine.capturing, captures._release, []
+
+    def tick() -> None:
+        try:
+            capturing.refresh("q_remote")
+        except CQError as error:
+            met.append((error, one_engine.catalog.capture_status("q_remote").state))
+            capturing._failed("q_remote", error)
+
+    def released(registry: Registry, dropped: Sequence[Capture]) -> str:
+        left = release(registry, dropped)
+        if dropped:
+            thread = threading.Thread(target=tick)
+            thread.start()
+            thread.join()
+        return left
+
+    monkeypatch.setattr(captures, "_release", released)
+    with caplog.at_level("WARNING"):
+        one_engine.execute(statement)
+    ((error, state),) = met
+    assert ("is not as it was" in error.message, state) == (True, "ACTIVE")
+    assert caplog.records == []
+    assert one_engine.services.ending == set()
+    assert installed(one_shop) == 0
 
 
 def test_what_is_installed_is_looked_after(engine: Engine, shop_with_two: Shop) -> None:
