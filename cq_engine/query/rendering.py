@@ -22,11 +22,7 @@ from html import escape
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from rich.box import Box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 __all__ = [
     "CELL_WIDTH",
@@ -56,7 +52,7 @@ CELL_WIDTH = 60
 
 NULL = "NULL"
 
-_PSQL = Box("    \n  | \n -+ \n  | \n    \n    \n  | \n    ")
+_PSQL = "    \n  | \n -+ \n  | \n    \n    \n  | \n    "
 """A rule under the header, and bars between the columns."""
 
 _WIDEST = 10**9
@@ -137,8 +133,13 @@ def render_grid(shown: Grid, *, cell: int = CELL_WIDTH) -> str:
     """A header, a rule and the rows, aligned; cells wider than `cell` are cut (0: none is), lines of a cell kept."""
     if not shown.columns:
         return ""
+    from rich.box import Box  # slow to import, and needed once there is a result: the prompt comes first
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     lines = [tuple(_cut(part, cell) for part in line) for row in shown.rows for line in _lines(row)]
-    drawn = Table(box=_PSQL, show_edge=False, header_style="")
+    drawn = Table(box=Box(_PSQL), show_edge=False, header_style="")
     for name, to_right in zip(shown.columns, shown.right):
         drawn.add_column(
             Text(_cut(_printable(name), cell)), justify="right" if to_right else "left", no_wrap=True

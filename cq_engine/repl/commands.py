@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cq_engine.core.errors import CQError, CQSyntaxError, did_you_mean
 from cq_engine.query.rendering import FORMATS
-from cq_engine.repl.describe import describe_name, describe_warehouse
 from cq_engine.repl.shell import Shell
 
 __all__ = ["COMMANDS", "Command", "help_text", "run_command"]
@@ -65,6 +64,11 @@ def _help(shell: Shell, _argument: str) -> bool:
 
 
 def _describe(shell: Shell, argument: str) -> bool:
+    from cq_engine.repl.describe import (  # the language: the prompt stands by now
+        describe_name,
+        describe_warehouse,
+    )
+
     if argument:
         shell.call(lambda engine: describe_name(engine.overview(), argument))
     else:

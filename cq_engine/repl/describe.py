@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cq_engine.catalog.model import ContinuousQuery, Cursor, QueryStatus, Table
+from cq_engine.catalog.overview import Overview
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CatalogError
 from cq_engine.grammar.clauses import DestinationRef
 from cq_engine.grammar.format import format_when
 from cq_engine.query.rendering import Grid, render_grid
-from cq_engine.repl.ports import Overview
 
 __all__ = ["describe_name", "describe_warehouse"]
 

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from cq_engine.catalog.overview import Overview
 from cq_engine.core.errors import CQError
-from cq_engine.repl.ports import Overview
 
 __all__ = ["Health", "answering"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from cq_engine.catalog.overview import CatalogLike, Overview
-
-if TYPE_CHECKING:  # imports Spark
+if TYPE_CHECKING:  # imports the language and Spark, and the prompt comes before both
+    from cq_engine.catalog.overview import CatalogLike, Overview
     from cq_engine.query.result import Result
 
-__all__ = ["CatalogLike", "EngineLike", "Overview"]
+__all__ = ["EngineLike"]
 
 
 class EngineLike(Protocol):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from cq_engine.catalog.model import QueryStatus, RefreshRecord
-from cq_engine.repl.ports import EngineLike, Overview
+from cq_engine.catalog.overview import Overview
+from cq_engine.repl.ports import EngineLike
 
 __all__ = ["Stop", "refresh_line", "serve"]
 

@@ -91,6 +91,22 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_prompt_comes_before_the_language_and_the_tables() -> None:
+    """What a first statement or a first result needs is imported when the prompt stands (`Opening.begin`)."""
+    program = (
+        "import sys, cq_engine.repl.app, cq_engine.repl.background\n"
+        "from cq_engine.repl.arguments import parse_arguments\n"
+        "parse_arguments(['prompt'])\n"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'sqlglot', 'lark', 'rich.console', 'rich.table', 'sqlite3'}\n"
+        "heavy |= {'cq_engine.grammar', 'cq_engine.catalog.model'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_exec(cq: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert cq("exec", "SELECT many; INSERT x", "--limit", "2") == 0
     assert capsys.readouterr().out == " n\n---\n 0\n 1\n(first 2 rows; there are more)\n\nINSERT 1\n"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import cq_engine.repl.describe
+from cq_engine.catalog.overview import Overview
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
 from cq_engine.repl.commands import COMMANDS, help_text, run_command
 from cq_engine.repl.describe import describe_warehouse
-from cq_engine.repl.ports import Overview
 
 
 def test_doctests() -> None:
