@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cq_engine.core.columns import Column
-from cq_engine.mesh.hashed_keys import BYTES_PER_KEY, HashedKeys
+from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.packed_keys import Keys, Mask
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.staged import Staged, gather
 from cq_engine.mesh.window import Batch, Image
@@ -20,8 +20,6 @@ from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.rows import empty
 
 __all__ = ["Asked", "ConditionBatch", "KeyBatch", "Matcher", "Waiting"]
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Matcher(Protocol):
@@ -60,9 +58,9 @@ class Waiting(Batch):
         """What it takes in memory, without `found`."""
 
     @property
-    def room(self) -> float:
-        """How many keys take as much room in the window."""
-        return self.nbytes / BYTES_PER_KEY
+    def room(self) -> int:
+        """What it takes in the window at most, in bytes."""
+        return self.nbytes
 
     @abstractmethod
     def select(self, rows: pa.Table) -> pa.Table:
@@ -82,7 +80,7 @@ class Waiting(Batch):
 
 
 class KeyBatch(Waiting):
-    """Wants the rows with one of `values` in the column `key`, which are in order, and with a wanted value in every column of `restrict`."""
+    """Wants the rows with one of the keys in the column `key`, and with a wanted value in every other column of `restrict`."""
 
     def __init__(
         self,
@@ -90,25 +88,26 @@ class KeyBatch(Waiting):
         needed: Mask | None,
         columns: Sequence[Column],
         key: Column,
-        values: pa.Array,
+        keys: Keys,
         restrict: Restrict,
     ) -> None:
         super().__init__(image, needed, columns)
         self.key = key
-        self.values = values
-        self.count = len(values)
-        self._restrict = {**restrict, key.name: values}
+        self.keys = keys
+        self.count = keys.count
+        self._restrict = {name: values for name, values in restrict.items() if name != key.name}
 
     @property
     def nbytes(self) -> int:
-        return int(self.values.nbytes) + self.left.nbytes
+        return self.keys.nbytes + self.left.nbytes
 
     @property
-    def room(self) -> float:
-        return self.count
+    def room(self) -> int:
+        return self.keys.room
 
     def select(self, rows: pa.Table) -> pa.Table:
-        return filter_rows(rows, self._restrict)
+        own = self.keys.has(rows.column(self.key.name).combine_chunks())
+        return filter_rows(rows.filter(pa.array(own)), self._restrict)
 
 
 class ConditionBatch(Waiting):

@@ -26,7 +26,8 @@ from cq_engine.core.columns import Column
 from cq_engine.core.errors import CQError
 from cq_engine.core.user_cache import cache_directory
 from cq_engine.mesh.cost import Factors
-from cq_engine.mesh.hashed_keys import HashedKeys, in_order
+from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.packed_keys import Keys, in_order
 from cq_engine.mesh.pages import Pages
 
 __all__ = ["calibrate", "load_factors", "measure", "store_factors"]
@@ -34,6 +35,8 @@ __all__ = ["calibrate", "load_factors", "measure", "store_factors"]
 _FILE = "mesh.json"
 _COLUMNS = (Column("k", "bigint"), Column("a", "bigint"), Column("b", "double"), Column("note", "string"))
 _LEAST = 1e-12
+_DOMAIN = 10**15
+"""Keys are below it, and not dense."""
 """No factor is 0, whatever a clock says."""
 
 
@@ -111,16 +114,16 @@ def _line(path: str, page_rows: int, count: int, rounds: int) -> tuple[float, fl
 def _window(keys: int, page_rows: int, rounds: int) -> tuple[float, float, float, float]:
     """Seconds of adding, of removing, of asking for a row, and of a row that is found."""
     numbers = np.random.default_rng(8)
-    batches = [in_order(pa.array(numbers.integers(0, 10**7, keys // 4))) for _ in range(4)]
-    rows = pa.table({"k": numbers.integers(0, 10**7, page_rows), "a": numbers.random(page_rows)})
+    batches = [Keys.of(in_order(pa.array(numbers.integers(0, _DOMAIN, keys // 4)))) for _ in range(4)]
+    rows = pa.table({"k": numbers.integers(0, _DOMAIN, page_rows), "a": numbers.random(page_rows)})
     adds, removes, probes, takes = [], [], [], []
     for _ in range(rounds):
         hashed = HashedKeys(pa.int64())
         for batch in batches[:-1]:
             hashed.add(batch)
-        adds.append(_timed(lambda: hashed.add(batches[-1]), 1) / len(batches[-1]))  # noqa: B023 - called at once
+        adds.append(_timed(lambda: hashed.add(batches[-1]), 1) / batches[-1].count)  # noqa: B023 - called at once
         probes.append(_timed(lambda: hashed.probe(rows.column("k").combine_chunks()), 1) / page_rows)  # noqa: B023
-        removes.append(_timed(lambda: hashed.remove(batches[-1]), 1) / len(batches[-1]))  # noqa: B023
+        removes.append(_timed(lambda: hashed.remove(batches[-1]), 1) / batches[-1].count)  # noqa: B023
         places = pa.array(np.arange(0, page_rows, 2))
         takes.append(_timed(lambda: rows.take(places), 1) / len(places))  # noqa: B023
     return tuple(max(_LEAST, median(each)) for each in (adds, removes, probes, takes))  # type: ignore[return-value]

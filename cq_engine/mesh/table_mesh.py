@@ -30,7 +30,8 @@ from cq_engine.core.types import arrow_type
 from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Waiting
 from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
-from cq_engine.mesh.hashed_keys import HashedKeys, in_order
+from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.packed_keys import Keys, in_order, parts
 from cq_engine.mesh.pages import Shapes, Source
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.staged import Staged, spill
@@ -93,6 +94,15 @@ class TableMesh:
         """The cost model of this table, with what has been measured so far."""
         return self._tuner.model(len(image), *self._shapes.of(image, columns))
 
+    def _room(self, image: Image, columns: Sequence[Column]) -> float:
+        """Of the window, in bytes."""
+        return self.tuning(image, columns).window * self._tuner.key_bytes
+
+    @property
+    def key_bytes(self) -> float:
+        """What a key takes in the window, as those of the last call say."""
+        return self._tuner.key_bytes
+
     @property
     def waiting(self) -> int:
         """How many batches share the scan now, or wait to."""
@@ -115,15 +125,12 @@ class TableMesh:
         by_name = {c.name: c for c in columns}
         name = max(restrict, key=lambda each: len(restrict[each]))
         key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
-        most = max(1, int(self.tuning(image, columns).window) // _WINDOW_PARTS)
-        return self._serve(
-            [
-                KeyBatch(image, needed, columns, key, values.slice(start, most), restrict)
-                for start in range(0, len(values), most)
-            ],
-            columns,
-            run or Run(),
-        )
+        room = self._room(image, columns) / _WINDOW_PARTS
+        batches = [
+            KeyBatch(image, needed, columns, key, Keys.of(part), restrict) for part in parts(values, room)
+        ]
+        self._tuner.note_keys(len(values), sum(batch.room for batch in batches))
+        return self._serve(batches, columns, run or Run())
 
     def rows_meeting(
         self,
@@ -233,7 +240,7 @@ class TableMesh:
         while self._waiting:
             batch = self._waiting[0]
             inside = sum(each.room for each in self._window.queue)
-            room = self.tuning(batch.image, batch.columns).window
+            room = self._room(batch.image, batch.columns)
             if self._window.queue and inside + batch.room > room:
                 return
             self._waiting.popleft()
@@ -242,7 +249,7 @@ class TableMesh:
                 continue
             if isinstance(batch, KeyBatch):
                 hashed = self._hashed.setdefault(batch.key, HashedKeys(arrow_type(batch.key.type)))
-                hashed.add(batch.values)
+                hashed.add(batch.keys)
             self._window.enter(batch)
             largest = sum(each.count for each in self._window.queue)
             for counters in (self.counters, batch.run.done):
@@ -335,7 +342,7 @@ class TableMesh:
     def _forget_keys(self, batch: Waiting) -> None:
         if not isinstance(batch, KeyBatch):
             return
-        self._hashed[batch.key].remove(batch.values)
+        self._hashed[batch.key].remove(batch.keys)
         others = (each.key for each in self._window.queue if isinstance(each, KeyBatch))
         if batch.key not in others:
             del self._hashed[batch.key]

@@ -6,12 +6,14 @@ import math
 from dataclasses import replace
 
 from cq_engine.mesh.cost import Factors, Model, Relation, Stream, Tuning
-from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
+from cq_engine.mesh.packed_keys import BYTES_PER_KEY
 
 __all__ = ["Tuner"]
 
 _LEARNT = 0.1
 """The weight of one page in what is known of many."""
+_DENSEST = BYTES_PER_KEY / 4
+"""Keys that take less count as so many bytes: what a refresh gets in the end grows with its keys, and is not in the budget."""
 _MODELLED = 7 / 8
 """The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
 
@@ -22,6 +24,8 @@ class Tuner:
     def __init__(self, memory: int, factors: Factors) -> None:
         self.memory = memory
         self.factors = factors
+        self.key_bytes: float = BYTES_PER_KEY
+        """What a key takes in the window, of late."""
         self.row_bytes: float | None = None
         """Of a row in memory; None before one was read."""
         self.matching = 1.0
@@ -33,8 +37,10 @@ class Tuner:
     def model(self, pages: int, page_rows: float, row_bytes: float) -> Model:
         """The cost model of a table of so many pages, with what has been measured; `row_bytes` counts as long as nothing has."""
         known = self.row_bytes or row_bytes
+        usual, share = Stream(), self.key_bytes / BYTES_PER_KEY
+        stream = Stream(share * usual.row_bytes, usual.fudge, share * usual.pointer_bytes)
         return Model(
-            Relation(max(1, pages), page_rows * known, known, self.selectivity), Stream(), self.factors
+            Relation(max(1, pages), page_rows * known, known, self.selectivity), stream, self.factors
         )
 
     def tune(self, model: Model) -> Tuning:
@@ -43,7 +49,12 @@ class Tuner:
         It is found anew when what has been measured has changed by a tenth.
         """
         relation = model.relation
-        measured = (relation.page_bytes, model.factors.page_byte, 1e-6 + relation.selectivity)
+        measured = (
+            relation.page_bytes,
+            model.factors.page_byte,
+            1e-6 + relation.selectivity,
+            model.stream.row_bytes,
+        )
         key = (self.memory, relation.pages, *(round(10 * math.log(each)) for each in measured))
         if key not in self._tuned:
             self._tuned = {key: self._best(model)}
@@ -52,19 +63,24 @@ class Tuner:
     def _best(self, model: Model) -> Tuning:
         pages, modelled = model.relation.pages, self.memory * _MODELLED
         most = int(self.memory / 4 / model.relation.page_bytes)
-        keys = self.memory * 5 / 8 / BYTES_PER_KEY
+        keys = self.memory * 5 / 8 / self.key_bytes
         if most:
             chunk = min(model.best_rate(modelled).chunk, most)
             window = model.largest_batch(modelled, chunk) * pages / chunk
             window = min(window, keys)
         else:  # a page is decoded in parts, which take half of what pages may
-            chunk, window = 1, self.memory * 11 / 16 / BYTES_PER_KEY
+            chunk, window = 1, self.memory * 11 / 16 / self.key_bytes
         return model.of(max(1.0, window) * chunk / pages, chunk)
 
     def part(self, page_rows: float, row_bytes: float) -> int:
         """How many rows are decoded at a time: all of a page that takes at most a quarter of the budget, else an eighth of it."""
         whole = page_rows * row_bytes <= self.memory / 4
         return max(1, int(self.memory / (4 if whole else 8) / row_bytes))
+
+    def note_keys(self, count: int, room: int) -> None:
+        """So many keys that came together take so many bytes in the window."""
+        if count:
+            self.key_bytes = min(max(_DENSEST, room / count), BYTES_PER_KEY)
 
     def learn(self, pages: int, rows: int, matching: int, matches: int, seconds: float) -> None:
         """A read of pages took so long; some of them had matches.

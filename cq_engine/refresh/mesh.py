@@ -30,7 +30,7 @@ from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, 
 from cq_engine.mesh.calibration import load_factors
 from cq_engine.mesh.cost import Factors, Tuning
 from cq_engine.mesh.counters import Counters
-from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
+from cq_engine.mesh.packed_keys import BYTES_PER_KEY
 from cq_engine.mesh.pages import Pages
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.table_mesh import TableMesh
@@ -126,8 +126,11 @@ class QueryMesh:
 
     @property
     def changes(self) -> int:
-        """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds."""
-        return max(1, self.memory * 5 // 8 // BYTES_PER_KEY // (1 + self._reader.limits.mesh_prefetch))
+        """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds, by
+        what those of the last refresh took."""
+        with self._guard:
+            key = max((mesh.key_bytes for _, mesh in self._tables.values()), default=BYTES_PER_KEY)
+        return max(1, int(self.memory * 5 / 8 / key) // (1 + self._reader.limits.mesh_prefetch))
 
     def rows(
         self,

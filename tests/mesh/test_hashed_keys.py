@@ -7,12 +7,14 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cq_engine.mesh.hashed_keys import BYTES_PER_KEY, HashedKeys, in_order
+from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.packed_keys import BYTES_PER_KEY, Keys, in_order
 
 NOON = datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
 DOMAINS: dict[pa.DataType, list[Any]] = {
@@ -39,39 +41,39 @@ def test_wanted_are_the_keys_of_the_batches(kind: pa.DataType, seed: int) -> Non
     chance = random.Random(seed)
     domain = [*DOMAINS[kind], None]
     hashed = HashedKeys(kind)
-    batches: list[pa.Array] = []
+    batches: list[tuple[pa.Array, Keys]] = []
     for _ in range(12):
         if batches and chance.random() < 0.4:
             gone = batches.pop(chance.randrange(len(batches)))
-            hashed.remove(gone)
+            hashed.remove(gone[1])
         else:
             came = in_order(pa.array(chance.choices(domain, k=chance.randint(0, len(domain))), kind))
-            batches.append(came)
-            hashed.add(came)
+            batches.append((came, Keys.of(came)))
+            hashed.add(batches[-1][1])
         column = pa.array(chance.choices(domain, k=20), kind)
-        wanted = {value for batch in batches for value in batch.to_pylist()}
+        wanted = {value for batch, _ in batches for value in batch.to_pylist()}
         assert hashed.probe(column).tolist() == [value in wanted for value in column.to_pylist()]
 
 
 def test_a_slice_of_a_column_is_itself() -> None:
     hashed = HashedKeys(pa.int64())
-    hashed.add(in_order(pa.array([6, 5, 4, 3]).slice(1, 2)))
+    hashed.add(Keys.of(in_order(pa.array([6, 5, 4, 3]).slice(1, 2))))
     assert hashed.probe(pa.array([3, 4, 5, 6, None]).slice(1)).tolist() == [True, True, False, False]
 
 
+@pytest.mark.parametrize("step", [1, 7, 10**6, 10**13])
 @pytest.mark.parametrize("count", [1, 2, 1_000, 1_025, 100_000])
-def test_a_key_takes_no_more_than_is_said(count: int) -> None:
+def test_a_key_takes_no_more_than_is_said(count: int, step: int) -> None:
     hashed = HashedKeys(pa.int64())
-    batches = [pa.array(range(start * count, (start + 1) * count), pa.int64()) for start in range(4)]
+    batches = [
+        Keys.of(pa.array(np.arange(start * count, (start + 1) * count) * step, pa.int64()))
+        for start in range(4)
+    ]
     for number, batch in enumerate(batches, 1):
         hashed.add(batch)
-        assert hashed.nbytes + 8 * number * count <= BYTES_PER_KEY * number * count
+        there = batches[:number]
+        taken = hashed.nbytes + sum(each.nbytes for each in there)
+        assert taken <= sum(each.room for each in there) <= (BYTES_PER_KEY * count + 1) * number
     for batch in batches:
         hashed.remove(batch)
     assert hashed.nbytes == 0
-
-
-def test_keys_in_order() -> None:
-    assert in_order(pa.array([3, None, -1, 3, None, 2])).to_pylist() == [-1, 2, 3, None]
-    assert in_order(pa.array(["b", None, "a", "b"])).to_pylist() == ["b", "a", None]
-    assert in_order(pa.array([], pa.int64())).to_pylist() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cq_engine.mesh.cost import Factors, Model
-from cq_engine.mesh.hashed_keys import BYTES_PER_KEY
+from cq_engine.mesh.packed_keys import BYTES_PER_KEY
 from cq_engine.mesh.tuner import Tuner
 
 
@@ -21,12 +21,19 @@ def tuned(memory: int, pages: int, page_rows: float, row_bytes: float) -> tuple[
 def test_all_parts_together_are_within_the_budget(
     memory: int, pages: int, page_rows: float, row_bytes: float
 ) -> None:
-    """The pages of a read, the keys of the window, and an eighth for rows that match."""
+    """The pages of a read, the keys of the window, and an eighth for rows that match; whatever room keys take."""
     tuner, model = tuned(memory, pages, page_rows, row_bytes)
     tuning = tuner.tune(model)
-    read = min(tuner.part(page_rows, row_bytes), tuning.chunk * page_rows) * row_bytes
-    assert read + tuning.window * BYTES_PER_KEY + memory / 8 <= memory + row_bytes
-    assert tuning.window >= 1
+    for room in (14_000, 5_000, 200):
+        before = tuning
+        tuner.note_keys(1_000, room)
+        tuning = tuner.tune(tuner.model(pages, page_rows, row_bytes))
+        read = min(tuner.part(page_rows, row_bytes), tuning.chunk * page_rows) * row_bytes
+        assert read + tuning.window * tuner.key_bytes + memory / 8 <= memory + row_bytes
+        assert tuning.window >= before.window >= 1
+    assert tuner.key_bytes == BYTES_PER_KEY / 4, "what a refresh gets in the end is not in the budget"
+    tuner.note_keys(0, 0)
+    assert tuner.key_bytes == BYTES_PER_KEY / 4
 
 
 def test_pages_in_parts_leave_room_for_keys() -> None:

@@ -148,6 +148,19 @@ def test_an_interval_is_cut_where_its_keys_do_not_fit(engine: Engine) -> None:
     assert max(peaks) <= 64 * 1024
 
 
+def test_a_refresh_takes_more_commits_where_keys_take_less(engine: Engine) -> None:
+    """Dense numbers do, and so the window has room for more of them; as soon as those of one refresh are known."""
+    create(engine, "dense", JOIN, "join = 'mesh', memory = '64 KB'")
+    engine.execute(f"INSERT INTO s VALUES (900, 5, 1), (901, {2**40}, 1)")
+    engine.refresh("dense")
+    mesh = engine.queries.refresher.meshes.kept["dense"]
+    first = mesh.changes
+    engine.execute("INSERT INTO s SELECT id, id % 400, 1 FROM range(1000, 1200)")
+    engine.refresh("dense")
+    assert 2 * first < mesh.changes <= 4 * (first + 1)
+    assert accumulated(engine, "dense") == rows(engine, JOIN)
+
+
 class Crash(BaseException):
     """What a test lets happen at a fault point."""
 
