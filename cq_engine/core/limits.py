@@ -74,6 +74,10 @@ class Limits:
     """Of more change rows than this, those are picked that concern what is looked up."""
     change_rows: int = 1_000_000
     """Change rows that the driver is willing to apply to build one image in memory."""
+    joined_sets: int = 8
+    """Change rows of a table's uncompacted log that lie in so many change sets or more are kept put together: each commit reads them."""
+    joined_bytes: int = 64 * _MIB
+    """Up to so many bytes, of all tables; those read last stay."""
     change_files: int = 64
     """Change files that the driver reads itself."""
     change_bytes: int = 128 * _MIB

@@ -25,6 +25,7 @@ from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import from_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.data_files import read_files
+from cq_engine.storage.joined_changes import JoinedChanges
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
 
 __all__ = ["ChangeReader", "retry_reading"]
@@ -50,11 +51,12 @@ def retry_reading(method: _Method) -> _Method:
 
 
 class ChangeReader:
-    """Reads the files of versioned tables and the change rows in them; it keeps nothing."""
+    """Reads the files of versioned tables and the change rows in them. It keeps nothing but what was put together of small change sets."""
 
     def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
         self.catalog = catalog
         self.spark = spark
+        self.joined = JoinedChanges(catalog.limits.joined_bytes)
 
     @property
     def limits(self) -> Limits:
@@ -139,13 +141,17 @@ class ChangeReader:
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many (more than `limit_rows`, or than
         the engine's limit; more than `limit_bytes` in memory) or in many files."""
-        sets = self._change_sets(table, a, b)
-        if table.part is not None:
-            rows = self.rows_of(shared_log(table), sets, a, b, limit_rows, limit_bytes=limit_bytes)
-            return (
-                None if rows is None else rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
-            )
-        return self.rows_of(table, sets, a, b, limit_rows, limit_bytes=limit_bytes)
+        layout = None if b <= a else self.catalog.layout(table.id, a)
+        sets = () if layout is None else [s for s in layout.changes if s.high > a and s.low <= b]
+        log = table if table.part is None else shared_log(table)
+        if layout is not None and layout.base == a:
+            rows = self.rows_since(log, sets, a, b, limit_rows, limit_bytes)
+            rows = None if rows is None else rows.combine_chunks()
+        else:
+            rows = self.rows_of(log, sets, a, b, limit_rows, limit_bytes=limit_bytes)
+        if rows is None or table.part is None:
+            return rows
+        return rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
 
     def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
         if b <= a:
@@ -222,6 +228,40 @@ class ChangeReader:
             if limit_bytes is not None and taken > limit_bytes:
                 return None
         return pa.concat_tables(parts).combine_chunks() if parts else empty(columns)
+
+    def rows_since(
+        self,
+        table: VersionedTable,
+        sets: Sequence[ChangeSet],
+        base: int,
+        version: int,
+        limit_rows: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> pa.Table | None:
+        """What `rows_of` gives of a log from the snapshot at `base` on, in several chunks; what was put together the last time
+        is not again."""
+        limits = self.limits
+        begin = next((n for n, each in enumerate(sets) if each.low > base), len(sets))
+        end = next((n for n in range(begin, len(sets)) if sets[n].high > version), len(sets))
+        if end - begin < limits.joined_sets:
+            return self.rows_of(table, sets, base, version, limit_rows, limit_bytes=limit_bytes)
+        most = limits.change_rows if limit_rows is None else limit_rows
+        if sum(each.rows_within(base, version) for each in sets) > most:
+            return None
+        key, whole = (table.id, change_columns(table)), sets[begin:end]
+        known, there = self.joined.find(key, whole)
+        parts = [
+            self.rows_of(table, part, base, version, most, limit_bytes=limit_bytes)
+            for part in (sets[:begin], whole[known:], sets[end:])
+        ]
+        if parts[1] is not None and known < len(whole):
+            self.joined.add(key, known, whole, parts[1])
+        if there is not None:
+            parts.insert(1, there)
+        if any(part is None for part in parts):
+            return None
+        rows = pa.concat_tables(parts)
+        return None if limit_bytes is not None and rows.nbytes > limit_bytes else rows
 
     def _cached(self, change_set: ChangeSet, columns: Sequence[Column]) -> pa.Table | None:
         """The rows of a change set that are in memory; those that were read from its files, if with all `columns`."""

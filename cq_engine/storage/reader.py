@@ -215,6 +215,7 @@ class Reader(ChangeReader):
         """Reads every table anew: another process may have added rows at versions that this one has in memory."""
         with self._lock:
             self._residents.keep_tables(())
+            self.joined.keep_tables(())
             self._images.clear()
             self._frames.clear()
 
@@ -222,6 +223,7 @@ class Reader(ChangeReader):
         """Reads the table anew: rows have been added at a version that it had already."""
         with self._lock:
             self._residents.forget(table)
+            self.joined.forget(table.id)
             for key in [key for key in self._images if key[0] == table.id]:
                 del self._images[key]
             for frame in [frame for frame in self._frames if frame[0] == table.id]:
@@ -232,6 +234,7 @@ class Reader(ChangeReader):
         there = versioned_tables(self.catalog.state)
         with self._lock:
             self._residents.keep_tables(there)
+            self.joined.keep_tables(there)
             keep(self._images, {key for key in self._images if key[0] in there})
             keep(self._frames, {key for key in self._frames if key[0] in there})
         self.look_ups.indexed.keep_tables(there)
@@ -241,13 +244,13 @@ class Reader(ChangeReader):
     ) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        changes = self.rows_of(table, sets, layout.base, version)
+        changes = self.rows_since(table, sets, layout.base, version)
         if changes is None:
             return None
         base = self.base_arrow(table, layout, restrict, choose=choose)
         if base is None:
             return None
-        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
+        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows).combine_chunks()
         return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
