@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -198,8 +199,9 @@ def _cast(expression: exp.Cast, rows: Rows) -> Vector:
     return _within(wanted, values)
 
 
+@lru_cache(maxsize=256)
 def _type(written: exp.DataType) -> t.DataType:
-    """The type that is written in a cast. Raises UnsupportedError."""
+    """The type that is written in a cast: the same at every refresh. Raises UnsupportedError."""
     try:
         found = spark_type(write(written))
     except AnalysisError as error:
