@@ -35,9 +35,9 @@ __all__ = ["calibrate", "load_factors", "measure", "store_factors"]
 _FILE = "mesh.json"
 _COLUMNS = (Column("k", "bigint"), Column("a", "bigint"), Column("b", "double"), Column("note", "string"))
 _LEAST = 1e-12
+"""No factor is 0, whatever a clock says."""
 _DOMAIN = 10**15
 """Keys are below it, and not dense."""
-"""No factor is 0, whatever a clock says."""
 
 
 def calibrate() -> tuple[Factors, Path]:

@@ -96,7 +96,7 @@ class TableMesh:
 
     def _room(self, image: Image, columns: Sequence[Column]) -> float:
         """Of the window, in bytes."""
-        return self.tuning(image, columns).window * self._tuner.key_bytes
+        return self._tuner.room(self.model(image, columns))
 
     @property
     def key_bytes(self) -> float:

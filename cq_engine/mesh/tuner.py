@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from cq_engine.mesh.cost import Factors, Model, Relation, Stream, Tuning
 from cq_engine.mesh.packed_keys import BYTES_PER_KEY
@@ -16,6 +17,14 @@ _DENSEST = BYTES_PER_KEY / 4
 """Keys that take less count as so many bytes: what a refresh gets in the end grows with its keys, and is not in the budget."""
 _MODELLED = 7 / 8
 """The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
+
+
+class _Tuned(NamedTuple):
+    """What was found for a budget and what has been measured, which are the key."""
+
+    key: tuple[object, ...]
+    tuning: Tuning
+    room: float
 
 
 class Tuner:
@@ -32,7 +41,7 @@ class Tuner:
         """The share of pages with a match, of late."""
         self.selectivity = 0.0
         """The share of rows that match, of late."""
-        self._tuned: dict[tuple[object, ...], Tuning] = {}
+        self._tuned: _Tuned | None = None
 
     def model(self, pages: int, page_rows: float, row_bytes: float) -> Model:
         """The cost model of a table of so many pages, with what has been measured; `row_bytes` counts as long as nothing has."""
@@ -48,6 +57,13 @@ class Tuner:
 
         It is found anew when what has been measured has changed by a tenth.
         """
+        return self._tune(model).tuning
+
+    def room(self, model: Model) -> float:
+        """What the keys of the window may take then, in bytes."""
+        return self._tune(model).room
+
+    def _tune(self, model: Model) -> _Tuned:
         relation = model.relation
         measured = (
             relation.page_bytes,
@@ -56,21 +72,24 @@ class Tuner:
             model.stream.row_bytes,
         )
         key = (self.memory, relation.pages, *(round(10 * math.log(each)) for each in measured))
-        if key not in self._tuned:
-            self._tuned = {key: self._best(model)}
-        return self._tuned[key]
+        known = self._tuned  # read once, and replaced: several threads come here
+        if known is None or known.key != key:
+            known = self._tuned = _Tuned(key, *self._best(model))
+        return known
 
-    def _best(self, model: Model) -> Tuning:
+    def _best(self, model: Model) -> tuple[Tuning, float]:
+        key_bytes = BYTES_PER_KEY * model.stream.row_bytes / Stream().row_bytes
         pages, modelled = model.relation.pages, self.memory * _MODELLED
         most = int(self.memory / 4 / model.relation.page_bytes)
-        keys = self.memory * 5 / 8 / self.key_bytes
+        keys = self.memory * 5 / 8 / key_bytes
         if most:
             chunk = min(model.best_rate(modelled).chunk, most)
             window = model.largest_batch(modelled, chunk) * pages / chunk
             window = min(window, keys)
         else:  # a page is decoded in parts, which take half of what pages may
-            chunk, window = 1, self.memory * 11 / 16 / self.key_bytes
-        return model.of(max(1.0, window) * chunk / pages, chunk)
+            chunk, window = 1, self.memory * 11 / 16 / key_bytes
+        window = max(1.0, window)
+        return model.of(window * chunk / pages, chunk), window * key_bytes
 
     def part(self, page_rows: float, row_bytes: float) -> int:
         """How many rows are decoded at a time: all of a page that takes at most a quarter of the budget, else an eighth of it."""

@@ -241,7 +241,7 @@ class ChangeReader:
         """What `rows_of` gives of a log from the snapshot at `base` on, in several chunks; what was put together the last time
         is not again."""
         limits = self.limits
-        begin = next((n for n, each in enumerate(sets) if each.low > base), len(sets))
+        begin = max((n for n, each in enumerate(sets, 1) if each.low <= base), default=0)
         end = next((n for n in range(begin, len(sets)) if sets[n].high > version), len(sets))
         if end - begin < limits.joined_sets:
             return self.rows_of(table, sets, base, version, limit_rows, limit_bytes=limit_bytes)

@@ -64,25 +64,30 @@ class JoinedChanges:
         return known, joined.first(known) if joined is not None and known else None
 
     def add(self, key: _Key, known: int, sets: Sequence[ChangeSet], rows: pa.Table) -> None:
-        """`rows` are those of `sets` from number `known` on, up to where `find` had found them."""
+        """`rows` are those of `sets` from number `known` on, up to where `find` had found them. What is more than may be kept is
+        put together anew by every reader."""
         ids = [s.id for s in sets]
         with self._guard:
             joined = self._tables.get(key)
-            there = joined.common(ids) if joined is not None else 0
-            if there != known or sum(s.rows for s in sets[known:]) != rows.num_rows:
-                return  # somebody else was faster
-            runs: list[pa.Table] = []
-            ends: list[int] = []
-            if joined is not None and known:
-                ends = joined.ends[:known]
-                runs = list(joined.runs) if known == len(joined.ids) else [joined.first(known)]
-            for each in sets[known:]:
-                ends.append((ends[-1] if ends else 0) + each.rows)
-            runs.append(rows)
-            while len(runs) > 1 and runs[-2].num_rows <= 2 * runs[-1].num_rows:
-                runs[-2:] = [pa.concat_tables(runs[-2:]).combine_chunks()]
-            with suppress(ValueError):  # larger than all that may be kept
-                self._tables[key] = _Joined(ids, ends, tuple(runs))
+        there = joined.common(ids) if joined is not None else 0
+        if there != known or sum(s.rows for s in sets[known:]) != rows.num_rows:
+            return  # somebody else was faster
+        runs: list[pa.Table] = []
+        ends: list[int] = []
+        if joined is not None and known:
+            ends = joined.ends[:known]
+            runs = list(joined.runs) if known == len(joined.ids) else [joined.first(known)]
+        for each in sets[known:]:
+            ends.append((ends[-1] if ends else 0) + each.rows)
+        runs.append(rows)
+        if sum(run.nbytes for run in runs) > self._tables.maxsize:
+            return
+        while len(runs) > 1 and runs[-2].num_rows <= 2 * runs[-1].num_rows:
+            runs[-2:] = [pa.concat_tables(runs[-2:]).combine_chunks()]
+        with self._guard:
+            if self._tables.get(key) is joined:
+                with suppress(ValueError):  # larger than all that may be kept
+                    self._tables[key] = _Joined(ids, ends, tuple(runs))
 
     def keep_tables(self, tables: Container[int]) -> None:
         """Forgets the rows of other tables."""

@@ -30,6 +30,8 @@ def test_all_parts_together_are_within_the_budget(
         tuning = tuner.tune(tuner.model(pages, page_rows, row_bytes))
         read = min(tuner.part(page_rows, row_bytes), tuning.chunk * page_rows) * row_bytes
         assert read + tuning.window * tuner.key_bytes + memory / 8 <= memory + row_bytes
+        inside = tuner.room(tuner.model(pages, page_rows, row_bytes))
+        assert inside == pytest.approx(tuning.window * tuner.key_bytes)
         assert tuning.window >= before.window >= 1
     assert tuner.key_bytes == BYTES_PER_KEY / 4, "what a refresh gets in the end is not in the budget"
     tuner.note_keys(0, 0)
@@ -43,3 +45,19 @@ def test_pages_in_parts_leave_room_for_keys() -> None:
     assert tuner.tune(model).window == pytest.approx(memory * 11 / 16 / BYTES_PER_KEY)
     assert tuner.part(10_000, 120) == memory // 8 // 120
     assert tuner.part(5_000, 120) == memory // 4 // 120
+
+
+def test_the_window_s_room_is_of_one_model() -> None:
+    """Whatever other calls note meanwhile, and within a tenth of what was measured, for which nothing is found anew."""
+    memory = 4_200_000
+    for page_rows in (10_000.0, 500.0):
+        tuner, sparse = tuned(memory, 350, page_rows, 120)
+        most = memory * (11 / 16 if page_rows > 9_000 else 5 / 8)
+        tuner.note_keys(1_000, 3_500)
+        dense = tuner.model(350, page_rows, 120)
+        for model in (sparse, dense, sparse):
+            assert tuner.room(model) <= most * 1.000_001
+            assert tuner.room(model) > most / 2
+        for room in range(14_000, 3_000, -37):
+            tuner.note_keys(1_000, room)
+            assert tuner.room(tuner.model(350, page_rows, 120)) <= most * 1.000_001

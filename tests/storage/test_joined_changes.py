@@ -91,6 +91,17 @@ def test_what_somebody_else_has_added_meanwhile_stays() -> None:
     assert ask(joined, sets) == 5
 
 
+def test_what_has_no_room_is_not_copied() -> None:
+    """The rows that are there stay, and no run is put together to be thrown away."""
+    joined, sets = JoinedChanges(1_000), [made(n, 10) for n in range(1, 30)]
+    for number in range(1, 30):
+        ask(joined, sets[:number])
+    known, there = joined.find(KEY, sets)
+    assert there is not None
+    assert 0 < there.nbytes <= 1_000
+    assert known == there.num_rows // 10
+
+
 @pytest.fixture(params=[(10**6, ROOM), (0, ROOM), (10**6, 3_000)], ids=["inline", "files", "no room"])
 def engine(
     spark: SparkSession, warehouse: Path, request: pytest.FixtureRequest
