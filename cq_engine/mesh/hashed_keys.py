@@ -16,7 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.mesh.packed_keys import Keys, Mask, Numbers, PackedNumbers, is_numeric, numbers_of, zero
+from cq_engine.mesh.packed_keys import (
+    Keys,
+    Mask,
+    Numbers,
+    PackedNumbers,
+    Slots,
+    has_bits,
+    is_numeric,
+    numbers_of,
+    set_bits,
+    zero,
+)
 
 __all__ = ["HashedKeys"]
 
@@ -33,23 +44,25 @@ class _Numbers(NamedTuple):
     others: tuple[PackedNumbers, ...]
     bits: npt.NDArray[np.uint8]
 
-    @classmethod
-    def of(cls, batches: Sequence[PackedNumbers]) -> _Numbers:
+    def of(self, batches: Sequence[PackedNumbers]) -> _Numbers:
+        """Those of other batches; the filter is made anew where others are in it."""
+        dense = tuple(each for each in batches if each.distances is None)
         others = tuple(each for each in batches if each.distances is not None)
+        if others == self.others:
+            return _Numbers(dense, others, self.bits)
         count = sum(len(each.distances) for each in others if each.distances is not None)
         bits = np.zeros((1 << max(3, (_BITS * count - 1).bit_length())) // 8 if count else 0, np.uint8)
         for batch in others:
             for block in batch.blocks():
-                _set_bits(bits, block)
-        return cls(tuple(each for each in batches if each.distances is None), others, bits)
+                set_bits(bits, np.sort(_slots(block, bits)))
+        return _Numbers(dense, others, bits)
 
     def search(self, values: Numbers) -> Mask:
         found = np.zeros(len(values), np.bool_)
         for batch in self.dense:
             found |= batch.has(values)
         if len(self.bits):
-            byte, mask = _place(values, len(self.bits))
-            places = np.flatnonzero(self.bits[byte] & mask)
+            places = np.flatnonzero(has_bits(self.bits, _slots(values, self.bits)))
             passed = values[places]
             wanted = np.zeros(len(passed), np.bool_)
             for batch in self.others:
@@ -64,7 +77,7 @@ class HashedKeys:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._batches: list[Keys] = []
-        self._numbers = _Numbers.of(())
+        self._numbers = _Numbers((), (), np.zeros(0, np.uint8))
         self._whole = pa.array([], kind)
         self.is_numeric = is_numeric(kind)
 
@@ -96,23 +109,16 @@ class HashedKeys:
 
     def _gather(self) -> None:
         if self.is_numeric:
-            self._numbers = _Numbers.of([each.numbers for each in self._batches if each.numbers is not None])
+            self._numbers = self._numbers.of(
+                [each.numbers for each in self._batches if each.numbers is not None]
+            )
             return
         whole = [each.values for each in self._batches] or [pa.array([], self._kind)]
         self._whole = pc.unique(pa.chunked_array(whole).combine_chunks())
 
 
-def _place(keys: Numbers, count: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Of each key the byte and the bit of the filter, which has `count` bytes, a power of two."""
-    spread: npt.NDArray[np.uint64] = keys.view(np.uint64) * _MULTIPLIER
-    slot: npt.NDArray[np.uint64] = spread >> np.uint64(64 - (8 * count).bit_length() + 1)
-    bit = np.left_shift(np.uint8(1), (slot & np.uint64(7)).astype(np.uint8), dtype=np.uint8)
-    return slot >> np.uint64(3), bit
-
-
-def _set_bits(bits: npt.NDArray[np.uint8], keys: Numbers) -> None:
-    byte, mask = _place(keys, len(bits))
-    order = np.argsort(byte)
-    byte, mask = byte[order], mask[order]
-    starts = np.flatnonzero(np.r_[True, byte[1:] != byte[:-1]])
-    bits[byte[starts]] |= np.bitwise_or.reduceat(mask, starts)
+def _slots(keys: Numbers, bits: npt.NDArray[np.uint8]) -> Slots:
+    """The number of each key's bit in a filter, which has a power of two of them."""
+    spread: Slots = keys.view(np.uint64) * _MULTIPLIER
+    found: Slots = spread >> np.uint64(64 - (8 * len(bits)).bit_length() + 1)
+    return found

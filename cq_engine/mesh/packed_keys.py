@@ -18,27 +18,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = [
-    "BLOCK",
     "BYTES_PER_KEY",
     "Keys",
     "Mask",
     "Numbers",
     "PackedNumbers",
+    "Slots",
+    "has_bits",
     "in_order",
     "is_numeric",
     "numbers_of",
     "parts",
+    "set_bits",
+    "zero",
 ]
 
 BYTES_PER_KEY = 14
 """What a key takes at most: itself, its bits in the filter, and the bits before it came, which go when it is there; and a little for what a scan
 holds beside."""
-BLOCK = 4_096
+_BLOCK = 4_096
 """Keys that are worked on at a time."""
 _FILTERED = 6
 """The part of `BYTES_PER_KEY` that is not the key itself."""
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
+Slots: TypeAlias = "npt.NDArray[np.uint64]"
 Distances: TypeAlias = "npt.NDArray[np.unsignedinteger]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -63,11 +67,8 @@ class PackedNumbers:
         if span // 8 + 1 > len(numbers) * (kind.itemsize + _FILTERED):
             return cls(first, span, None, _distances(numbers, first).astype(kind))
         bits = np.zeros(span // 8 + 1, np.uint8)
-        for start in range(0, len(numbers), BLOCK):
-            distances = _distances(numbers[start : start + BLOCK], first)
-            byte, bit = distances >> np.uint64(3), _bit(distances)
-            starts = np.flatnonzero(np.r_[True, byte[1:] != byte[:-1]])
-            bits[byte[starts]] |= np.bitwise_or.reduceat(bit, starts)
+        for start in range(0, len(numbers), _BLOCK):
+            set_bits(bits, _distances(numbers[start : start + _BLOCK], first))
         return cls(first, span, bits, None)
 
     @property
@@ -88,7 +89,7 @@ class PackedNumbers:
         places = np.flatnonzero(distances <= np.uint64(self.span))
         near, found = distances[places], np.zeros(len(values), np.bool_)
         if self.bits is not None:
-            found[places] = self.bits[near >> np.uint64(3)] & _bit(near)
+            found[places] = has_bits(self.bits, near)
         elif self.distances is not None and len(self.distances):
             narrow = near.astype(self.distances.dtype)
             found[places] = self.distances[np.searchsorted(self.distances, narrow)] == narrow
@@ -96,9 +97,9 @@ class PackedNumbers:
 
     def blocks(self) -> Iterator[Numbers]:
         """The numbers that are kept as distances, a few at a time."""
-        for start in range(0, 0 if self.distances is None else len(self.distances), BLOCK):
+        for start in range(0, 0 if self.distances is None else len(self.distances), _BLOCK):
             assert self.distances is not None
-            distances = self.distances[start : start + BLOCK].astype(np.uint64)
+            distances = self.distances[start : start + _BLOCK].astype(np.uint64)
             yield (distances + _unsigned(self.first)).view(np.int64)
 
 
@@ -200,20 +201,33 @@ def zero(kind: pa.DataType) -> pa.Scalar:
     return pa.array([0], pa.int32() if narrow else pa.int64()).view(kind)[0]
 
 
+def has_bits(bits: npt.NDArray[np.uint8], slots: Slots) -> Mask:
+    """Which of the bits with these numbers are set."""
+    found: Mask = (bits[slots >> np.uint64(3)] & _bit(slots)) != 0
+    return found
+
+
+def set_bits(bits: npt.NDArray[np.uint8], slots: Slots) -> None:
+    """Sets the bits with these numbers, which are in order."""
+    byte = slots >> np.uint64(3)
+    starts = np.flatnonzero(np.r_[True, byte[1:] != byte[:-1]])
+    bits[byte[starts]] |= np.bitwise_or.reduceat(_bit(slots), starts)
+
+
 def _unsigned(number: int) -> np.unsignedinteger[Any]:
     found: np.unsignedinteger[Any] = np.uint64(number % 2**64)
     return found
 
 
-def _distances(numbers: Numbers, first: int) -> npt.NDArray[np.uint64]:
+def _distances(numbers: Numbers, first: int) -> Slots:
     """From `first` to each, modulo 2^64: right for those that are not smaller, and larger than any span for those that are."""
-    found: npt.NDArray[np.uint64] = numbers.view(np.uint64) - _unsigned(first)
+    found: Slots = numbers.view(np.uint64) - _unsigned(first)
     return found
 
 
-def _bit(distances: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+def _bit(slots: Slots) -> npt.NDArray[np.uint8]:
     found: npt.NDArray[np.uint8] = np.left_shift(
-        np.uint8(1), (distances & np.uint64(7)).astype(np.uint8), dtype=np.uint8
+        np.uint8(1), (slots & np.uint64(7)).astype(np.uint8), dtype=np.uint8
     )
     return found
 

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -65,6 +65,16 @@ class Shapes:
         return known[read]
 
 
+class _Open(NamedTuple):
+    """The file that is read."""
+
+    path: str
+    file: pq.ParquetFile
+    handle: pa.NativeFile
+    names: frozenset[str]
+    """Of its columns."""
+
+
 class Pages:
     """Pages of files of one file system, whose footers it keeps: those of at most `files` files, and the images of a few versions
     of a table. Thread-safe but for `read`, of which one may run at a time."""
@@ -75,7 +85,7 @@ class Pages:
         self._fragments: LRUCache[str, ds.ParquetFileFragment] = LRUCache(files)
         self._images: LRUCache[tuple[str, ...], Image] = LRUCache(images)
         self._guard = threading.Lock()
-        self._open: tuple[str, pq.ParquetFile, pa.NativeFile] | None = None
+        self._open: _Open | None = None
 
     def image(self, files: Sequence[str], columns: Sequence[Column]) -> Image:
         """The pages of these files; for the same files the same object."""
@@ -125,25 +135,24 @@ class Pages:
 
     def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]:
         """The rows of pages of one file, in their order, at most so many at a time. Raises OSError, ArrowException."""
-        file = self._file(pages[0].file, columns)
-        names = set(file.schema_arrow.names)
-        present = [c.name for c in columns if c.name in names]
+        opened = self._file(pages[0].file, columns)
+        present = [c.name for c in columns if c.name in opened.names]
         groups = [page.group for page in pages]
         if not present:  # the columns came later than the file
             for page in pages:
                 yield _nulls(self.rows(page, columns), columns)
             return
-        for batch in file.iter_batches(batch_size=max(1, rows), row_groups=groups, columns=present):
+        for batch in opened.file.iter_batches(batch_size=max(1, rows), row_groups=groups, columns=present):
             yield conform(pa.Table.from_batches([batch]), columns)
 
     def close(self) -> None:
         """Closes the file that is read."""
         if self._open is not None:
-            self._open[2].close()
+            self._open.handle.close()
             self._open = None
 
-    def _file(self, path: str, columns: Sequence[Column]) -> pq.ParquetFile:
-        if self._open is None or self._open[0] != path:
+    def _file(self, path: str, columns: Sequence[Column]) -> _Open:
+        if self._open is None or self._open.path != path:
             self.close()
             footer = self._footer(path, columns)
             if self._filesystem is None:
@@ -152,8 +161,8 @@ class Pages:
             else:
                 handle = self._filesystem.open_input_file(path)
             file = pq.ParquetFile(handle, metadata=footer, coerce_int96_timestamp_unit="us")
-            self._open = path, file, handle
-        return self._open[1]
+            self._open = _Open(path, file, handle, frozenset(file.schema_arrow.names))
+        return self._open
 
     def _footer(self, path: str, columns: Sequence[Column]) -> pq.FileMetaData:
         return self._footers.metadata(self._fragment(path, columns))

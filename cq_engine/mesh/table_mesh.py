@@ -6,7 +6,7 @@ that the scan moves exactly while somebody waits, and stands where it stood when
 
 All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
 
-- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts of an eighth;
+- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts of an eighth (matching.py);
 - the keys of the batches in the window with their hash table H and queue Q, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
   batches wait outside;
 - rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
@@ -31,6 +31,7 @@ from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Wai
 from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.matching import Matching
 from cq_engine.mesh.packed_keys import Keys, in_order, parts
 from cq_engine.mesh.pages import Shapes, Source
 from cq_engine.mesh.run import Run
@@ -42,10 +43,6 @@ from cq_engine.storage.rows import empty
 
 __all__ = ["TableMesh"]
 
-_SKIPPED = 0.5
-"""Where fewer pages than this share have a match, the key column is decoded first, and the others only of pages that have one."""
-_UNKNOWN_BYTES = 1_024
-"""A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
 _WINDOW_PARTS = 4
 """Batches that the window holds at least: so often in a cycle changes can enter it."""
 
@@ -71,7 +68,7 @@ class TableMesh:
         self._scanning = False
         self._stopped = False
         self._read_on = read_on
-        self._buffer = 0
+        self._matching = Matching(source, self._tuner, self.counters)
         self._staged: list[Staged] = []
         self._shapes = Shapes(source)
 
@@ -214,7 +211,7 @@ class TableMesh:
             return
         columns = self._columns(queue)
         try:
-            hits = self._read(pages, columns, asked)
+            hits = self._matching.read(pages, columns, asked)
         except Exception as error:
             with self._turn:
                 if not self._fail(pages, error):
@@ -256,51 +253,6 @@ class TableMesh:
                 counters.batches += 1
                 counters.largest_window = max(counters.largest_window, largest)
             self._note_peak()
-
-    def _read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
-        """By page, the rows that some batch in the window wants."""
-        first = asked.columns(columns)
-        if self._tuner.matching < _SKIPPED and 0 < len(first) < len(columns):
-            found = self._match(pages, first, asked, keep=False)
-            self.counters.decoded_keys_only += found.count([])
-            chosen = [page for page, parts in zip(pages, found) if parts]
-            matched = dict(zip(chosen, self._match(chosen, columns, asked) if chosen else ()))
-            return [matched.get(page, []) for page in pages]
-        return self._match(pages, columns, asked)
-
-    def _match(
-        self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, *, keep: bool = True
-    ) -> list[list[Staged]]:
-        """By page, the rows with a key in the window, in parts; where they are not to be kept, the parts are empty."""
-        per_row = self._tuner.row_bytes or max(_UNKNOWN_BYTES, self._source.row_bytes(pages[0], columns))
-        ends = np.cumsum([self._source.rows(page, columns) for page in pages])
-        parts: list[list[Staged]] = [[] for _ in pages]
-        start, page, nbytes, held = 0, 0, 0, 0
-        for rows in self._source.read(pages, columns, self._tuner.part(float(ends[0]), per_row)):
-            nbytes += rows.nbytes
-            places = np.flatnonzero(asked.probe(rows))
-            while len(places) or start + rows.num_rows > ends[page]:
-                # What was read may go on into the next page.
-                cut = int(np.searchsorted(places, ends[page] - start))
-                if cut:
-                    part = Staged(rows.take(pa.array(places[: cut if keep else 0])))
-                    held += self._spill(part, held)
-                    parts[page].append(part)
-                places = places[cut:]
-                if start + rows.num_rows <= ends[page]:
-                    break
-                page += 1
-            self._buffer = max(self._buffer, rows.nbytes + held)
-            start += rows.num_rows
-        if keep:
-            self._tuner.row_bytes = max(1.0, nbytes / max(1, start))
-        return parts
-
-    def _spill(self, part: Staged, held: int) -> int:
-        """Puts rows that were found into a file where too many are held already; what they take in memory then."""
-        if held + part.nbytes > self.memory / 8:
-            self.counters.spilled += spill([part])
-        return part.nbytes
 
     def _keep(self, found: Sequence[Staged], met: Sequence[Waiting]) -> None:
         """Gives the rows of a page to the batches that have met it now."""
@@ -368,7 +320,7 @@ class TableMesh:
         """What its structures take now: the page buffer, H, Q, and rows that wait for their batches' expiry."""
         hashed = sum(each.nbytes for each in self._hashed.values())
         queued = sum(each.nbytes for each in self._window.queue)
-        return hashed + queued + self._buffer + sum(each.nbytes for each in self._staged)
+        return hashed + queued + self._matching.buffer + sum(each.nbytes for each in self._staged)
 
     def _note_peak(self) -> None:
         self.counters.peak = max(self.counters.peak, self.nbytes)
@@ -390,5 +342,5 @@ class TableMesh:
             mine = [n for n, batches in enumerate(met) if any(batch.run is run for batch in batches)]
             nbytes = int(sum(rows[n] for n in mine) * row_bytes)
             run.done.note_read(len(mine), nbytes, seconds, held)
-        self._buffer = 0
+        self._matching.buffer = 0
         self._tuner.learn(len(pages), sum(rows), sum(map(bool, hits)), matches, seconds)

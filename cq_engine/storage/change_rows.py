@@ -125,10 +125,11 @@ class ChangeReader:
 
         Raises StorageError where `a` lies below what is kept.
         """
-        if table.part is not None:
-            rows = self._changes_frame(shared_log(table), self._change_sets(table, a, b), a, b)
-            return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
-        return self._changes_frame(table, self._change_sets(table, a, b), a, b)
+        _, sets = self._change_sets(table, a, b)
+        if table.part is None:
+            return self._changes_frame(table, sets, a, b)
+        rows = self._changes_frame(shared_log(table), sets, a, b)
+        return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
 
     @retry_reading
     def changes_arrow(
@@ -141,10 +142,9 @@ class ChangeReader:
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many (more than `limit_rows`, or than
         the engine's limit; more than `limit_bytes` in memory) or in many files."""
-        layout = None if b <= a else self.catalog.layout(table.id, a)
-        sets = () if layout is None else [s for s in layout.changes if s.high > a and s.low <= b]
+        base, sets = self._change_sets(table, a, b)
         log = table if table.part is None else shared_log(table)
-        if layout is not None and layout.base == a:
+        if base == a:
             rows = self.rows_since(log, sets, a, b, limit_rows, limit_bytes)
             rows = None if rows is None else rows.combine_chunks()
         else:
@@ -153,11 +153,12 @@ class ChangeReader:
             return rows
         return rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
 
-    def _change_sets(self, table: VersionedTable, a: int, b: int) -> list[ChangeSet]:
+    def _change_sets(self, table: VersionedTable, a: int, b: int) -> tuple[int | None, list[ChangeSet]]:
+        """Those with rows of (a, b], and the snapshot's version that they come after."""
         if b <= a:
-            return []
+            return None, []
         layout = self.catalog.layout(table.id, a)
-        return [s for s in layout.changes if s.high > a and s.low <= b]
+        return layout.base, [s for s in layout.changes if s.high > a and s.low <= b]
 
     def _changes_frame(self, table: VersionedTable, sets: Sequence[ChangeSet], a: int, b: int) -> DataFrame:
         columns = change_columns(table)
