@@ -235,12 +235,14 @@ class QueryMesh:
     ) -> None:
         """Learns what look-ups of these keys cost."""
         columns = _columns(table, restrict, wanted)
-        pages, _ = self._mesh(table)
-        with self._reader.reading(table, layout.snapshot):
-            image = pages.image(self._reader.paths(layout.snapshot), columns)
-            needed = int(pages.needed(image, columns, restrict).sum())
+        copied, needed = self._copied(layout, columns), 0
+        if copied < 1:
+            pages, _ = self._mesh(table)
+            with self._reader.reading(table, layout.snapshot):
+                image = pages.image(self._reader.paths(layout.snapshot), columns)
+                needed = int(pages.needed(image, columns, restrict).sum())
         keys = max(len(values) for values in restrict.values())
-        self._look_up_costs(table).learn(keys, needed, self._copied(layout, columns), seconds)
+        self._look_up_costs(table).learn(keys, needed, copied, seconds)
 
     def _look_up_costs(self, table: VersionedTable) -> LookUpCosts:
         with self._guard:
