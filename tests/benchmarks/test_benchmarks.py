@@ -282,6 +282,16 @@ def test_mesh(run: Run) -> None:
 
 
 @pytest.mark.long
+def test_mesh_choice(run: Run) -> None:
+    """It compares what the three queries deliver on the way."""
+    figures = run(
+        "mesh_choice", "--rows", "20000", "--rounds", "1", "--keys", "10", "1000", "--shares", "0.05"
+    )
+    assert len(named(figures, "batch")) == 6
+    assert [figure["settings"] for figure in named(figures, "choice")] == [6]
+
+
+@pytest.mark.long
 def test_sweep_messages(run: Run) -> None:
     """It checks the views of all algorithms on the way."""
     arguments = ["--updates", "60", "--relations", "3", "5", "--rates", "0.1", "2", "--queues", "20", "40"]
