@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from cachetools import LRUCache
 
-from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE
+from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, UPDATE_PREIMAGE
 from cq_engine.catalog.model import ChangeSet, Layout, VersionedTable
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
@@ -81,6 +82,10 @@ class ResidentImage:
         self._heap.append(live)
 
 
+_SIZES = 256
+"""Of so many images that were too large to be kept it is remembered how large they were."""
+
+
 @dataclass(frozen=True)
 class _Size:
     """What an image that was too large to be kept had at a version."""
@@ -97,7 +102,8 @@ class ResidentImages:
         self._reader = reader
         self._images: LRUCache[int, ResidentImage]
         self._images = LRUCache(reader.limits.small_bytes // 2, getsizeof=attrgetter("nbytes"))
-        self._large: dict[int, _Size] = {}
+        self._large: LRUCache[tuple[int, int], _Size] = LRUCache(_SIZES)
+        """By table and version."""
 
     def at(self, table: VersionedTable, version: int) -> ResidentImage | None:
         """The image at exactly `version`, or None where it is not small. The newest one seen is kept and moved forward."""
@@ -116,12 +122,12 @@ class ResidentImages:
     def forget(self, table: VersionedTable) -> None:
         """Reads the table anew."""
         self._images.pop(table.id, None)
-        self._large.pop(table.id, None)
+        keep(self._large, {key for key in self._large if key[0] != table.id})
 
     def keep_tables(self, ids: Collection[int]) -> None:
         """Forgets the images of other tables."""
         keep(self._images, ids)
-        keep(self._large, ids)
+        keep(self._large, {key for key in self._large if key[0] in ids})
 
     def _advance(self, table: VersionedTable, image: ResidentImage, version: int) -> bool:
         try:
@@ -151,6 +157,10 @@ class ResidentImages:
         changes = self._reader.rows_of(table, sets, layout.base, version)
         if changes is None:
             return None
+        count = sum(file.rows for file in layout.snapshot) + _added(changes)
+        if count > self._reader.limits.small_rows:  # counted before it is built
+            self._large[table.id, version] = _Size(version, count, 0)
+            return None
         image = ResidentImage(table.physical_columns, table.identity)
         if layout.snapshot:
             rows = self._reader.read_files(table, layout.snapshot, table.physical_columns)
@@ -165,7 +175,7 @@ class ResidentImages:
             image.compact()
         if len(image) <= limits.small_rows and image.nbytes <= limits.small_bytes // 4:
             return True
-        self._large[table.id] = _Size(image.version, len(image), image.nbytes)
+        self._large[table.id, image.version] = _Size(image.version, len(image), image.nbytes)
         return False
 
     def _was_large(
@@ -175,12 +185,21 @@ class ResidentImages:
         snapshot = sum(file.rows for file in layout.snapshot)
         if snapshot + _growth(sets, layout.base, version) > self._reader.limits.small_rows:
             return True
-        known = self._large.get(table.id)
-        if known is None or not layout.base <= known.version <= version:
+        sizes = [size for (of, _), size in self._large.items() if of == table.id]
+        before = [size for size in sizes if layout.base <= size.version <= version]
+        if not before:
             return False
+        known = max(before, key=attrgetter("version"))
         least = known.rows + _growth(sets, known.version, version)
         nbytes = known.nbytes * least // max(known.rows, 1)
         return least > self._reader.limits.small_rows or nbytes > self._reader.limits.small_bytes // 4
+
+
+def _added(changes: pa.Table) -> int:
+    """How many rows more there are after change rows of several versions, each with at most one net change per identity."""
+    kinds = changes.column(CHANGE_TYPE)
+    added, gone = (pc.sum(pc.equal(kinds, kind)).as_py() or 0 for kind in (INSERT, DELETE))
+    return int(added - gone)
 
 
 def _growth(sets: Iterable[ChangeSet], a: int, b: int) -> int:
@@ -188,7 +207,7 @@ def _growth(sets: Iterable[ChangeSet], a: int, b: int) -> int:
     growth = 0
     for each in sets:
         if "DELETE" in each.kinds:
-            growth -= each.rows if a < each.high and each.low <= b else 0
+            growth -= each.rows if max(a + 1, each.low) <= min(b, each.high) else 0
         elif each.kinds == {"INSERT"} and a < each.low and each.high <= b:
             growth += each.rows
     return growth

@@ -133,3 +133,31 @@ def test_nor_is_one_whose_rows_are_too_wide(engine: cq_engine.Engine, built: lis
     assert built == []
     history.commit(deletes=40)
     assert history.image() == history.rows
+
+
+@pytest.mark.parametrize("left", [SMALL + 20, SMALL])
+def test_rows_are_counted_before_an_image_is_built(
+    engine: cq_engine.Engine, built: list[int], left: int
+) -> None:
+    """Where change rows may be deletions, their number does not say how many rows are left. Of versions inside one change set,
+    too, each is counted once."""
+    history = History(engine, 9)
+    history.commit(inserts=SMALL + 50)
+    engine.execute("COMPACT TABLE t")
+    before = history.version
+    gone = sorted(history.rows)[: SMALL + 50 - left]
+    changes = [(key, None, "DELETE", 1 + n % 4) for n, key in enumerate(gone)]
+    changes += [(key, "new", "UPDATE", 5) for key in sorted(history.rows)[SMALL + 50 - left :]]
+    keys, values, kinds, numbers = zip(*changes)
+    given = pa.table({"k": keys, "v": pa.array(values, pa.string()), "op": kinds, "txn": numbers})
+    engine.apply_changes({"t": given}, op="op", transaction="txn")
+    del built[:]
+    sizes = {}
+    for _ in range(3):
+        for version in range(before + 1, before + 6):
+            engine.reader._images.clear()
+            found = engine.reader.small_image(history.table, version)
+            assert found is None or found.num_rows <= SMALL
+            sizes[version] = None if found is None else found.num_rows
+    assert list(sizes.values()) == [None] * 3 + [None if left > SMALL else left] * 2
+    assert len(built) <= (0 if left > SMALL else 6)
