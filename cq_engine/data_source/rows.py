@@ -16,6 +16,7 @@ from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_
 from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import reading
+from cq_engine.core.arrays import repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.types import arrow_type
@@ -99,7 +100,7 @@ def _read(piece: Piece, selection: Selection) -> Iterator[pa.Table]:
         for batch in _scan(selection.store, piece.file.path, stored, piece):
             rows = pa.Table.from_batches([batch])
             for name, value in constants.items():
-                rows = rows.append_column(name, pa.repeat(pa.scalar(value, types[name]), rows.num_rows))
+                rows = rows.append_column(name, repeated(value, types[name], rows.num_rows))
             yield selection.of(rows)
 
 

@@ -17,6 +17,7 @@ from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, I
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, ResultKeyError
 from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
@@ -209,8 +210,8 @@ def _keep(
 
 
 def _keep_few(start: Start, table: VersionedTable, rows: pa.Table) -> None:
-    kinds = pa.array(["insert"] * rows.num_rows, pa.string())
-    versions = pa.array([start.version] * rows.num_rows, pa.int64())
+    kinds = repeated("insert", pa.string(), rows.num_rows)
+    versions = repeated(start.version, pa.int64(), rows.num_rows)
     shown = rows.append_column("_change_type", kinds).append_column("_commit_version", versions)
     start.add(table, conform(shown, change_columns(table)), (rows.num_rows, 0, 0))
 

@@ -12,6 +12,7 @@ from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO
 from cq_engine.catalog.change_rows import DELETES, PARTIAL_UPDATE, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, UPSERT
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.context.services import Services
+from cq_engine.core.arrays import repeated
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.storage.rows import change_columns, conform
 
@@ -74,7 +75,7 @@ def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) 
     order = [("_commit_version", "ascending"), ("_sequence", "ascending"), ("_change_type", "descending")]
     if not _is_in_order(log):
         log = log.take(pc.sort_indices(log.select([n for n, _ in order]), sort_keys=order))
-    now = pa.array([services.clock.now()] * log.num_rows, pa.timestamp("us", tz="UTC"))
+    now = repeated(services.clock.now(), pa.timestamp("us", tz="UTC"), log.num_rows)
     return conform(log.append_column("_refresh_time", now), change_columns(table))
 
 
@@ -90,9 +91,9 @@ def state_rows(rows: pa.Table, stored: StoredAggregate, version: int) -> pa.Tabl
     if FROM in rows.column_names:
         last = pc.and_(pc.equal(rows.column(TO), FOREVER), pc.greater(rows.column(FROM), BEFORE))
         rows = rows.filter(last)
-    kinds = pa.array(["update_postimage"] * rows.num_rows, pa.string())
+    kinds = repeated("update_postimage", pa.string(), rows.num_rows)
     if stored.keys:
         kinds = pc.if_else(pc.equal(rows.column("_n"), 0), "delete", "update_postimage")
-    versions_column = pa.array([version] * rows.num_rows, pa.int64())
+    versions_column = repeated(version, pa.int64(), rows.num_rows)
     shown = rows.select([c.name for c in stored.columns])
     return shown.append_column("_change_type", kinds).append_column("_commit_version", versions_column)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.arrays import repeated
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.refresh.key_combinations import ALL_ROWS, KeyCombinations
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
@@ -80,8 +81,8 @@ def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
     """
     rest = log.untouched(base)
     count = rest.num_rows
-    rest = rest.append_column(ROW_FROM, pa.array([BEFORE] * count, pa.int64()))
-    rest = rest.append_column(ROW_TO, pa.array([FOREVER] * count, pa.int64()))
+    rest = rest.append_column(ROW_FROM, repeated(BEFORE, pa.int64(), count))
+    rest = rest.append_column(ROW_TO, repeated(FOREVER, pa.int64(), count))
     changed = log.versions(undo)
     parts = [rest.select(changed.column_names), changed]
     if not undo:

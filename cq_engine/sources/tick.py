@@ -21,7 +21,7 @@ from cq_engine.catalog.apply import find_table
 from cq_engine.catalog.model import Capture, CaptureStatus, Table
 from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context.services import Services
-from cq_engine.core.arrays import is_in
+from cq_engine.core.arrays import is_in, repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, SourceError
 from cq_engine.sources.bulk import Batches, fitted, key_error, merge, spool
@@ -63,7 +63,7 @@ Beside = Callable[[], Mapping[str, pa.Table]]
 
 def with_operation(rows: pa.Table, operation: str) -> pa.Table:
     """Rows of a table as changes, all of one kind."""
-    return rows.append_column(OPERATION, pa.array([operation], pa.string()).take(pa.repeat(0, rows.num_rows)))
+    return rows.append_column(OPERATION, repeated(operation, pa.string(), rows.num_rows))
 
 
 def wide(keys: pa.Table, columns: Sequence[Column]) -> pa.Table:

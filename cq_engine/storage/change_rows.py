@@ -18,6 +18,7 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, MEMBER
 from cq_engine.catalog.model import ChangeSet, DataFile, VersionedTable
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.arrays import repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import Limits
@@ -300,9 +301,9 @@ class ChangeReader:
                 return conform(files.to_table(filter=(version > a) & (version <= b)), columns)
         rows = self.read_files(table, change_set.files, stored)
         if COMMIT_VERSION in constant:
-            rows = rows.append_column(COMMIT_VERSION, _repeat(change_set.low, pa.int64(), rows.num_rows))
+            rows = rows.append_column(COMMIT_VERSION, repeated(change_set.low, pa.int64(), rows.num_rows))
         if CHANGE_TYPE in constant:
-            rows = rows.append_column(CHANGE_TYPE, _repeat(INSERT, pa.string(), rows.num_rows))
+            rows = rows.append_column(CHANGE_TYPE, repeated(INSERT, pa.string(), rows.num_rows))
         rows = conform(rows, columns)
         if rows.nbytes <= bound:
             self.catalog.keep(change_set, rows)
@@ -319,7 +320,3 @@ def _rows_between(rows: pa.Table, change_set: ChangeSet, a: int, b: int) -> pa.T
         return rows
     version = pc.field(COMMIT_VERSION)
     return rows.filter((version > a) & (version <= b))
-
-
-def _repeat(value: object, kind: pa.DataType, times: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), times)

@@ -16,7 +16,7 @@ from cq_engine.catalog.unit import UnitOfWork
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults, interrupts
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import ConflictError, TransactionError
 from cq_engine.core.values import python_rows
@@ -174,7 +174,7 @@ def next_timestamp(services: Services, commit_time: datetime | None) -> datetime
 
 def with_version(rows: pa.Table, version: int) -> pa.Table:
     """Change rows with their commit version."""
-    return rows.append_column(COMMIT_VERSION, array([version] * rows.num_rows, pa.int64()))
+    return rows.append_column(COMMIT_VERSION, repeated(version, pa.int64(), rows.num_rows))
 
 
 def _changes(
@@ -284,7 +284,7 @@ def _write_small(transaction: Workspace, table: Table, net: Net, version: int, t
         files = staging.stage_arrow(services, transaction.attempt(), table, rows, "snapshot")
         return _Write(table, net.kinds, files=files, insert_only=True)
     rows = conform(with_version(net.changes(), version), change_columns(table.storage))
-    moments = pa.array([timestamp] * rows.num_rows, pa.timestamp("us", tz="UTC"))
+    moments = repeated(timestamp, pa.timestamp("us", tz="UTC"), rows.num_rows)
     rows = rows.append_column(COMMIT_TIMESTAMP, moments)
     return _Write(
         table, net.kinds, files=staging.stage_arrow(services, transaction.attempt(), table, rows, "log")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from cq_engine.catalog.model import DataFile, Table
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import array, repeated
 from cq_engine.storage.identities import KeySet
 from cq_engine.storage.rows import Heap, conform, identity_columns, identity_keys, row_values
 
@@ -62,7 +62,7 @@ class Net:
         )
         return pa.concat_tables(
             [
-                rows.append_column(CHANGE_TYPE, array([kind] * rows.num_rows, pa.string()))
+                rows.append_column(CHANGE_TYPE, repeated(kind, pa.string(), rows.num_rows))
                 for rows, kind in parts
             ]
         ).combine_chunks()

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import Capture, DeclaredSource
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import array, repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import SourceUnavailableError
 from cq_engine.core.types import arrow_type
@@ -292,7 +292,7 @@ def _assembled(
 ) -> pa.Table:
     """The columns in the order of ours, as the file has them."""
     arrays = [
-        pa.repeat(pa.scalar(fixed[name], pa.string()), len(batch)) if each is None else batch.column(each)
+        repeated(fixed[name], pa.string(), len(batch)) if each is None else batch.column(each)
         for name, each in zip(wanted.names, picked)
     ]
     return pa.table(arrays, names=[c.name for c in wanted.columns])

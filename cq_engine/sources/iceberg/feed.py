@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cq_engine.catalog.model import Capture, DeclaredSource, Table
+from cq_engine.core.arrays import repeated
 from cq_engine.core.errors import AnalysisError, SourceError
 from cq_engine.sources.iceberg.table import (
     appended,
@@ -127,7 +128,5 @@ def _changes(tick: Tick, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
     moment = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc)
     given = with_operation(conform(rows, tick.columns), UPSERT if tick.key else INSERT)
     count = given.num_rows
-    given = given.append_column(
-        TRANSACTION, pa.repeat(pa.scalar(snapshot.sequence_number or 0, pa.int64()), count)
-    )
-    return given.append_column(COMMITTED, pa.array([moment] * count, pa.timestamp("us", tz="UTC")))
+    given = given.append_column(TRANSACTION, repeated(snapshot.sequence_number or 0, pa.int64(), count))
+    return given.append_column(COMMITTED, repeated(moment, pa.timestamp("us", tz="UTC"), count))

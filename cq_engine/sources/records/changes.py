@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cq_engine.core.arrays import array
+from cq_engine.core.arrays import array, repeated
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 from cq_engine.sources.json_values import Unreadable
@@ -73,7 +73,7 @@ class Changes:
         moment = max(self.times, default=self.tick.services.now())
         for name, letters in self.letters.take().items():
             numbered = letters.append_column(TRANSACTION, pa.repeat(last, letters.num_rows))
-            moments = pa.array([moment] * letters.num_rows, _MOMENT)
+            moments = repeated(moment, _MOMENT, letters.num_rows)
             given[name] = numbered.append_column(COMMITTED, moments)
         return given
 
