@@ -26,21 +26,32 @@ _UNKNOWN_BYTES = 1_024
 """A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
 
 
+_PARTS = 3 / 4
+"""Of the budget what keys and pages take together where a page has more than its part: an eighth is for the rows of a page that match, and one
+for those of pages before it."""
+
+
 class Matching:
-    """Reads pages and keeps the rows that are asked for. A page that takes more than a quarter of the budget is decoded column by column,
-    each in parts of an eighth; of one of which so many rows match that these take more than an eighth, all columns in parts of rows."""
+    """Reads pages and keeps the rows that are asked for. A page has a quarter of the budget, or what the window leaves. One that is larger
+    is decoded column by column, each in parts of an eighth, or of what is left; of one of which so many rows match that these take more than
+    an eighth, all columns in parts of rows."""
 
     def __init__(self, source: Source, tuner: Tuner, counters: Counters) -> None:
         self.buffer = 0
         """The most bytes that were decoded at a time, since it was set to 0."""
         self._source = source
+        self._left = 0.0
+        """Bytes that the window leaves for what is decoded."""
         self._tuner = tuner
         self._counters = counters
         self._widths: dict[Column, float] = {}
         """What a value of a column took in memory at most, where that has no fixed width."""
 
-    def read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
-        """By page, the rows that some batch in the window wants. Raises what reading raises."""
+    def read(
+        self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, held: int
+    ) -> list[list[Staged]]:
+        """By page, the rows that some batch in the window wants, while the mesh holds so many bytes. Raises what reading raises."""
+        self._left = self._tuner.memory * _PARTS - held
         first = asked.columns(columns)
         if not 0 < len(first) < len(columns):
             return self._by_rows(pages, columns, asked)
@@ -63,8 +74,8 @@ class Matching:
         ends = np.cumsum([self._source.rows(page, columns) for page in pages])
         parts: list[list[Staged]] = [[] for _ in pages]
         start, page, nbytes, held = 0, 0, 0, 0
-        most = self._tuner.part(float(ends[0]), self._row_bytes(pages[0], columns))
-        for rows in self._source.read(pages, columns, most):
+        most = int(self._part(pages[0], columns) / self._row_bytes(pages[0], columns))
+        for rows in self._source.read(pages, columns, max(1, most)):
             nbytes += rows.nbytes
             places = np.flatnonzero(asked.probe(rows))
             while len(places) or start + rows.num_rows > ends[page]:
@@ -88,8 +99,15 @@ class Matching:
         return self._tuner.row_bytes or max(_UNKNOWN_BYTES, self._source.row_bytes(page, columns))
 
     def _fits(self, page: Page, columns: Sequence[Column]) -> bool:
-        """Does it take a quarter of the budget at most?"""
-        return self._tuner.fits(self._source.rows(page, columns), self._row_bytes(page, columns))
+        """Is it decoded at once?"""
+        return self._tuner.fits(self._page_bytes(page, columns), self._left)
+
+    def _part(self, page: Page, columns: Sequence[Column]) -> float:
+        """How many bytes of it are decoded at a time."""
+        return self._tuner.part(self._page_bytes(page, columns), self._left)
+
+    def _page_bytes(self, page: Page, columns: Sequence[Column]) -> float:
+        return self._source.rows(page, columns) * self._row_bytes(page, columns)
 
     def _spill(self, part: Staged, held: int) -> int:
         """Puts rows that were found into a file where too many are held already; what they take in memory then."""
@@ -103,12 +121,13 @@ class Matching:
         self, page: Page, first: Sequence[Column], columns: Sequence[Column], asked: Asked
     ) -> list[Staged]:
         """The same of one page. Those columns that are asked come first, and the others only where they have a match."""
-        count, room = self._source.rows(page, columns), self._tuner.memory / 8
+        count, room = self._source.rows(page, columns), self._tuner.memory / 8  # of rows that match
         if count * self._tuner.selectivity * self._row_bytes(page, columns) > room:
             return self._by_rows([page], columns, asked)[0]
         wanted: list[npt.NDArray[np.int64]] = []
         found, nbytes, start = [], 0, 0
-        for rows in self._columns(page, first):
+        part = self._part(page, columns)
+        for rows in self._columns(page, first, part):
             here = np.flatnonzero(asked.probe(rows))
             found.append(rows.take(pa.array(here)))
             wanted.append(start + here)
@@ -120,9 +139,9 @@ class Matching:
         if len(places) * self._row_bytes(page, columns) > room:
             return self._by_rows([page], columns, asked)[0]
         taken, held = _by_name(found), places.nbytes + sum(part.nbytes for part in found)
-        for group in self._groups(page, [c for c in columns if c not in first]):
+        for group in self._groups(page, [c for c in columns if c not in first], part):
             found, start = [], 0
-            for rows in self._columns(page, group, held):
+            for rows in self._columns(page, group, part, held):
                 begin, end = np.searchsorted(places, (start, start + rows.num_rows))
                 found.append(rows.take(pa.array(places[begin:end] - start)))
                 start, nbytes = start + rows.num_rows, nbytes + rows.nbytes
@@ -131,10 +150,12 @@ class Matching:
         self._tuner.row_bytes = max(1.0, nbytes / max(1, count))
         return [Staged(pa.table([taken[c.name] for c in columns], schema=arrow_schema(columns)))]
 
-    def _columns(self, page: Page, columns: Sequence[Column], held: int = 0) -> Iterator[pa.Table]:
-        """All rows of a page, with these columns, in parts, while `held` bytes are held beside."""
+    def _columns(
+        self, page: Page, columns: Sequence[Column], part: float, held: int = 0
+    ) -> Iterator[pa.Table]:
+        """All rows of a page, with these columns, in parts of so many bytes, while `held` bytes are held beside."""
         width = sum(self._width(page, column) for column in columns)
-        most = int(self._tuner.memory / 8 / width)
+        most = int(part / width)
         for rows in self._source.read([page], columns, max(1, most)):
             for column in columns:
                 if not _fixed_width(column):
@@ -143,9 +164,9 @@ class Matching:
             self.buffer = max(self.buffer, rows.nbytes + held)
             yield rows
 
-    def _groups(self, page: Page, columns: Sequence[Column]) -> Iterator[list[Column]]:
+    def _groups(self, page: Page, columns: Sequence[Column], part: float) -> Iterator[list[Column]]:
         """The columns in as few groups as have room for all rows of the page at once, or one by one."""
-        room = self._tuner.memory / 8 / max(1, self._source.rows(page, columns))
+        room = part / max(1, self._source.rows(page, columns))
         group: list[Column] = []
         taken = 0.0
         for column in columns:

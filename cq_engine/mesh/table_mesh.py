@@ -6,7 +6,7 @@ that the scan moves exactly while somebody waits, and stands where it stood when
 
 All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
 
-- the page buffer, b pages at a time, at most a quarter; where a page is larger than that, it is decoded in parts of an eighth (matching.py);
+- the page buffer, b pages at a time, at most a quarter or what the window leaves; a larger page is decoded in parts (matching.py);
 - the keys of the batches in the window with their hash table H and queue Q, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
   batches wait outside;
 - rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
@@ -206,12 +206,12 @@ class TableMesh:
             most = self.tuning(queue[0].image, queue[0].columns).chunk if queue else 1
             pages = self._window.next_pages(most)
             matchers = [each.matcher for each in queue if isinstance(each, ConditionBatch)]
-            asked = Asked(dict(self._hashed), matchers)
+            asked, held = Asked(dict(self._hashed), matchers), self.nbytes
         if not pages:
             return
         columns = self._columns(queue)
         try:
-            hits = self._matching.read(pages, columns, asked)
+            hits = self._matching.read(pages, columns, asked, held)
         except Exception as error:
             with self._turn:
                 if not self._fail(pages, error):

@@ -91,13 +91,13 @@ class Tuner:
         window = max(1.0, window)
         return model.of(window * chunk / pages, chunk), window * key_bytes
 
-    def fits(self, page_rows: float, row_bytes: float) -> bool:
-        """Does a page take a quarter of the budget at most, and is decoded at once?"""
-        return page_rows * row_bytes <= self.memory / 4
+    def fits(self, page_bytes: float, left: float = 0.0) -> bool:
+        """Is a page decoded at once, while the window leaves so many bytes?"""
+        return page_bytes <= max(self.memory / 4, left)
 
-    def part(self, page_rows: float, row_bytes: float) -> int:
-        """How many rows are decoded at a time: those of a quarter of the budget where a page fits into it, else of an eighth."""
-        return max(1, int(self.memory / (4 if self.fits(page_rows, row_bytes) else 8) / row_bytes))
+    def part(self, page_bytes: float, left: float = 0.0) -> float:
+        """How many bytes are decoded at a time: of pages that fit a quarter of the budget, else an eighth; or what the window leaves."""
+        return max(self.memory / (4 if self.fits(page_bytes, left) else 8), left)
 
     def note_keys(self, count: int, room: int) -> None:
         """So many keys that came together take so many bytes in the window."""

@@ -177,9 +177,8 @@ def test_a_fast_stream_stays_within_the_budget(step: int, at_once: int) -> None:
         "the fewer bytes a key takes, the more of them are in the window"
     )
     assert mesh.counters.spilled > 0
-    assert max(nbytes for _, nbytes in memory.parts) <= budget / 4, (
-        "a page that is too large is decoded in parts"
-    )
+    assert max(nbytes for _, nbytes in memory.parts) <= budget * 3 / 4
+    assert len(memory.parts) > len(memory.log), "a page that is too large is decoded in parts"
 
 
 @pytest.mark.parametrize("matching", [0, 1, 3, 40, 300])
@@ -198,7 +197,7 @@ def test_a_page_that_is_too_large_is_decoded_by_columns(matching: int) -> None:
         tables[Page("f", g)] = pa.table(
             {"k": keys, "g": narrow.column("g"), "note": narrow.column("note"), **more}
         )
-    budget, memory = 40_000, Memory(tables)
+    budget, memory = 10_000, Memory(tables)
     mesh = TableMesh(memory, budget)
     wanted = [300 * g + n for g in (1, 4) for n in chance.sample(range(299), min(299, matching))]
     restrict = {"k": pa.array([*wanted, None, -1], pa.int64()) if matching else pa.array([-1], pa.int64())}
@@ -209,12 +208,11 @@ def test_a_page_that_is_too_large_is_decoded_by_columns(matching: int) -> None:
         assert bag(found) == bag(whole.filter(pc.is_in(whole.column("k"), value_set=restrict["k"])))
         assert found.column_names == [c.name for c in columns]
     assert mesh.counters.peak <= budget
-    assert max(nbytes for _, nbytes in memory.parts) <= budget / 4
+    assert max(nbytes for _, nbytes in memory.parts) <= budget * 3 / 4
     read = {names for names, _ in memory.parts}
     assert ("k",) in read or matching == 300
-    if 0 < matching < 40:
-        assert ("v0", "v1") in read, "two of them have room"
-        assert max(nbytes for _, nbytes in memory.parts) <= budget / 8
+    if 0 < matching < 10:
+        assert {("v0", "v1", "v2"), ("v1", "v2", "v3")} & read, "three of them have room"
     assert matching or read == {("k",)}
 
 

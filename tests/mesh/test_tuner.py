@@ -28,7 +28,7 @@ def test_all_parts_together_are_within_the_budget(
         before = tuning
         tuner.note_keys(1_000, room)
         tuning = tuner.tune(tuner.model(pages, page_rows, row_bytes))
-        read = min(tuner.part(page_rows, row_bytes), tuning.chunk * page_rows) * row_bytes
+        read = min(tuner.part(page_rows * row_bytes), tuning.chunk * page_rows * row_bytes)
         assert read + tuning.window * tuner.key_bytes + memory / 8 <= memory + row_bytes
         inside = tuner.room(tuner.model(pages, page_rows, row_bytes))
         assert inside == pytest.approx(tuning.window * tuner.key_bytes)
@@ -43,8 +43,19 @@ def test_pages_in_parts_leave_room_for_keys() -> None:
     memory = 4_200_000
     tuner, model = tuned(memory, 350, 10_000, 120)
     assert tuner.tune(model).window == pytest.approx(memory * 11 / 16 / BYTES_PER_KEY)
-    assert tuner.part(10_000, 120) == memory // 8 // 120
-    assert tuner.part(5_000, 120) == memory // 4 // 120
+    assert not tuner.fits(10_000 * 120)
+    assert tuner.part(10_000 * 120) == memory / 8
+    assert tuner.part(5_000 * 120) == memory / 4
+
+
+def test_pages_have_what_the_window_leaves() -> None:
+    """While few keys wait, a page is decoded at once that takes more than a quarter."""
+    tuner, _ = tuned(4_200_000, 350, 10_000, 120)
+    assert tuner.fits(10_000 * 120, 3_000_000)
+    assert tuner.part(10_000 * 120, 3_000_000) == 3_000_000
+    assert not tuner.fits(10_000 * 120, 1_100_000)
+    assert tuner.part(10_000 * 120, 1_100_000) == 1_100_000
+    assert tuner.part(10_000 * 120, -5.0) == 4_200_000 / 8
 
 
 def test_the_window_s_room_is_of_one_model() -> None:
