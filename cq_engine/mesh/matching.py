@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ _PARTS = 3 / 4
 for those of pages before it."""
 
 
+_Chosen: TypeAlias = "tuple[npt.NDArray[np.int64], dict[str, pa.ChunkedArray], int]"
+
+
 class Matching:
     """Reads pages and keeps the rows that are asked for. A page has a quarter of the budget, or what the window leaves. One that is larger
     is decoded column by column, each in parts of an eighth, or of what is left; of one of which so many rows match that these take more than
@@ -38,7 +42,7 @@ class Matching:
 
     def __init__(self, source: Source, tuner: Tuner, counters: Counters) -> None:
         self.buffer = 0
-        """The most bytes that were decoded at a time, since it was set to 0."""
+        """The most bytes that the last read took at a time."""
         self._source = source
         self._left = 0.0
         """Bytes that the window leaves for what is decoded."""
@@ -51,7 +55,7 @@ class Matching:
         self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, held: int
     ) -> list[list[Staged]]:
         """By page, the rows that some batch in the window wants, while the mesh holds so many bytes. Raises what reading raises."""
-        self._left = self._tuner.memory * _PARTS - held
+        self._left, self.buffer = self._tuner.memory * _PARTS - held, 0
         first = asked.columns(columns)
         if not 0 < len(first) < len(columns):
             return self._by_rows(pages, columns, asked)
@@ -74,15 +78,17 @@ class Matching:
         ends = np.cumsum([self._source.rows(page, columns) for page in pages])
         parts: list[list[Staged]] = [[] for _ in pages]
         start, page, nbytes, held = 0, 0, 0, 0
-        most = int(self._part(pages[0], columns) / self._row_bytes(pages[0], columns))
+        row_bytes = max(self._row_bytes(page, columns) for page in pages)
+        most = int(self._tuner.part(float(ends[0]) * row_bytes, self._left) / row_bytes)
         for rows in self._source.read(pages, columns, max(1, most)):
             nbytes += rows.nbytes
             places = np.flatnonzero(asked.probe(rows))
             while len(places) or start + rows.num_rows > ends[page]:
                 # What was read may go on into the next page.
                 cut = int(np.searchsorted(places, ends[page] - start))
-                if cut:
-                    part = Staged(rows.take(pa.array(places[: cut if keep else 0])))
+                for chosen in self._cut(rows, places[:cut], keep=keep):
+                    part = Staged(chosen)
+                    self.buffer = max(self.buffer, rows.nbytes + held + part.nbytes)
                     held += self._spill(part, held)
                     parts[page].append(part)
                 places = places[cut:]
@@ -91,23 +97,25 @@ class Matching:
                 page += 1
             self.buffer = max(self.buffer, rows.nbytes + held)
             start += rows.num_rows
+            del rows
         if keep:
             self._tuner.row_bytes = max(1.0, nbytes / max(1, start))
         return parts
 
+    def _cut(self, rows: pa.Table, places: npt.NDArray[np.int64], *, keep: bool) -> Iterator[pa.Table]:
+        """The rows at these places, in parts of an eighth of the budget; where they are not to be kept, one without rows."""
+        most = max(1, int(self._tuner.memory / 8 * rows.num_rows / max(1, rows.nbytes)))
+        for start in range(0, len(places) if keep else min(1, len(places)), most):
+            yield rows.take(pa.array(places[start : start + most if keep else start]))
+
     def _row_bytes(self, page: Page, columns: Sequence[Column]) -> float:
-        return self._tuner.row_bytes or max(_UNKNOWN_BYTES, self._source.row_bytes(page, columns))
+        """By what rows took so far, and by what this page says of its own."""
+        return max(self._tuner.row_bytes or _UNKNOWN_BYTES, self._source.row_bytes(page, columns))
 
     def _fits(self, page: Page, columns: Sequence[Column]) -> bool:
         """Is it decoded at once?"""
-        return self._tuner.fits(self._page_bytes(page, columns), self._left)
-
-    def _part(self, page: Page, columns: Sequence[Column]) -> float:
-        """How many bytes of it are decoded at a time."""
-        return self._tuner.part(self._page_bytes(page, columns), self._left)
-
-    def _page_bytes(self, page: Page, columns: Sequence[Column]) -> float:
-        return self._source.rows(page, columns) * self._row_bytes(page, columns)
+        nbytes = self._source.rows(page, columns) * self._row_bytes(page, columns)
+        return self._tuner.fits(nbytes, self._left)
 
     def _spill(self, part: Staged, held: int) -> int:
         """Puts rows that were found into a file where too many are held already; what they take in memory then."""
@@ -121,39 +129,54 @@ class Matching:
         self, page: Page, first: Sequence[Column], columns: Sequence[Column], asked: Asked
     ) -> list[Staged]:
         """The same of one page. Those columns that are asked come first, and the others only where they have a match."""
-        count, room = self._source.rows(page, columns), self._tuner.memory / 8  # of rows that match
-        if count * self._tuner.selectivity * self._row_bytes(page, columns) > room:
+        count, row_bytes = self._source.rows(page, columns), self._row_bytes(page, columns)
+        part, most = self._tuner.part(count * row_bytes, self._left), self._tuner.memory / 8 / row_bytes
+        few = count * self._tuner.selectivity <= most
+        chosen = self._choose(page, first, asked, part, most) if few else None
+        if chosen is None:
             return self._by_rows([page], columns, asked)[0]
-        wanted: list[npt.NDArray[np.int64]] = []
-        found, nbytes, start = [], 0, 0
-        part = self._part(page, columns)
-        for rows in self._columns(page, first, part):
-            here = np.flatnonzero(asked.probe(rows))
-            found.append(rows.take(pa.array(here)))
-            wanted.append(start + here)
-            start, nbytes = start + rows.num_rows, nbytes + rows.nbytes
-        places = np.concatenate(wanted) if wanted else np.zeros(0, np.int64)
+        places, taken, nbytes = chosen
         if not len(places):
             self._counters.decoded_keys_only += 1
             return []
-        if len(places) * self._row_bytes(page, columns) > room:
-            return self._by_rows([page], columns, asked)[0]
-        taken, held = _by_name(found), places.nbytes + sum(part.nbytes for part in found)
         for group in self._groups(page, [c for c in columns if c not in first], part):
             found, start = [], 0
-            for rows in self._columns(page, group, part, held):
+            held = places.nbytes + sum(column.nbytes for column in taken.values())
+            for rows in self._columns(page, group, part):
                 begin, end = np.searchsorted(places, (start, start + rows.num_rows))
                 found.append(rows.take(pa.array(places[begin:end] - start)))
-                start, nbytes = start + rows.num_rows, nbytes + rows.nbytes
+                start, nbytes, held = start + rows.num_rows, nbytes + rows.nbytes, held + found[-1].nbytes
+                self.buffer = max(self.buffer, rows.nbytes + held)
+                del rows
             taken |= _by_name(found)
-            held += sum(part.nbytes for part in found)
         self._tuner.row_bytes = max(1.0, nbytes / max(1, count))
         return [Staged(pa.table([taken[c.name] for c in columns], schema=arrow_schema(columns)))]
 
-    def _columns(
-        self, page: Page, columns: Sequence[Column], part: float, held: int = 0
-    ) -> Iterator[pa.Table]:
-        """All rows of a page, with these columns, in parts of so many bytes, while `held` bytes are held beside."""
+    def _choose(
+        self, page: Page, first: Sequence[Column], asked: Asked, part: float, most: float
+    ) -> _Chosen | None:
+        """The places of the rows that are wanted, their values of the columns that are asked, and what was decoded; None where they are
+        more than `most`."""
+        wanted: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        found, start, count, nbytes, held = [], 0, 0, 0, 0
+        for rows in self._columns(page, first, part):
+            here = np.flatnonzero(asked.probe(rows))
+            count += len(here)
+            if count > most:
+                return None
+            found.append(rows.take(pa.array(here)))
+            wanted.append(start + here)
+            start, nbytes, held = (
+                start + rows.num_rows,
+                nbytes + rows.nbytes,
+                held + found[-1].nbytes + here.nbytes,
+            )
+            self.buffer = max(self.buffer, rows.nbytes + held)
+            del rows
+        return np.concatenate(wanted), _by_name(found) if found else {}, nbytes
+
+    def _columns(self, page: Page, columns: Sequence[Column], part: float) -> Iterator[pa.Table]:
+        """All rows of a page, with these columns, in parts of so many bytes."""
         width = sum(self._width(page, column) for column in columns)
         most = int(part / width)
         for rows in self._source.read([page], columns, max(1, most)):
@@ -161,8 +184,9 @@ class Matching:
                 if not _fixed_width(column):
                     width = rows.column(column.name).nbytes / max(1, rows.num_rows)
                     self._widths[column] = max(1.0, width, self._widths.get(column, 0.0))
-            self.buffer = max(self.buffer, rows.nbytes + held)
-            yield rows
+            given = [rows]
+            del rows
+            yield given.pop()  # nobody here has it while the next part is decoded
 
     def _groups(self, page: Page, columns: Sequence[Column], part: float) -> Iterator[list[Column]]:
         """The columns in as few groups as have room for all rows of the page at once, or one by one."""
@@ -180,8 +204,10 @@ class Matching:
 
     def _width(self, page: Page, column: Column) -> float:
         """Bytes of a value."""
-        known = _fixed_width(column) or self._widths.get(column)
-        return known or max(_UNKNOWN_BYTES, self._source.row_bytes(page, [column]))
+        fixed = _fixed_width(column)
+        if fixed is not None:
+            return fixed
+        return max(self._widths.get(column, _UNKNOWN_BYTES), self._source.row_bytes(page, [column]))
 
 
 def _by_name(parts: Sequence[pa.Table]) -> dict[str, pa.ChunkedArray]:

@@ -140,10 +140,13 @@ class Pages:
         groups = [page.group for page in pages]
         if not present:  # the columns came later than the file
             for page in pages:
-                yield _nulls(self.rows(page, columns), columns)
+                count, most = self.rows(page, columns), max(1, rows)
+                yield from (_nulls(min(most, count - start), columns) for start in range(0, count, most))
             return
         for batch in opened.file.iter_batches(batch_size=max(1, rows), row_groups=groups, columns=present):
-            yield conform(pa.Table.from_batches([batch]), columns)
+            given = [conform(pa.Table.from_batches([batch]), columns)]
+            del batch
+            yield given.pop()  # nobody here has it while the next part is decoded
 
     def close(self) -> None:
         """Closes the file that is read."""

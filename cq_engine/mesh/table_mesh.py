@@ -214,17 +214,21 @@ class TableMesh:
             hits = self._matching.read(pages, columns, asked, held)
         except Exception as error:
             with self._turn:
+                self._matching.buffer = 0
                 if not self._fail(pages, error):
                     raise
             return
         met: list[list[Waiting]] = []
         with self._turn:
+            held = self.nbytes
+            self._matching.buffer = 0  # what was decoded is gone
             for page, found in zip(pages, hits):
                 met.append(self._window.meet(page))
                 self._keep(found, met[-1])
             for batch in [each for each in self._window.queue if each.expired]:
                 self._expire(batch)
-            self._measure(pages, columns, hits, met, time.perf_counter() - started)
+            held = max(held, self.nbytes)
+            self._measure(pages, columns, hits, met, held=held, seconds=time.perf_counter() - started)
         faults.point("mesh.chunk")
         self._read_on()
 
@@ -331,16 +335,17 @@ class TableMesh:
         columns: Sequence[Column],
         hits: Sequence[Sequence[Staged]],
         met: Sequence[Sequence[Waiting]],
+        *,
+        held: int,
         seconds: float,
     ) -> None:
         """Counts a read, for whom it was as well, and learns from it what reads cost."""
         rows = [self._source.rows(page, columns) for page in pages]
         matches = sum(part.count for found in hits for part in found)
-        row_bytes, held = self._tuner.row_bytes or 1.0, self.nbytes
+        row_bytes = self._tuner.row_bytes or 1.0
         self.counters.note_read(len(pages), int(sum(rows) * row_bytes), seconds, held)
         for run in {batch.run for batches in met for batch in batches}:
             mine = [n for n, batches in enumerate(met) if any(batch.run is run for batch in batches)]
             nbytes = int(sum(rows[n] for n in mine) * row_bytes)
             run.done.note_read(len(mine), nbytes, seconds, held)
-        self._matching.buffer = 0
         self._tuner.learn(len(pages), sum(rows), sum(map(bool, hits)), matches, seconds)

@@ -12,6 +12,8 @@ _CALL, _KEY = 5e-3, 1e-6
 never tried is never measured."""
 _LEARNT = 0.3
 """The weight of a new measurement."""
+_SURPRISE = 10
+"""A measurement counts as at most so many times what was expected: a single one may be of a machine that was busy."""
 _MOST = 0.99
 """A table whose columns have copies for such a share of its rows counts as copied, below the rest of it as not."""
 
@@ -45,6 +47,7 @@ class LookUpCosts:
     def learn(self, keys: int, pages: int, copied: float, seconds: float) -> None:
         """A look-up took so long. Of few keys that says what a look-up costs, of many what a key does."""
         if copied >= _MOST and keys:
+            seconds = min(seconds, _SURPRISE * (self.call + keys * self.key))
             if keys * self.key < self.call:
                 self.call += _LEARNT * (max(0.0, seconds - keys * self.key) - self.call)
             else:

@@ -368,3 +368,53 @@ def test_pages_of_files(tmp_path: Path, count: int) -> None:
     only = pages.read([page for page in image.pages if page.file == files[0]], COLUMNS[2:], 4)
     assert sum(part.column("note").null_count for part in only) == count
     pages.close()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0], ids=lambda share: f"{share:g} match")
+@pytest.mark.parametrize("shape", ["wide after narrow", "late column", "one large page", "fits"])
+def test_pages_of_files_stay_within_the_budget(
+    tmp_path: Path, shape: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a page says of itself, and however many of its rows match."""
+    import pyarrow.parquet as pq
+
+    budget, count = 1_000_000, 20_000 if shape == "wide after narrow" else 60_000
+    keys = {"k": pa.array(range(count), pa.int64())}
+    if shape == "wide after narrow":
+        columns = (Column("k", "bigint"), Column("x", "string"))
+        wide = [f"{n:0480d}" for n in range(count)]
+        tables = [pa.table(keys), pa.table({**keys, "x": ["a"] * count}), pa.table({**keys, "x": wide})]
+    elif shape == "late column":
+        columns = (Column("k", "bigint"), Column("v", "bigint"), Column("late", "bigint"))
+        count = 200_000
+        tables = [pa.table({name: pa.array(range(count), pa.int64()) for name in ("k", "v")})]
+    else:
+        columns = (Column("k", "bigint"), *(Column(f"c{n}", "bigint") for n in range(11)))
+        count = 6_000 if shape == "fits" else count
+        tables = [pa.table({c.name: pa.array(range(count), pa.int64()) for c in columns})]
+    files = [str(tmp_path / f"{n}.parquet") for n in range(len(tables))]
+    for path, table in zip(files, tables):
+        pq.write_table(table, path, row_group_size=count, use_dictionary=False)
+    expected = pa.concat_tables(tables, promote_options="default")
+    chance = random.Random(1)
+    wanted = pa.array([-1, *chance.sample(range(count), int(share * count))], pa.int64())
+    expected = expected.filter(pc.is_in(expected.column("k"), value_set=wanted)).sort_by("k")
+    del tables
+
+    pages = Pages(None, 10)
+    mesh, image = TableMesh(pages, budget), pages.image(files, columns)
+    for part in pages.read(image.pages[:1], columns[1:], 700):
+        assert part.num_rows <= 700
+    largest = []
+    take = Staged.__init__
+    monkeypatch.setattr(
+        Staged, "__init__", lambda self, rows: (largest.append(rows.nbytes), take(self, rows))[1]
+    )
+    mesh.rows(image, None, {"k": wanted[:2]}, columns)  # learns what rows take
+    found = mesh.rows(image, None, {"k": wanted}, columns)
+    assert found.num_rows == expected.num_rows
+    assert found.sort_by("k").column("k").equals(expected.column("k"))
+    assert mesh.counters.peak <= budget
+    assert max(largest, default=0) <= budget / 8 * 1.1, (
+        "rows that match are taken in parts that can be spilled"
+    )
