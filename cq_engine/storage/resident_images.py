@@ -12,6 +12,7 @@ from cachetools import LRUCache
 
 from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, INSERT, UPDATE_PREIMAGE
 from cq_engine.catalog.model import ChangeSet, Layout, VersionedTable
+from cq_engine.core.arrays import array
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import StorageError
 from cq_engine.core.keeping import keep
@@ -82,6 +83,7 @@ class ResidentImage:
         self._heap.append(live)
 
 
+_ADDED = tuple(array([INSERT, DELETE], pa.string()))  # comparing with a str of Python would import pandas
 _SIZES = 256
 """Of so many images that were too large to be kept it is remembered how large they were."""
 
@@ -198,7 +200,7 @@ class ResidentImages:
 def _added(changes: pa.Table) -> int:
     """How many rows more there are after change rows of several versions, each with at most one net change per identity."""
     kinds = changes.column(CHANGE_TYPE)
-    added, gone = (pc.sum(pc.equal(kinds, kind)).as_py() or 0 for kind in (INSERT, DELETE))
+    added, gone = (pc.sum(pc.equal(kinds, kind)).as_py() or 0 for kind in _ADDED)
     return int(added - gone)
 
 
