@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from cq_engine.algebra.nodes import Named
-from cq_engine.core.arrays import first_places, number_values
+from cq_engine.core.arrays import first_places, number_values, repeated
 from cq_engine.core.capabilities import Use, can
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.vectors import (
@@ -208,11 +208,11 @@ def _group(keys: Mapping[str, Vector], calls: Sequence[_Call], count: int) -> Ro
             arrays[call.name] = call.column.values
             wanted.append((call.name, call.function))
         else:
-            arrays[call.name] = pa.repeat(pa.scalar(1, pa.int64()), count)
+            arrays[call.name] = repeated(1, pa.int64(), count)
             wanted.append((call.name, "count"))
     names = [f"k{n}" for n in range(len(keys))]
     if not names:
-        names, arrays["all"] = ["all"], pa.repeat(pa.scalar(1, pa.int64()), count)
+        names, arrays["all"] = ["all"], repeated(1, pa.int64(), count)
     table = pa.table(arrays).group_by(names, use_threads=False).aggregate(wanted)
     found = {name: Vector(v.type, _one(table.column(f"k{n}"))) for n, (name, v) in enumerate(keys.items())}
     for call, (column, function) in zip(calls, wanted):

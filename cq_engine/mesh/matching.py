@@ -166,19 +166,15 @@ class Matching:
                 return None
             found.append(rows.take(pa.array(here)))
             wanted.append(start + here)
-            start, nbytes, held = (
-                start + rows.num_rows,
-                nbytes + rows.nbytes,
-                held + found[-1].nbytes + here.nbytes,
-            )
+            start, nbytes = start + rows.num_rows, nbytes + rows.nbytes
+            held += found[-1].nbytes + here.nbytes
             self.buffer = max(self.buffer, rows.nbytes + held)
             del rows
         return np.concatenate(wanted), _by_name(found) if found else {}, nbytes
 
     def _columns(self, page: Page, columns: Sequence[Column], part: float) -> Iterator[pa.Table]:
         """All rows of a page, with these columns, in parts of so many bytes."""
-        width = sum(self._width(page, column) for column in columns)
-        most = int(part / width)
+        most = int(part / sum(self._width(page, column) for column in columns))
         for rows in self._source.read([page], columns, max(1, most)):
             for column in columns:
                 if not _fixed_width(column):

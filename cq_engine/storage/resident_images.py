@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -83,9 +83,10 @@ class ResidentImage:
         self._heap.append(live)
 
 
-_ADDED = tuple(array([INSERT, DELETE], pa.string()))  # comparing with a str of Python would import pandas
-_SIZES = 256
-"""Of so many images that were too large to be kept it is remembered how large they were."""
+_ADDED = tuple(array([INSERT, DELETE], pa.string()))
+"""As values of Arrow: comparing with a str of Python would import pandas."""
+_SIZES = 16
+"""Of so many images of a table that were too large to be kept it is remembered how large they were: those of the slices of a catch-up."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class ResidentImages:
         self._reader = reader
         self._images: LRUCache[int, ResidentImage]
         self._images = LRUCache(reader.limits.small_bytes // 2, getsizeof=attrgetter("nbytes"))
-        self._large: LRUCache[tuple[int, int], _Size] = LRUCache(_SIZES)
+        self._large: dict[int, LRUCache[int, _Size]] = {}
         """By table and version."""
 
     def at(self, table: VersionedTable, version: int) -> ResidentImage | None:
@@ -124,12 +125,12 @@ class ResidentImages:
     def forget(self, table: VersionedTable) -> None:
         """Reads the table anew."""
         self._images.pop(table.id, None)
-        keep(self._large, {key for key in self._large if key[0] != table.id})
+        self._large.pop(table.id, None)
 
     def keep_tables(self, ids: Collection[int]) -> None:
         """Forgets the images of other tables."""
         keep(self._images, ids)
-        keep(self._large, {key for key in self._large if key[0] in ids})
+        keep(self._large, ids)
 
     def _advance(self, table: VersionedTable, image: ResidentImage, version: int) -> bool:
         try:
@@ -161,7 +162,7 @@ class ResidentImages:
             return None
         count = sum(file.rows for file in layout.snapshot) + _added(changes)
         if count > self._reader.limits.small_rows:  # counted before it is built
-            self._large[table.id, version] = _Size(version, count, 0)
+            self._note_large(table, _Size(version, count, 0))
             return None
         image = ResidentImage(table.physical_columns, table.identity)
         if layout.snapshot:
@@ -177,8 +178,11 @@ class ResidentImages:
             image.compact()
         if len(image) <= limits.small_rows and image.nbytes <= limits.small_bytes // 4:
             return True
-        self._large[table.id, image.version] = _Size(image.version, len(image), image.nbytes)
+        self._note_large(table, _Size(image.version, len(image), image.nbytes))
         return False
+
+    def _note_large(self, table: VersionedTable, size: _Size) -> None:
+        self._large.setdefault(table.id, LRUCache(_SIZES))[size.version] = size
 
     def _was_large(
         self, table: VersionedTable, layout: Layout, sets: Sequence[ChangeSet], version: int
@@ -187,11 +191,11 @@ class ResidentImages:
         snapshot = sum(file.rows for file in layout.snapshot)
         if snapshot + _growth(sets, layout.base, version) > self._reader.limits.small_rows:
             return True
-        sizes = [size for (of, _), size in self._large.items() if of == table.id]
-        before = [size for size in sizes if layout.base <= size.version <= version]
+        sizes: Mapping[int, _Size] = self._large.get(table.id, {})
+        before = [known for known in sizes if layout.base <= known <= version]
         if not before:
             return False
-        known = max(before, key=attrgetter("version"))
+        known = sizes[max(before)]
         least = known.rows + _growth(sets, known.version, version)
         nbytes = known.nbytes * least // max(known.rows, 1)
         return least > self._reader.limits.small_rows or nbytes > self._reader.limits.small_bytes // 4

@@ -72,7 +72,7 @@ class Changes:
         last = max(self.transactions, default=0)
         moment = max(self.times, default=self.tick.services.now())
         for name, letters in self.letters.take().items():
-            numbered = letters.append_column(TRANSACTION, pa.repeat(last, letters.num_rows))
+            numbered = letters.append_column(TRANSACTION, repeated(last, pa.int64(), letters.num_rows))
             moments = repeated(moment, _MOMENT, letters.num_rows)
             given[name] = numbered.append_column(COMMITTED, moments)
         return given
