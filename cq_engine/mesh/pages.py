@@ -102,11 +102,13 @@ class Pages:
                 known = self._images[key] = made
             return known
 
-    def needed(self, image: Image, columns: Sequence[Column], restrict: Restrict) -> npt.NDArray[np.bool_]:
-        """Which pages may have a wanted value in every column, by the statistics in the files' footers."""
+    def needed(
+        self, image: Image, columns: Sequence[Column], restrict: Restrict, files: Sequence[str]
+    ) -> npt.NDArray[np.bool_]:
+        """Which pages of these files may have a wanted value in every column, by the statistics in the files' footers."""
         mask = np.zeros(len(image), np.bool_)
         wanted = in_order(restrict)
-        for path in dict.fromkeys(page.file for page in image.pages):
+        for path in files:
             for group in self._footers.groups(self._fragment(path, columns), wanted):
                 place = image.place(Page(path, group))
                 if place is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
@@ -314,15 +313,15 @@ class IntervalBinder:
     def _look_up(self, table: VersionedTable, restrict: Restrict, choose: Choose | None) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self._read.get(table.id)
-        how = "mesh"
-        rows = None
-        if self._mesh is not None:
-            rows = self._mesh.rows(table, layout, restrict, wanted, self.report.meshes, self.given_up)
-        if rows is None:
-            started = time.perf_counter()
-            how, rows = "look-up", self.reader.base_arrow(table, layout, restrict, wanted, choose)
-            if self._mesh is not None and rows is not None:
-                self._mesh.note_look_up(table, layout, restrict, wanted, time.perf_counter() - started)
+
+        def look_up() -> pa.Table | None:
+            return self.reader.base_arrow(table, layout, restrict, wanted, choose)
+
+        if self._mesh is None:
+            how, rows = "look-up", look_up()
+        else:
+            told = self.report.meshes, self.given_up
+            how, rows = self._mesh.rows(table, layout, restrict, wanted, look_up, *told)
         if rows is not None:
             self._note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows

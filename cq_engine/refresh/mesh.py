@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from cq_engine.algebra.nodes import Meeting, Scan, references
@@ -28,7 +27,7 @@ from cq_engine.core.options import JOIN, MEMORY, option_value, parse_memory
 from cq_engine.core.types import arrow_type
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
 from cq_engine.mesh.calibration import load_factors
-from cq_engine.mesh.cost import Factors, Tuning
+from cq_engine.mesh.cost import Factors
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.packed_keys import BYTES_PER_KEY
 from cq_engine.mesh.pages import Pages
@@ -38,6 +37,7 @@ from cq_engine.mesh.window import Image
 from cq_engine.planner.compiled import Compiled
 from cq_engine.refresh.look_up_costs import Asking, LookUpCosts
 from cq_engine.refresh.meeting import Meeting as Matcher
+from cq_engine.refresh.mesh_choice import Choice, Plan, size
 from cq_engine.storage.file_look_ups import Restrict, prune_files
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import conform
@@ -48,28 +48,6 @@ __all__ = ["Changes", "MeshRun", "Meshes", "Plan", "QueryMesh", "wants_mesh"]
 def wants_mesh(query: ContinuousQuery) -> bool:
     """Do the query's options ask for a mesh join, or allow one?"""
     return option_value(JOIN, dict(query.options)).lower() != "look_up"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What would serve look-ups in a table, and why, with what the cost model says of the mesh."""
-
-    table: str
-    mesh: bool
-    why: str
-    tuning: Tuning
-    pages: int
-    measured: bool
-    """Does the model know this table from reads of it?"""
-
-    def __str__(self) -> str:
-        t = self.tuning
-        chosen = "mesh" if self.mesh else "look-ups"
-        factors = "factors measured" if self.measured else "factors not measured yet"
-        return (
-            f"{self.table}: {chosen}, {self.why}; mesh of {self.pages} pages, {t.chunk} at a time, window of {t.window:.0f} keys,"
-            f" {_size(t.memory)}, predicted {t.rate:.0f} keys/s, cycle {t.cycle:.3f} s ({factors})"
-        )
 
 
 @dataclass(frozen=True)
@@ -102,8 +80,8 @@ class MeshRun:
         d = self.done
         return (
             f"{self.table}: {d.changes} keys in {d.batches} batches of the window, {d.rate:.0f} keys/s"
-            f" (predicted {self.plan.tuning.rate:.0f}), {d.pages} of {self.plan.pages} pages in {d.reads} reads, {_size(d.bytes)},"
-            f" {self.seconds:.3f} s (cycle predicted {self.plan.tuning.cycle:.3f} s), memory at most {_size(d.peak)}"
+            f" (predicted {self.plan.tuning.rate:.0f}), {d.pages} of {self.plan.pages} pages in {d.reads} reads, {size(d.bytes)},"
+            f" {self.seconds:.3f} s (cycle predicted {self.plan.tuning.cycle:.3f} s), memory at most {size(d.peak)}"
         )
 
 
@@ -138,29 +116,34 @@ class QueryMesh:
         layout: Layout,
         restrict: Restrict,
         wanted: Collection[str] | None,
+        look_up: Callable[[], pa.Table | None],
         runs: list[MeshRun],
         given_up: threading.Event,
-    ) -> pa.Table | None:
-        """What `Reader.base_arrow` gives, from a scan; None where rows are to be looked up. `runs` is told of the scan, which ends
-        with a CQError when it is given up."""
-        restrict = {name: values for name, values in restrict.items() if _is_hashed(table, name)}
+    ) -> tuple[str, pa.Table | None]:
+        """The rows of a snapshot that have wanted values, and whether a scan ("mesh") or `look_up` ("look-up") found them; None where that
+        gives none. `runs` is told of the scan, which ends with a CQError when it is given up."""
+        hashed = {name: values for name, values in restrict.items() if _is_hashed(table, name)}
         columns = _columns(table, restrict, wanted)
-        if not restrict or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
-            return None
+        if not hashed or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
+            return "look-up", look_up()
         pages, mesh = self._mesh(table)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
-            needed = pages.needed(image, columns, restrict)
-            kept = set(self._reader.paths(prune_files(layout.snapshot, restrict)))
-            needed &= np.array([page.file in kept for page in image.pages], np.bool_)
-            keys = max(len(values) for values in restrict.values())
-            plan = self._plan(table, layout, image, columns, Asking(keys, int(needed.sum()), len(kept)))
-            if not plan.mesh:
-                return None
-            run, started = Run(given_up=given_up), time.perf_counter()
-            rows = mesh.rows(image, needed, restrict, columns, run)
+            choice = self._choice(table, layout, image, columns)
+            files = prune_files(layout.snapshot, hashed)
+            asking = Asking(max(len(values) for values in hashed.values()), len(image), len(files))
+            needed = None
+            if choice.copied < 1 or choice.may_mesh(asking):
+                needed = pages.needed(image, columns, hashed, self._reader.paths(files))
+                asking = asking._replace(pages=int(needed.sum()))
+            plan = choice.plan(asking)
+            if plan.mesh:
+                run, started = Run(given_up=given_up), time.perf_counter()
+                rows = mesh.rows(image, needed, hashed, columns, run)
+        if not plan.mesh:
+            return "look-up", choice.learn(look_up, asking)
         runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
-        return conform(rows, table.physical_columns)
+        return "mesh", conform(rows, table.physical_columns)
 
     def rows_meeting(
         self,
@@ -190,7 +173,7 @@ class QueryMesh:
             return None
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
-            plan = self._plan(table, layout, image, columns, None)
+            plan = self._choice(table, layout, image, columns).plan(None)
             run, started = Run(given_up=given_up), time.perf_counter()
             rows = mesh.rows_meeting(image, met, len(met), columns, run)
         if met.failed:
@@ -198,55 +181,17 @@ class QueryMesh:
         runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
         return conform(rows, table.physical_columns)
 
-    def _plan(
-        self,
-        table: VersionedTable,
-        layout: Layout,
-        image: Image,
-        columns: Sequence[Column],
-        asking: Asking | None,
-    ) -> Plan:
-        """Whether a refresh's keys are to be looked up or meshed; without keys, since the condition is no equality, the alternative
-        is a scan by Spark."""
+    def _choice(
+        self, table: VersionedTable, layout: Layout, image: Image, columns: Sequence[Column]
+    ) -> Choice:
+        """What says whether a refresh's keys are to be looked up or meshed."""
         _, mesh = self._mesh(table)
-        tuning = mesh.tuning(image, columns)
-        chosen, why = True, f"WITH ({JOIN} = 'mesh') asks for it"
-        if self.join == "auto" and asking is None:
-            why = "the condition is no equality, and Spark would scan the table, too"
-        elif self.join == "auto" and asking is not None:
-            page = tuning.cycle / max(1, len(image))
-            cycles = max(1.0, asking.keys / max(1.0, tuning.window))
-            scanned = asking.pages * page * cycles / (1 + mesh.waiting)
-            looked_up = self._look_up_costs(table).seconds(asking, self._copied(layout, columns), page)
-            if asking.files > self._reader.limits.look_up_files:
-                chosen, why = True, f"{asking.files} files are too many for look-ups"
-            else:
-                chosen = scanned < looked_up
-                why = f"{asking.keys} keys in {asking.pages} pages, {scanned:.3f} s by a scan, {looked_up:.3f} s by look-ups"
-        return Plan(table.name, chosen, why, tuning, len(image), mesh.counters.reads > 0)
-
-    def note_look_up(
-        self,
-        table: VersionedTable,
-        layout: Layout,
-        restrict: Restrict,
-        wanted: Collection[str] | None,
-        seconds: float,
-    ) -> None:
-        """Learns what look-ups of these keys cost."""
-        columns = _columns(table, restrict, wanted)
-        copied, needed = self._copied(layout, columns), 0
-        if copied < 1:
-            pages, _ = self._mesh(table)
-            with self._reader.reading(table, layout.snapshot):
-                image = pages.image(self._reader.paths(layout.snapshot), columns)
-                needed = int(pages.needed(image, columns, restrict).sum())
-        keys = max(len(values) for values in restrict.values())
-        self._look_up_costs(table).learn(keys, needed, copied, seconds)
-
-    def _look_up_costs(self, table: VersionedTable) -> LookUpCosts:
         with self._guard:
-            return self._costs.setdefault(table.id, LookUpCosts())
+            costs = self._costs.setdefault(table.id, LookUpCosts())
+        return Choice(
+            table.name, self.join, costs, self._copied(layout, columns), self._reader.limits.look_up_files,
+            mesh.tuning(image, columns), len(image), mesh.waiting, mesh.counters.reads > 0,
+        )  # fmt: skip
 
     @contextmanager
     def told(self, tell: Callable[[], None]) -> Iterator[None]:
@@ -294,12 +239,11 @@ class QueryMesh:
                 continue
             layout = self._reader.catalog.layout(table.id, position)
             columns = _columns(table, {}, compiled.read.get(name))
-            pages, mesh = self._mesh(table)
+            pages, _ = self._mesh(table)
             with self._reader.reading(table, layout.snapshot):
                 image = pages.image(self._reader.paths(layout.snapshot), columns)
-                keys = int(mesh.tuning(image, columns).window)
-                asking = Asking(keys, len(image), len(layout.snapshot))
-                found.append(self._plan(table, layout, image, columns, asking))
+                choice = self._choice(table, layout, image, columns)
+                found.append(choice.plan(Asking(int(choice.tuning.window), len(image), len(layout.snapshot))))
         return found
 
 
@@ -355,7 +299,3 @@ def _columns(
     """What is read: the identity, the keys, and what is wanted."""
     names = {*table.identity, *restrict}
     return [c for c in table.physical_columns if wanted is None or c.name in wanted or c.name in names]
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**10:.0f} KB" if count < 2**20 else f"{count / 2**20:.1f} MB"

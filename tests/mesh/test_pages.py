@@ -46,7 +46,7 @@ def test_keys_are_sorted_once_and_nobody_waits_for_it(
 
     right = module.in_order
     monkeypatch.setattr(module, "in_order", counting)
-    needed = pages.needed(image, COLUMNS, {"k": pa.array([5, 41, 319])})
+    needed = pages.needed(image, COLUMNS, {"k": pa.array([5, 41, 319])}, files)
     assert [image.pages[n] for n in np.flatnonzero(needed)] == [(files[0], 0), (files[1], 0), (files[-1], 3)]
     assert counted == [1]
 

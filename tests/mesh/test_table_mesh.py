@@ -361,7 +361,7 @@ def test_pages_of_files(tmp_path: Path, count: int) -> None:
     mesh = TableMesh(pages, 3_000)
     for _ in range(3):
         restrict = restriction(chance)
-        needed = pages.needed(image, COLUMNS, restrict)
+        needed = pages.needed(image, COLUMNS, restrict, files)
         found = mesh.rows(image, needed, restrict, COLUMNS)
         later = rows.set_column(2, "note", pa.nulls(count, pa.string()))
         assert bag(found) == chosen([rows, later], restrict)

@@ -18,6 +18,7 @@ from cq_engine import AnalysisError, CQError, Engine
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
+from cq_engine.mesh.pages import Pages
 from cq_engine.mesh.window import Image
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.look_up_costs import LookUpCosts
@@ -246,6 +247,31 @@ def test_auto_takes_what_costs_less(engine: Engine, monkeypatch: pytest.MonkeyPa
         assert {r.how for r in reads if r.what == "r" and r.how in ("mesh", "look-up")} == {how}
         assert accumulated(engine, "q") == rows(engine, JOIN)
     assert "by look-ups" in told(engine, "EXPLAIN CONTINUOUS QUERY q")
+
+
+@pytest.mark.parametrize(("copied", "counts"), [(1.0, 0), (0.0, 1)])
+def test_auto_counts_pages_at_most_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, copied: float, counts: int
+) -> None:
+    """Not at all where look-ups in copies are cheaper than a page of each file; once to learn what a page costs."""
+    create(engine, "q", JOIN, "join = 'auto'")
+    change(engine, 0)
+    engine.refresh("q")
+    mesh, counted, right = engine.queries.refresher.meshes.kept["q"], [], Pages.needed
+    for name in ("r", "s"):
+        mesh._costs[engine.catalog.state.tables[name].storage.id] = LookUpCosts(1e-9, 1e-9, 1e-9)
+
+    def needed(self: Pages, image: Image, *asked: Any) -> Any:
+        counted.append(image)
+        return right(self, image, *asked)
+
+    monkeypatch.setattr(Pages, "needed", needed)
+    monkeypatch.setattr(mesh, "_copied", lambda *_: copied)
+    change(engine, 1)
+    engine.refresh("q")
+    assert len(counted) == counts * len(set(counted))
+    assert bool(counted) == bool(counts)
+    assert accumulated(engine, "q") == rows(engine, JOIN)
 
 
 def test_later_commits_enter_the_scan_of_earlier_ones(
