@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = arguments(__doc__.partition("\n")[0], scales=(), rounds=3)
+    parser = arguments(__doc__.partition("\n")[0], scales=(), rounds=5)
     parser.add_argument("--rows", type=int, default=3_500_000, help="rows of R (default: %(default)s)")
     parser.add_argument("--keys", type=int, nargs="+", default=[100, 2_000, 20_000, 200_000])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.01, 0.05])

@@ -26,7 +26,6 @@ from cq_engine.mesh.packed_keys import (
     is_numeric,
     numbers_of,
     set_bits,
-    zero,
 )
 
 __all__ = ["HashedKeys"]
@@ -99,7 +98,7 @@ class HashedKeys:
     def probe(self, column: pa.Array) -> Mask:
         """Which of the values some batch wants."""
         if self.is_numeric:
-            mask = self._numbers.search(numbers_of(column.fill_null(zero(column.type))))
+            mask = self._numbers.search(numbers_of(column))
         else:
             mask = np.asarray(pc.is_in(column, value_set=self._whole))
         if column.null_count:

@@ -27,11 +27,6 @@ _UNKNOWN_BYTES = 1_024
 """A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
 
 
-_PARTS = 3 / 4
-"""Of the budget what keys and pages take together where a page has more than its part: an eighth is for the rows of a page that match, and one
-for those of pages before it."""
-
-
 _Chosen: TypeAlias = "tuple[npt.NDArray[np.int64], dict[str, pa.ChunkedArray], int]"
 
 
@@ -55,7 +50,7 @@ class Matching:
         self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, held: int
     ) -> list[list[Staged]]:
         """By page, the rows that some batch in the window wants, while the mesh holds so many bytes. Raises what reading raises."""
-        self._left, self.buffer = self._tuner.memory * _PARTS - held, 0
+        self._left, self.buffer = self._tuner.left(held), 0
         first = asked.columns(columns)
         if not 0 < len(first) < len(columns):
             return self._by_rows(pages, columns, asked)

@@ -30,7 +30,6 @@ __all__ = [
     "numbers_of",
     "parts",
     "set_bits",
-    "zero",
 ]
 
 BYTES_PER_KEY = 14
@@ -136,7 +135,7 @@ class Keys:
         if self.numbers is None:
             found = np.asarray(pc.is_in(column, value_set=self.values))
         else:
-            found = self.numbers.has(numbers_of(column.fill_null(zero(column.type))))
+            found = self.numbers.has(numbers_of(column))
         return np.where(np.asarray(column.is_null()), self.has_null, found) if column.null_count else found
 
 
@@ -184,8 +183,10 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 
 def numbers_of(values: pa.Array) -> Numbers:
-    """The numbers that values without NULL are."""
+    """The numbers that values are; NULL is 0."""
     kind = values.type
+    if values.null_count:
+        values = values.fill_null(_zero(kind))
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         values = values.view(pa.int32())
     elif not pa.types.is_integer(kind):
@@ -193,7 +194,7 @@ def numbers_of(values: pa.Array) -> Numbers:
     return np.ascontiguousarray(np.asarray(values), dtype=np.int64)
 
 
-def zero(kind: pa.DataType) -> pa.Scalar:
+def _zero(kind: pa.DataType) -> pa.Scalar:
     """The value that is the number 0."""
     narrow = pa.types.is_date32(kind) or pa.types.is_time32(kind)
     if pa.types.is_integer(kind):

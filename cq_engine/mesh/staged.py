@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from cq_engine.storage.scratch import scratch_directory
 
-__all__ = ["Staged", "gather", "scratch", "spill"]
+__all__ = ["Stage", "Staged", "gather", "scratch", "spill"]
 
 _PREFIX = "cq-mesh-"
 
@@ -45,6 +45,7 @@ class Staged:
         self._file: _File | None = None
         self._place = 0
         self._holders = 0
+        self._stage: Stage | None = None
         self.count = int(rows.num_rows)
         self.nbytes = int(rows.nbytes)
         """What they take in memory; 0 where they are in a file."""
@@ -58,7 +59,7 @@ class Staged:
         """A batch needs them no more."""
         self._holders -= 1
         if self._holders <= 0:
-            self._rows, self.nbytes = None, 0
+            self._leave_memory()
             if self._file is not None:
                 self._file.release()
                 self._file = None
@@ -69,7 +70,42 @@ class Staged:
 
     def move(self, file: _File, place: int) -> None:
         """They are in a file now, as its record batch number `place`."""
-        self._rows, self.nbytes, self._file, self._place = None, 0, file, place
+        self._leave_memory()
+        self._file, self._place = file, place
+
+    def enter(self, stage: Stage) -> None:
+        """Has what they take counted there, as long as they are in memory."""
+        self._stage = stage
+
+    def _leave_memory(self) -> None:
+        if self._stage is not None:
+            self._stage.forget(self)
+        self._rows, self.nbytes, self._stage = None, 0, None
+
+
+class Stage:
+    """The rows in memory that wait for their batches, of however many pages; what they take is known without asking each."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._parts: dict[Staged, None] = {}
+
+    def add(self, part: Staged) -> None:
+        """Counts rows that were found, unless they are in a file."""
+        if part.nbytes and part not in self._parts:
+            self._parts[part] = None
+            self.nbytes += part.nbytes
+            part.enter(self)
+
+    def forget(self, part: Staged) -> None:
+        """They are not in memory any more."""
+        if part in self._parts:
+            del self._parts[part]
+            self.nbytes -= part.nbytes
+
+    def spill(self) -> int:
+        """Puts all of them into a file; how many bytes they took. Raises OSError where there is no room for it."""
+        return spill(list(self._parts))
 
 
 def gather(parts: Sequence[Staged]) -> list[pa.Table]:

@@ -35,7 +35,7 @@ from cq_engine.mesh.matching import Matching
 from cq_engine.mesh.packed_keys import Keys, in_order, parts
 from cq_engine.mesh.pages import Shapes, Source
 from cq_engine.mesh.run import Run
-from cq_engine.mesh.staged import Staged, spill
+from cq_engine.mesh.staged import Stage, Staged
 from cq_engine.mesh.tuner import Tuner
 from cq_engine.mesh.window import Image, Page, Window
 from cq_engine.storage.file_look_ups import Restrict
@@ -69,7 +69,7 @@ class TableMesh:
         self._stopped = False
         self._read_on = read_on
         self._matching = Matching(source, self._tuner, self.counters)
-        self._staged: list[Staged] = []
+        self._stage = Stage()
         self._shapes = Shapes(source)
 
     # ------------------------------------------------------------ the model
@@ -203,10 +203,9 @@ class TableMesh:
         with self._turn:
             self._admit()
             queue = list(self._window.queue)
-            most = self.tuning(queue[0].image, queue[0].columns).chunk if queue else 1
-            pages = self._window.next_pages(most)
             matchers = [each.matcher for each in queue if isinstance(each, ConditionBatch)]
             asked, held = Asked(dict(self._hashed), matchers), self.nbytes
+            pages = self._window.next_pages(self._chunk(queue, held))
         if not pages:
             return
         columns = self._columns(queue)
@@ -231,6 +230,12 @@ class TableMesh:
             self._measure(pages, columns, hits, met, held=held, seconds=time.perf_counter() - started)
         faults.point("mesh.chunk")
         self._read_on()
+
+    def _chunk(self, queue: Sequence[Waiting], held: int) -> int:
+        """b: the pages of the next read, of which those batches have the first that is waited for."""
+        if not queue:
+            return 1
+        return self._tuner.chunk(self.model(queue[0].image, queue[0].columns), held)
 
     def _columns(self, queue: Sequence[Waiting]) -> tuple[Column, ...]:
         """What the queued batches want to have read."""
@@ -263,14 +268,14 @@ class TableMesh:
         for part in found:
             for batch in met:
                 batch.found.append(part.hold())
-            if not met:  # who wanted them was given up
+            if met:
+                self._stage.add(part)
+            else:  # who wanted them was given up
                 part.hold().release()
             self.counters.matches += part.count
-        self._staged += [part for part in found if part.nbytes]
         self._note_peak()
-        if sum(each.nbytes for each in self._staged) > self.memory / 8:
-            self.counters.spilled += spill(self._staged)
-            self._staged = []
+        if self._stage.nbytes > self.memory / 8:
+            self.counters.spilled += self._stage.spill()
 
     def _expire(self, batch: Waiting) -> None:
         self._window.leave(batch)
@@ -310,7 +315,6 @@ class TableMesh:
             self._window.leave(batch)
             self._forget_keys(batch)
         batch.release()
-        self._staged = [each for each in self._staged if each.nbytes]
 
     # ------------------------------------------------------------ measuring
 
@@ -324,7 +328,7 @@ class TableMesh:
         """What its structures take now: the page buffer, H, Q, and rows that wait for their batches' expiry."""
         hashed = sum(each.nbytes for each in self._hashed.values())
         queued = sum(each.nbytes for each in self._window.queue)
-        return hashed + queued + self._matching.buffer + sum(each.nbytes for each in self._staged)
+        return hashed + queued + self._matching.buffer + self._stage.nbytes
 
     def _note_peak(self) -> None:
         self.counters.peak = max(self.counters.peak, self.nbytes)

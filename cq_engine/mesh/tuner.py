@@ -17,6 +17,9 @@ _DENSEST = BYTES_PER_KEY / 4
 """Keys that take less count as so many bytes: what a refresh gets in the end grows with its keys, and is not in the budget."""
 _MODELLED = 7 / 8
 """The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
+_PARTS = 3 / 4
+"""Of the budget what keys and pages take together where a page has more than its part: an eighth is for the rows of a page that match, and one
+for those of pages before it."""
 
 
 class _Tuned(NamedTuple):
@@ -58,6 +61,14 @@ class Tuner:
         It is found anew when what has been measured has changed by a tenth.
         """
         return self._tune(model).tuning
+
+    def left(self, held: int) -> float:
+        """Bytes for what is decoded, while window and matches hold so many."""
+        return self.memory * _PARTS - held
+
+    def chunk(self, model: Model, held: int) -> int:
+        """The pages of a read: b, or as many more as have room where the window is not full."""
+        return max(self.tune(model).chunk, int(self.left(held) / model.relation.page_bytes))
 
     def room(self, model: Model) -> float:
         """What the keys of the window may take then, in bytes."""

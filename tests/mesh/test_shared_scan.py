@@ -25,8 +25,7 @@ from tests.waiting import until
 def page_by_page(memory: Memory, budget: int = 10**6) -> TableMesh:
     """A mesh that reads one page at a time."""
     mesh = TableMesh(memory, budget)
-    tuning = mesh.model(Image(memory.pages), COLUMNS).of(10.0, 1)
-    mesh.tuning = lambda *_: tuning  # type: ignore[method-assign]
+    mesh._chunk = lambda *_: 1  # type: ignore[method-assign]
     return mesh
 
 

@@ -21,7 +21,7 @@ from cq_engine.core import faults
 from cq_engine.core.columns import Column
 from cq_engine.mesh import matching, staged
 from cq_engine.mesh.pages import Pages
-from cq_engine.mesh.staged import Staged, gather, spill
+from cq_engine.mesh.staged import Stage, Staged, gather, spill
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image, Page
 
@@ -260,7 +260,7 @@ def test_a_read_that_fails_leaves_nothing_behind(error: BaseException) -> None:
         return right(pages, columns, rows)
 
     memory.read = read  # type: ignore[method-assign]
-    mesh.tuning = lambda *_: mesh.model(image, COLUMNS).of(10.0, 1)  # type: ignore[method-assign]
+    mesh._chunk = lambda *_: 1  # type: ignore[method-assign]
     with pytest.raises(type(error)):
         mesh.rows(image, None, {"k": pa.array([1, 2])}, COLUMNS)
     assert mesh.nbytes == 0
@@ -272,12 +272,26 @@ class Crash(BaseException):
     """What a test lets happen at a fault point."""
 
 
+def test_a_window_that_is_not_full_leaves_its_room_to_the_pages() -> None:
+    """Few keys are met by many pages at a time, many by few; the budget is kept."""
+    memory = Memory({Page("f", g): make(random.Random(g), 200) for g in range(30)})
+    image, together, budget = Image(memory.pages), [], 40_000
+    for keys in (1, 20_000):
+        mesh = TableMesh(memory, budget)
+        for _ in range(3):
+            before = mesh.counters.pages, mesh.counters.reads
+            mesh.rows(image, None, {"k": pa.array(range(0, 100 * keys, 100))}, COLUMNS)
+        together.append((mesh.counters.pages - before[0]) / (mesh.counters.reads - before[1]))
+        assert mesh.counters.peak <= budget
+    assert together[0] > 1.4 * together[1], together
+
+
 def test_given_up_at_every_chunk_border(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(3)
     memory = Memory({Page("f", g): make(chance, 5) for g in range(6)})
     image, restrict = Image(memory.pages), {"k": pa.array([1, 2, 3])}
     mesh = TableMesh(memory, 10**6)
-    mesh.tuning = lambda *_: mesh.model(image, COLUMNS).of(10.0, 1)  # type: ignore[method-assign]
+    mesh._chunk = lambda *_: 1  # type: ignore[method-assign]
     for border in range(1, 7):
         hits = Counter[str]()
 
@@ -342,6 +356,29 @@ def test_spilled_rows_are_read_file_by_file(tmp_path: Path, monkeypatch: pytest.
     found = gather(parts)
     assert [rows.equals(wanted) for rows, wanted in zip(found, tables)] == [True] * 12
     assert len(opened) == len(set(opened)) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stage_knows_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """As the sum over its parts would say, whatever was released, added twice, or put into a file meanwhile."""
+    monkeypatch.setattr(staged, "scratch", lambda: tmp_path)
+    chance, stage = random.Random(seed), Stage()
+    parts: list[Staged] = []
+    for _ in range(200):
+        match chance.choice(["add", "add", "again", "release", "spill one", "spill"]):
+            case "add":
+                parts.append(Staged(make(chance, chance.randint(0, 9))).hold())
+                stage.add(parts[-1])
+            case "again" if parts:
+                stage.add(chance.choice(parts))
+            case "release" if parts:
+                parts.pop(chance.randrange(len(parts))).release()
+            case "spill one" if parts:
+                spill([chance.choice(parts)])
+            case "spill" if chance.random() < 0.2:
+                held = stage.nbytes
+                assert stage.spill() == held
+        assert stage.nbytes == sum(part.nbytes for part in parts)
 
 
 @pytest.mark.parametrize("count", [1, 7, 1_000])
