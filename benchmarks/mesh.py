@@ -38,7 +38,6 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.mesh.cost import Tuning
 from cq_engine.mesh.pages import Pages
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image
@@ -174,6 +173,7 @@ def _pages(table: Table, _: argparse.Namespace) -> Iterator[Figure]:
         predicted = model.of(batch, chunk)
         mesh, image = table.mesh(memory)
         mesh.tuning = _always(predicted)  # type: ignore[method-assign]
+        mesh._chunk = _always(chunk)  # type: ignore[method-assign]  # noqa: SLF001 - the experiment says b
         rate, _ = _served(table, mesh, image, table.keys(max(1, int(predicted.window))))
         yield {
             "figure": "6a pages", "b": chunk, "window": int(predicted.window), "predicted": round(predicted.rate),
@@ -181,8 +181,8 @@ def _pages(table: Table, _: argparse.Namespace) -> Iterator[Figure]:
         }  # fmt: skip
 
 
-def _always(tuning: Tuning):
-    return lambda *_: tuning
+def _always(value):
+    return lambda *_: value
 
 
 def _memory(table: Table, options: argparse.Namespace) -> Iterator[Figure]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cq_engine.core.columns import Column
-from cq_engine.mesh.hashed_keys import HashedKeys
+from cq_engine.mesh.hashed_keys import PROBED, HashedKeys
 from cq_engine.mesh.packed_keys import Keys, Mask
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.staged import Staged, gather
@@ -146,5 +146,7 @@ class Asked:
         for column, keys in self.hashed.items():
             found |= keys.probe(rows.column(column.name).combine_chunks())
         for matcher in self.matchers:
-            found |= matcher.probe(rows)
+            for start in range(0, rows.num_rows, PROBED):
+                part = rows.slice(start, PROBED)
+                found[start : start + part.num_rows] |= matcher.probe(part)
         return found

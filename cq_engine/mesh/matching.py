@@ -19,7 +19,7 @@ from cq_engine.mesh.staged import Staged, spill
 from cq_engine.mesh.tuner import Tuner
 from cq_engine.mesh.window import Page
 
-__all__ = ["Matching"]
+__all__ = ["Matching", "fixed_width"]
 
 _SKIPPED = 0.5
 """Where fewer pages than this share have a match, the key column is decoded first, and the others only of pages that have one."""
@@ -39,6 +39,8 @@ class Matching:
         self.buffer = 0
         """The most bytes that the last read took at a time."""
         self._source = source
+        self._made: list[Staged] = []
+        """By the read that goes on."""
         self._left = 0.0
         """Bytes that the window leaves for what is decoded."""
         self._tuner = tuner
@@ -50,7 +52,17 @@ class Matching:
         self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, held: int
     ) -> list[list[Staged]]:
         """By page, the rows that some batch in the window wants, while the mesh holds so many bytes. Raises what reading raises."""
-        self._left, self.buffer = self._tuner.left(held), 0
+        self._left, self.buffer, self._made = self._tuner.left(held), 0, []
+        try:
+            return self._read(pages, columns, asked)
+        except BaseException:
+            for part in self._made:  # some are in files
+                part.hold().release()
+            raise
+        finally:
+            self._made = []
+
+    def _read(self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked) -> list[list[Staged]]:
         first = asked.columns(columns)
         if not 0 < len(first) < len(columns):
             return self._by_rows(pages, columns, asked)
@@ -83,6 +95,7 @@ class Matching:
                 cut = int(np.searchsorted(places, ends[page] - start))
                 for chosen in self._cut(rows, places[:cut], keep=keep):
                     part = Staged(chosen)
+                    self._made.append(part)
                     self.buffer = max(self.buffer, rows.nbytes + held + part.nbytes)
                     held += self._spill(part, held)
                     parts[page].append(part)
@@ -172,7 +185,7 @@ class Matching:
         most = int(part / sum(self._width(page, column) for column in columns))
         for rows in self._source.read([page], columns, max(1, most)):
             for column in columns:
-                if not _fixed_width(column):
+                if not fixed_width(column):
                     width = rows.column(column.name).nbytes / max(1, rows.num_rows)
                     self._widths[column] = max(1.0, width, self._widths.get(column, 0.0))
             given = [rows]
@@ -195,7 +208,7 @@ class Matching:
 
     def _width(self, page: Page, column: Column) -> float:
         """Bytes of a value."""
-        fixed = _fixed_width(column)
+        fixed = fixed_width(column)
         if fixed is not None:
             return fixed
         return max(self._widths.get(column, _UNKNOWN_BYTES), self._source.row_bytes(page, [column]))
@@ -207,7 +220,7 @@ def _by_name(parts: Sequence[pa.Table]) -> dict[str, pa.ChunkedArray]:
 
 
 @lru_cache(1_024)
-def _fixed_width(column: Column) -> float | None:
+def fixed_width(column: Column) -> float | None:
     """Bytes of each value, with the bit that says whether it is there; None where they differ."""
     try:
         return (float(arrow_type(column.type).bit_width) + 1) / 8

@@ -70,8 +70,8 @@ class Staged:
 
     def move(self, file: _File, place: int) -> None:
         """They are in a file now, as its record batch number `place`."""
+        self._file, self._place = file, place  # first: somebody may be reading them
         self._leave_memory()
-        self._file, self._place = file, place
 
     def enter(self, stage: Stage) -> None:
         """Has what they take counted there, as long as they are in memory."""
@@ -93,15 +93,15 @@ class Stage:
     def add(self, part: Staged) -> None:
         """Counts rows that were found, unless they are in a file."""
         if part.nbytes and part not in self._parts:
+            part.enter(self)
             self._parts[part] = None
             self.nbytes += part.nbytes
-            part.enter(self)
 
     def forget(self, part: Staged) -> None:
         """They are not in memory any more."""
         if part in self._parts:
             del self._parts[part]
-            self.nbytes -= part.nbytes
+            self.nbytes = self.nbytes - part.nbytes if self._parts else 0
 
     def spill(self) -> int:
         """Puts all of them into a file; how many bytes they took. Raises OSError where there is no room for it."""

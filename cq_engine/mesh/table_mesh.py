@@ -31,7 +31,7 @@ from cq_engine.mesh.batches import Asked, ConditionBatch, KeyBatch, Matcher, Wai
 from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import HashedKeys
-from cq_engine.mesh.matching import Matching
+from cq_engine.mesh.matching import Matching, fixed_width
 from cq_engine.mesh.packed_keys import Keys, in_order, parts
 from cq_engine.mesh.pages import Shapes, Source
 from cq_engine.mesh.run import Run
@@ -232,10 +232,15 @@ class TableMesh:
         self._read_on()
 
     def _chunk(self, queue: Sequence[Waiting], held: int) -> int:
-        """b: the pages of the next read, of which those batches have the first that is waited for."""
+        """The pages of the next read for these batches: b, or as many more as have room where the window is not full and it is known what
+        their rows take."""
         if not queue:
             return 1
-        return self._tuner.chunk(self.model(queue[0].image, queue[0].columns), held)
+        first, columns = queue[0], self._columns(queue)
+        chunk = self.tuning(first.image, first.columns).chunk
+        if any(fixed_width(column) is None for column in columns):
+            return chunk
+        return max(chunk, self._tuner.pages_that_fit(self.model(first.image, first.columns), held))
 
     def _columns(self, queue: Sequence[Waiting]) -> tuple[Column, ...]:
         """What the queued batches want to have read."""

@@ -66,9 +66,9 @@ class Tuner:
         """Bytes for what is decoded, while window and matches hold so many."""
         return self.memory * _PARTS - held
 
-    def chunk(self, model: Model, held: int) -> int:
-        """The pages of a read: b, or as many more as have room where the window is not full."""
-        return max(self.tune(model).chunk, int(self.left(held) / model.relation.page_bytes))
+    def pages_that_fit(self, model: Model, held: int) -> int:
+        """How many pages that leaves room for, with some to spare: for the bits that say which values are there."""
+        return int((self.left(held) - self.memory / 16) / model.relation.page_bytes)
 
     def room(self, model: Model) -> float:
         """What the keys of the window may take then, in bytes."""

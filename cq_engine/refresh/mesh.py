@@ -123,7 +123,7 @@ class QueryMesh:
         """The rows of a snapshot that have wanted values, and whether a scan ("mesh") or `look_up` ("look-up") found them; None where that
         gives none. `runs` is told of the scan, which ends with a CQError when it is given up."""
         hashed = {name: values for name, values in restrict.items() if _is_hashed(table, name)}
-        columns = _columns(table, restrict, wanted)
+        columns = _columns(table, hashed, wanted)
         if not hashed or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
             return "look-up", look_up()
         pages, mesh = self._mesh(table)
