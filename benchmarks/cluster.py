@@ -175,8 +175,8 @@ def _bulk(engine: cq_engine.Engine, files: Path, shop: Shop, options: argparse.N
         ("COPY", lambda: None, lambda: _copy(engine, files, ("orderline",))),
         ("start of the join", lambda: None, start),
         ("catch-up", commit, lambda: engine.refresh("every_line")),
-        ("FULL", lambda: (create(engine, "again", JOINED["every_line"], options="refresh = 'full'"), commit()),
-         lambda: engine.refresh("again")),
+        ("FULL", lambda: (create(engine, "again", JOINED["every_line"], mode="COMPRESSED", options="refresh = 'full'"), commit()),
+         lambda: engine.refresh("again")),  # one delta: for each transaction the tables would be read again
     ]  # fmt: skip
     for name, before, work in works:
         before()

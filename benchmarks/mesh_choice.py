@@ -1,6 +1,6 @@
 """`join = 'auto'` beside look-ups, mesh joins and Spark's own join per batch, through the whole engine (Polyzotis et al., ICDE 2007).
 
-    python benchmarks/mesh_choice.py                          # R of 3 500 000 rows of 120 bytes: a quarter of an hour
+    python benchmarks/mesh_choice.py                          # R of 3 500 000 rows of 120 bytes: twenty minutes
     python benchmarks/mesh_choice.py --rows 35000000 --shares 0.01 --keys 2000 200000
 
 R is a table with a primary key, in row groups as the engine writes them; the stream is a table to which each commit adds rows whose keys are
