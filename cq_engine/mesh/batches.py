@@ -14,6 +14,7 @@ from cq_engine.core.columns import Column
 from cq_engine.mesh.hashed_keys import PROBED, HashedKeys
 from cq_engine.mesh.packed_keys import Keys, Mask
 from cq_engine.mesh.run import Run
+from cq_engine.mesh.sizes import one_array
 from cq_engine.mesh.staged import Staged, gather
 from cq_engine.mesh.window import Batch, Image
 from cq_engine.storage.file_look_ups import Restrict, filter_rows
@@ -106,7 +107,7 @@ class KeyBatch(Waiting):
         return self.keys.room
 
     def select(self, rows: pa.Table) -> pa.Table:
-        own = self.keys.has(rows.column(self.key.name).combine_chunks())
+        own = self.keys.has(one_array(rows.column(self.key.name)))
         return filter_rows(rows.filter(pa.array(own)), self._restrict)
 
 
@@ -144,7 +145,7 @@ class Asked:
         """Which rows somebody wants."""
         found = np.zeros(rows.num_rows, np.bool_)
         for column, keys in self.hashed.items():
-            found |= keys.probe(rows.column(column.name).combine_chunks())
+            found |= keys.probe(one_array(rows.column(column.name)))
         for matcher in self.matchers:
             for start in range(0, rows.num_rows, PROBED):
                 part = rows.slice(start, PROBED)

@@ -15,6 +15,7 @@ from cq_engine.core.types import arrow_schema, arrow_type
 from cq_engine.mesh.batches import Asked
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.pages import Source
+from cq_engine.mesh.sizes import cuts, row_sizes
 from cq_engine.mesh.staged import Staged, spill
 from cq_engine.mesh.tuner import Tuner
 from cq_engine.mesh.window import Page
@@ -25,6 +26,8 @@ _SKIPPED = 0.5
 """Where fewer pages than this share have a match, the key column is decoded first, and the others only of pages that have one."""
 _UNKNOWN_BYTES = 1_024
 """A row is taken to be at least so large before one was read: text may be much larger than what it takes in a file."""
+_ASKED_BYTES = 10
+"""What is known of a row while it is asked about: whether somebody wants it, and its place."""
 
 
 _Chosen: TypeAlias = "tuple[npt.NDArray[np.int64], dict[str, pa.ChunkedArray], int]"
@@ -41,8 +44,11 @@ class Matching:
         self._source = source
         self._made: list[Staged] = []
         """By the read that goes on."""
+        self._held = 0
         self._left = 0.0
         """Bytes that the window leaves for what is decoded."""
+        self._room = 0.0
+        """Bytes for rows that match."""
         self._tuner = tuner
         self._counters = counters
         self._widths: dict[Column, float] = {}
@@ -52,12 +58,13 @@ class Matching:
         self, pages: Sequence[Page], columns: Sequence[Column], asked: Asked, held: int
     ) -> list[list[Staged]]:
         """By page, the rows that some batch in the window wants, while the mesh holds so many bytes. Raises what reading raises."""
-        self._left, self.buffer, self._made = self._tuner.left(held), 0, []
+        self._held, self._left, self.buffer, self._made = held, self._tuner.left(held), 0, []
         try:
             return self._read(pages, columns, asked)
         except BaseException:
             for part in self._made:  # some are in files
                 part.hold().release()
+            self.buffer = 0
             raise
         finally:
             self._made = []
@@ -85,8 +92,9 @@ class Matching:
         ends = np.cumsum([self._source.rows(page, columns) for page in pages])
         parts: list[list[Staged]] = [[] for _ in pages]
         start, page, nbytes, held = 0, 0, 0, 0
-        row_bytes = max(self._row_bytes(page, columns) for page in pages)
+        row_bytes = _ASKED_BYTES + max(self._row_bytes(page, columns) for page in pages)
         most = int(self._tuner.part(float(ends[0]) * row_bytes, self._left) / row_bytes)
+        self._room = self._tuner.room_to_take(self._held, min(float(ends[-1]), max(1, most)) * row_bytes)
         for rows in self._source.read(pages, columns, max(1, most)):
             nbytes += rows.nbytes
             places = np.flatnonzero(asked.probe(rows))
@@ -96,7 +104,7 @@ class Matching:
                 for chosen in self._cut(rows, places[:cut], keep=keep):
                     part = Staged(chosen)
                     self._made.append(part)
-                    self.buffer = max(self.buffer, rows.nbytes + held + part.nbytes)
+                    self.buffer = max(self.buffer, rows.nbytes + places.nbytes + held + part.nbytes)
                     held += self._spill(part, held)
                     parts[page].append(part)
                 places = places[cut:]
@@ -111,10 +119,12 @@ class Matching:
         return parts
 
     def _cut(self, rows: pa.Table, places: npt.NDArray[np.int64], *, keep: bool) -> Iterator[pa.Table]:
-        """The rows at these places, in parts of an eighth of the budget; where they are not to be kept, one without rows."""
-        most = max(1, int(self._tuner.memory / 8 * rows.num_rows / max(1, rows.nbytes)))
-        for start in range(0, len(places) if keep else min(1, len(places)), most):
-            yield rows.take(pa.array(places[start : start + most if keep else start]))
+        """The rows at these places, in parts that have room; where they are not to be kept, one without rows."""
+        if not keep:
+            yield from [rows.slice(0, 0)] * min(1, len(places))
+            return
+        for start, end in cuts(row_sizes(rows, places), self._room):
+            yield rows.take(pa.array(places[start:end]))
 
     def _row_bytes(self, page: Page, columns: Sequence[Column]) -> float:
         """By what rows took so far, and by what this page says of its own."""
@@ -127,7 +137,7 @@ class Matching:
 
     def _spill(self, part: Staged, held: int) -> int:
         """Puts rows that were found into a file where too many are held already; what they take in memory then."""
-        if held + part.nbytes > self._tuner.memory / 8:
+        if held + part.nbytes > self._room:
             self._counters.spilled += spill([part])
         return part.nbytes
 

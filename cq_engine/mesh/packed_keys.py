@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.mesh.sizes import cuts, value_sizes
+
 __all__ = [
     "BYTES_PER_KEY",
     "Keys",
@@ -33,12 +35,14 @@ __all__ = [
 ]
 
 BYTES_PER_KEY = 14
-"""What a key takes at most: itself, its bits in the filter, and the bits before it came, which go when it is there; and a little for what a scan
+"""What a key that is a number takes at most: itself, its bits in the filter, and the bits before it came, which go when it is there; and a little for what a scan
 holds beside."""
 _BLOCK = 4_096
 """Keys that are worked on at a time."""
 _FILTERED = 6
 """The part of `BYTES_PER_KEY` that is not the key itself."""
+_KEPT = 4
+"""How often a key that is no number is there: in its batch, and three times in what all are asked by."""
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 Slots: TypeAlias = "npt.NDArray[np.uint64]"
@@ -128,7 +132,7 @@ class Keys:
     @property
     def room(self) -> int:
         """What they take in the window at most, with their part of what is asked there."""
-        return self.count * BYTES_PER_KEY if self.numbers is None else self.numbers.room + 1
+        return _KEPT * self.nbytes + 1 if self.numbers is None else self.numbers.room + 1
 
     def has(self, column: pa.Array) -> Mask:
         """Which of the values of a column are among them."""
@@ -142,8 +146,8 @@ class Keys:
 def parts(values: pa.Array, room: float) -> Iterator[pa.Array]:
     """Distinct keys, in order (`in_order`), in parts of one key or more that take at most `room` bytes each in the window."""
     if not is_numeric(values.type):
-        most = max(1, int(room / BYTES_PER_KEY))
-        yield from (values.slice(start, most) for start in range(0, len(values), most))
+        for start, end in cuts(_KEPT * value_sizes(values), room):
+            yield values.slice(start, end - start)
         return
     numbers = numbers_of(values.slice(0, len(values) - values.null_count))
     room -= 1  # for NULL

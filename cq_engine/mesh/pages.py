@@ -30,6 +30,10 @@ __all__ = ["Pages", "Shapes", "Source"]
 
 _TEXT_BYTES = 4
 """What Arrow adds to a value of text: its offset."""
+_LONG_BYTES = 4_096
+"""Values of which the longest is not in the statistics are longer than this, as Arrow writes them."""
+_REMEMBERED = 4_096
+"""Pages of which it is known what a row takes."""
 
 
 class Source(Protocol):
@@ -45,8 +49,8 @@ class Source(Protocol):
 
 
 class Shapes:
-    """By image, how many rows a page has and how many bytes a row of some columns, as its first page says. It is looked into once,
-    by who asks for rows of the image: who reads on for all must not depend on files that only others need."""
+    """By image, how many rows a page has and how many bytes a row of some columns, as the largest page of its first file says. It is looked
+    into once, by who asks for rows of the image: who reads on for all must not depend on files that only others need."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -59,8 +63,10 @@ class Shapes:
         if read not in known:
             rows, nbytes = 1.0, 1.0
             if image.pages:
-                rows = max(1.0, self._source.rows(image.pages[0], read))
-                nbytes = self._source.row_bytes(image.pages[0], read)
+                first = [page for page in image.pages if page.file == image.pages[0].file]
+                largest = max(first, key=lambda page: self._source.rows(page, read))
+                rows = max(1.0, self._source.rows(largest, read))
+                nbytes = self._source.row_bytes(largest, read)
             known[read] = rows, nbytes
         return known[read]
 
@@ -84,6 +90,7 @@ class Pages:
         self._footers = RowGroups(files)
         self._fragments: LRUCache[str, ds.ParquetFileFragment] = LRUCache(files)
         self._images: LRUCache[tuple[str, ...], Image] = LRUCache(images)
+        self._row_bytes: LRUCache[tuple[Page, tuple[Column, ...]], float] = LRUCache(_REMEMBERED)
         self._guard = threading.Lock()
         self._open: _Open | None = None
 
@@ -120,20 +127,16 @@ class Pages:
         return int(self._footer(page.file, columns).row_group(page.group).num_rows)
 
     def row_bytes(self, page: Page, columns: Sequence[Column]) -> float:
-        """What a row of a page takes in memory, of these columns, by its types; of text, by what it takes in the file."""
-        group = self._footer(page.file, columns).row_group(page.group)
-        schema, rows = arrow_schema(columns), max(1, group.num_rows)
-        inside: dict[str, int] = {}
-        for n in range(group.num_columns):
-            name = group.column(n).path_in_schema.partition(".")[0]
-            inside[name] = inside.get(name, 0) + group.column(n).total_uncompressed_size
-        found = 0.0
-        for field in schema:
-            try:
-                found += field.type.bit_width / 8
-            except ValueError:  # of no fixed width
-                found += _TEXT_BYTES + inside.get(field.name, 0) / rows
-        return max(1.0, found)
+        """What a row of a page takes in memory, of these columns, by its types; of text, by what the footer says of it."""
+        key = page, tuple(columns)
+        with self._guard:
+            known = self._row_bytes.get(key)
+        if known is None:
+            group = self._footer(page.file, columns).row_group(page.group)
+            known = max(1.0, _row_bytes(group, arrow_schema(columns)))
+            with self._guard:
+                self._row_bytes[key] = known
+        return known
 
     def read(self, pages: Sequence[Page], columns: Sequence[Column], rows: int) -> Iterator[pa.Table]:
         """The rows of pages of one file, in their order, at most so many at a time. Raises OSError, ArrowException."""
@@ -180,6 +183,40 @@ class Pages:
             with self._guard:
                 self._fragments[path] = known
         return known
+
+
+def _row_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> float:
+    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {}
+    for n in range(group.num_columns):
+        chunk = group.column(n)
+        chunks.setdefault(chunk.path_in_schema.partition(".")[0], []).append(chunk)
+    found = 0.0
+    for field in schema:
+        found += 1 / 8  # is there a value?
+        try:
+            found += field.type.bit_width / 8
+        except ValueError:  # of no fixed width
+            found += _TEXT_BYTES + sum(
+                _text_bytes(c, max(1, group.num_rows)) for c in chunks.get(field.name, ())
+            )
+    return found
+
+
+def _text_bytes(chunk: pq.ColumnChunkMetaData, rows: int) -> float:
+    """Of a value, in the mean: what it takes in the file; where values stand in a dictionary, what the longer of the smallest and the
+    largest takes, since the file says nothing of how often each is there."""
+    inside = float(chunk.total_uncompressed_size) / rows
+    statistics = chunk.statistics
+    if not chunk.has_dictionary_page or (statistics is not None and statistics.null_count == rows):
+        return inside
+    if statistics is None or not statistics.has_min_max:
+        return max(inside, _LONG_BYTES)
+    ends = (statistics.min, statistics.max)
+    return max(
+        inside,
+        *(len(end.encode() if isinstance(end, str) else end) for end in ends if isinstance(end, str | bytes)),
+        0,
+    )
 
 
 def _announce(path: str) -> None:

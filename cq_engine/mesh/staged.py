@@ -136,9 +136,13 @@ def spill(parts: Sequence[Staged]) -> int:
         same = [part for part in there if part.rows().schema.equals(schema)]
         there = [part for part in there if not part.rows().schema.equals(schema)]
         path = scratch() / f"{secrets.token_hex(8)}.arrow"
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for part in same:
-                writer.write_batch(part.rows().combine_chunks().to_batches()[0])
+        try:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for part in same:
+                    writer.write_batch(part.rows().combine_chunks().to_batches()[0])
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         file = _File(path, len(same))
         for place, part in enumerate(same):
             done += part.nbytes

@@ -9,7 +9,8 @@ All that it holds is counted in bytes and kept within the budget, except what a 
 - the page buffer, b pages at a time, at most a quarter or what the window leaves; a larger page is decoded in parts (matching.py);
 - the keys of the batches in the window with their hash table H and queue Q, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
   batches wait outside;
-- rows of the table that match, until the batches that met them expire: beyond an eighth they go to files.
+- rows of the table that match, until the batches that met them expire: beyond an eighth they go to files, or a sixteenth where the window is
+  full.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cq_engine.mesh.cost import Factors, Model, Tuning
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.hashed_keys import HashedKeys
 from cq_engine.mesh.matching import Matching, fixed_width
-from cq_engine.mesh.packed_keys import Keys, in_order, parts
+from cq_engine.mesh.packed_keys import Keys, in_order, is_numeric, parts
 from cq_engine.mesh.pages import Shapes, Source
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.staged import Stage, Staged
@@ -126,7 +127,9 @@ class TableMesh:
         batches = [
             KeyBatch(image, needed, columns, key, Keys.of(part), restrict) for part in parts(values, room)
         ]
-        self._tuner.note_keys(len(values), sum(batch.room for batch in batches))
+        self._tuner.note_keys(
+            len(values), sum(batch.room for batch in batches), numeric=is_numeric(values.type)
+        )
         return self._serve(batches, columns, run or Run())
 
     def rows_meeting(
@@ -221,9 +224,14 @@ class TableMesh:
         with self._turn:
             held = self.nbytes
             self._matching.buffer = 0  # what was decoded is gone
-            for page, found in zip(pages, hits):
-                met.append(self._window.meet(page))
-                self._keep(found, met[-1])
+            try:
+                for page, found in zip(pages, hits):
+                    met.append(self._window.meet(page))
+                    self._keep(found, met[-1])
+            except BaseException:
+                for part in (part for found in hits for part in found):
+                    part.hold().release()  # what nobody has met yet
+                raise
             for batch in [each for each in self._window.queue if each.expired]:
                 self._expire(batch)
             held = max(held, self.nbytes)
@@ -279,7 +287,7 @@ class TableMesh:
                 part.hold().release()
             self.counters.matches += part.count
         self._note_peak()
-        if self._stage.nbytes > self.memory / 8:
+        if self._stage.nbytes > self._tuner.room_to_stage(self._window_bytes):
             self.counters.spilled += self._stage.spill()
 
     def _expire(self, batch: Waiting) -> None:
@@ -331,9 +339,12 @@ class TableMesh:
     @property
     def nbytes(self) -> int:
         """What its structures take now: the page buffer, H, Q, and rows that wait for their batches' expiry."""
+        return self._window_bytes + self._matching.buffer + self._stage.nbytes
+
+    @property
+    def _window_bytes(self) -> int:
         hashed = sum(each.nbytes for each in self._hashed.values())
-        queued = sum(each.nbytes for each in self._window.queue)
-        return hashed + queued + self._matching.buffer + self._stage.nbytes
+        return hashed + sum(each.nbytes for each in self._window.queue)
 
     def _note_peak(self) -> None:
         self.counters.peak = max(self.counters.peak, self.nbytes)

@@ -16,7 +16,8 @@ _LEARNT = 0.1
 _DENSEST = BYTES_PER_KEY / 4
 """Keys that take less count as so many bytes: what a refresh gets in the end grows with its keys, and is not in the budget."""
 _MODELLED = 7 / 8
-"""The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out."""
+"""The share of the budget that equation 1 is about; the rest is for rows that match, which it leaves out: half of it for those of earlier
+reads, a quarter for those of this read, and one for those that are being taken; more where the window leaves it."""
 _PARTS = 3 / 4
 """Of the budget what keys and pages take together where a page has more than its part: an eighth is for the rows of a page that match, and one
 for those of pages before it."""
@@ -66,6 +67,15 @@ class Tuner:
         """Bytes for what is decoded, while window and matches hold so many."""
         return self.memory * _PARTS - held
 
+    def room_to_stage(self, window: int) -> float:
+        """Bytes for rows that match until their batches expire, while keys take so many."""
+        return self.memory / (8 if window <= self.memory / 2 else 16)
+
+    def room_to_take(self, held: int, decoded: float) -> float:
+        """Bytes for rows that match in a read, and as many for a part of them that is being taken, while window and earlier matches hold so
+        many, and so many are decoded at a time."""
+        return min(max(self.memory / 32, (self.memory - held - decoded) / 2), self.memory / 8)
+
     def pages_that_fit(self, model: Model, held: int) -> int:
         """How many pages that leaves room for, with some to spare: for the bits that say which values are there."""
         return int((self.left(held) - self.memory / 16) / model.relation.page_bytes)
@@ -110,10 +120,11 @@ class Tuner:
         """How many bytes are decoded at a time: of pages that fit a quarter of the budget, else an eighth; or what the window leaves."""
         return max(self.memory / (4 if self.fits(page_bytes, left) else 8), left)
 
-    def note_keys(self, count: int, room: int) -> None:
+    def note_keys(self, count: int, room: int, *, numeric: bool = True) -> None:
         """So many keys that came together take so many bytes in the window."""
         if count:
-            self.key_bytes = min(max(_DENSEST, room / count), BYTES_PER_KEY)
+            each = max(_DENSEST, room / count)
+            self.key_bytes = min(each, BYTES_PER_KEY) if numeric else each
 
     def learn(self, pages: int, rows: int, matching: int, matches: int, seconds: float) -> None:
         """A read of pages took so long; some of them had matches.

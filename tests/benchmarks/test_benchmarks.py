@@ -143,6 +143,17 @@ def test_first_touch(run: Run) -> None:
     assert touches[1]["changes"] > touches[2]["changes"]
 
 
+def test_load(run: Run, tmp_path: Path) -> None:
+    figures = run("load", "--scale", "0.001", "--rounds", "1", "--plot", str(tmp_path / "plot.png"))
+    assert [f["figure"] for f in figures] == [*6 * ["load"], "create", "first"]
+    loads = named(figures, "load")
+    tables = ("customer", "orders", "orderline")
+    assert [(f["of"], f["place"]) for f in loads] == [
+        (table, place) for place in ("sorted", "shuffled") for table in tables
+    ]
+    assert all(f["ratio"] > 0 for f in figures)
+
+
 def test_background(run: Run, tmp_path: Path) -> None:
     arguments = ["--scale", "0.001", "--seconds", "3", "--transactions", "20", "--warm", "2", "--rate", "10"]
     figures = run("background", *arguments, "--plot", str(tmp_path / "plot.png"))

@@ -8,6 +8,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,66 @@ def test_what_is_measured_goes_into_the_model() -> None:
     assert seconds / 5 < mesh.tuning(image, COLUMNS).cycle < 5 * seconds
 
 
+def _pages(shape: str) -> tuple[list[pa.Table], pa.Array, int]:
+    """Files with a column `k`, the keys that are wanted, and rows of a page."""
+    chance, count = random.Random(7), 20_000
+    numbers = pa.array(range(count), pa.int64())
+    match shape:
+        case "text keys":
+            keys = [f"{n:036d}" for n in range(count)]
+            return [pa.table({"k": keys, "v": numbers})], pa.array(chance.sample(keys, 10_000)), 500
+        case "uneven keys":
+            keys = [str(n) * chance.choice([1, 1, 1, 60]) for n in range(count)]
+            return [pa.table({"k": keys, "v": numbers})], pa.array(keys[::3]), 500
+        case "decimal keys":
+            keys = pa.array([Decimal(n) for n in range(count)], pa.decimal128(38, 0))
+            return [pa.table({"k": keys, "v": numbers})], keys.take(pa.array(range(0, count, 2))), 500
+        case "few long texts":
+            texts = [["a"] * count, [chance.choice("xyz") * 480 for _ in range(count)]]
+            return [pa.table({"k": numbers, "t": each}) for each in texts], numbers.slice(0, 9_000), 20_000
+        case "wide rows match":
+            texts = [f"{n:02850d}" if n % 8 == 0 else "" for n in range(count)]
+            return [pa.table({"k": numbers, "t": texts})], pa.array(range(0, count, 8), pa.int64()), 1_000
+        case "in order":
+            wide = {f"c{n}": numbers for n in range(14)}
+            keys = pa.array(range(0, 79 * count, 79), pa.int64())
+            return [pa.table({"k": keys, **wide})], keys, 400
+        case "flags":
+            some, none = [True, False] * (count // 2), pa.nulls(count, pa.bool_())
+            return (
+                [
+                    pa.table({"k": numbers, **{f"b{n}": each for n in range(40)}})
+                    for each in (pa.array(some), pa.array([None, *some[1:]]), none)
+                ],
+                numbers,
+                500,
+            )
+    raise AssertionError(shape)
+
+
+@pytest.mark.parametrize("budget", [200_000, 1_000_000])
+@pytest.mark.parametrize(
+    "shape",
+    ["text keys", "uneven keys", "decimal keys", "few long texts", "wide rows match", "in order", "flags"],
+)
+def test_the_budget_is_kept_whatever_rows_and_keys_are(tmp_path: Path, shape: str, budget: int) -> None:
+    """With files as they are written: texts in dictionaries, bits for NULL, keys that take all the room that is reckoned with."""
+    import pyarrow.parquet as pq
+
+    tables, wanted, page = _pages(shape)
+    types = {"int64": "bigint", "string": "string", "bool": "boolean", "decimal128(38, 0)": "decimal(38,0)"}
+    columns = [Column(f.name, types[str(f.type)]) for f in tables[0].schema]
+    files = [str(tmp_path / f"{n}.parquet") for n in range(len(tables))]
+    for path, table in zip(files, tables):
+        pq.write_table(table, path, row_group_size=page)
+    pages = Pages(None, 10)
+    mesh, image = TableMesh(pages, budget), pages.image(files, columns)
+    for _ in range(2):
+        found = mesh.rows(image, None, {"k": wanted}, columns)
+        assert found.num_rows == sum(pc.sum(pc.is_in(t["k"], value_set=wanted)).as_py() for t in tables)
+    assert mesh.counters.peak <= budget
+
+
 def test_a_read_that_fails_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows that it had found and put into some."""
     monkeypatch.setattr(staged, "scratch", lambda: tmp_path)
@@ -364,6 +425,28 @@ def test_a_read_that_fails_leaves_no_files(tmp_path: Path, monkeypatch: pytest.M
     assert max(spilled) > 0
     assert list(tmp_path.iterdir()) == []
     assert mesh.nbytes == 0
+
+
+def test_a_spill_that_fails_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a part of one nor those of rows that nobody has met then."""
+    monkeypatch.setattr(staged, "scratch", lambda: tmp_path)
+    memory = Memory({Page("f", g): make(random.Random(g), 60) for g in range(40)})
+    image, right, written = Image(memory.pages), pa.ipc.new_file, []
+
+    def new_file(*given: Any) -> Any:
+        written.append(given)
+        if len(written) == fails_at:
+            raise OSError("no space left on device")
+        return right(*given)
+
+    monkeypatch.setattr(pa.ipc, "new_file", new_file)
+    fails_at = 0
+    for n in range(1, 12):
+        mesh, fails_at = TableMesh(memory, 3_000), len(written) + n
+        with pytest.raises(OSError, match="no space left"):
+            mesh.rows(image, None, {"k": pa.array(range(1_000))}, COLUMNS)
+        assert list(tmp_path.iterdir()) == []
+        assert mesh.nbytes == 0
 
 
 def test_spilled_rows_are_shared_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

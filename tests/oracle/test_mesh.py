@@ -40,12 +40,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     right = QueryMesh.rows
 
     def rows(self: QueryMesh, *given: Any) -> Any:
-        found, runs = right(self, *given), given[4]
+        how, found = right(self, *given)
         counts["asked"] += 1
-        if found is not None:
+        if how == "mesh":
             counts["meshed"] += 1
-            counts["pages"] += runs[-1].done.pages
-        return found
+            counts["pages"] += given[5][-1].done.pages
+        return how, found
 
     monkeypatch.setattr(QueryMesh, "rows", rows)
     commit = _Replay.commit

@@ -37,6 +37,28 @@ def test_pages_that_are_not_counted_would_not_change_the_choice(copied: float) -
     assert min(told.values()) > 100
 
 
+@pytest.mark.parametrize(
+    ("join", "asking", "mesh", "why"),
+    [
+        ("mesh", Asking(5, 5, 1), True, "WITH (join = 'mesh') asks for it"),
+        ("auto", None, True, "the condition is no equality, and Spark would scan the table, too"),
+        ("auto", Asking(5, 5, 300), True, "300 files are too many for look-ups"),
+        ("auto", Asking(5, 40, 4), False, "5 keys in 40 pages, 0.400 s by a scan, 0.101 s by look-ups"),
+        (
+            "auto",
+            Asking(90_000, 40, 4),
+            True,
+            "90000 keys in 40 pages, 3.600 s by a scan, 9.100 s by look-ups",
+        ),
+    ],
+)
+def test_it_says_which_and_why(join: str, asking: Asking | None, mesh: bool, why: str) -> None:
+    tuning = Tuning(1.0, 1, 1.0, 1.0, 1.0, 1.0, 1.0, cycle=1.0, window=10_000)
+    plan = Choice("r", join, LookUpCosts(0.1, 1e-4), 1.0, 256, tuning, 100, 0, False).plan(asking)
+    assert (plan.mesh, plan.why) == (mesh, why)
+    assert str(plan).startswith(f"r: {'mesh' if mesh else 'look-ups'}, {why}; mesh of 100 pages, 1 at a time")
+
+
 def test_a_look_up_that_finds_too_many_rows_says_nothing_of_its_cost() -> None:
     each = choice(random.Random(1), 1.0)
     call, key = each.costs.call, each.costs.key
