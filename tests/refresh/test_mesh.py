@@ -149,6 +149,19 @@ def test_an_interval_is_cut_where_its_keys_do_not_fit(engine: Engine) -> None:
     assert max(peaks) <= 64 * 1024
 
 
+def test_several_tables_share_the_budget(engine: Engine) -> None:
+    memory = 128 * 1024
+    create(engine, "q", SHAPES["chain"], "join = 'mesh', memory = '128 KB', order = 'arrival'")
+    for n in range(2):
+        change(engine, n)
+        engine.refresh("q")
+    assert accumulated(engine, "q") == rows(engine, SHAPES["chain"])
+    meshes = [mesh for _, mesh in engine.queries.refresher.meshes.kept["q"]._tables.values()]
+    assert len(meshes) >= 2
+    assert {mesh.memory for mesh in meshes} == {memory // len(meshes)}
+    assert all(0 < mesh.counters.peak <= mesh.memory for mesh in meshes if mesh.counters.reads)
+
+
 def test_a_refresh_takes_more_commits_where_keys_take_less(engine: Engine) -> None:
     """Dense numbers do, and so the window has room for more of them; as soon as those of one refresh are known."""
     create(engine, "dense", JOIN, "join = 'mesh', memory = '64 KB'")
