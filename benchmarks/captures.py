@@ -36,7 +36,7 @@ from statistics import median
 from typing import Any
 
 from capture_source import Source
-from frame import Figure, arguments, canvas, run, timed
+from frame import Figure, arguments, bars, run, timed
 from pyspark.sql import SparkSession
 from wire import Counter, counted
 
@@ -80,16 +80,10 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """Rows that came from the source, by method."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found = {
         f["method"]: f["rows_read"] for f in figures if f["figure"] == "tick" and f["changed"] == "clustered"
     }
-    panel.barh(list(found), list(found.values()))
-    panel.set(title="rows from the source, 1 % changed in one place")
-    drawing.savefig(path, dpi=150)
+    bars(found, path, title="rows from the source, 1 % changed in one place")
 
 
 def of(

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from frame import JOINED, UNDISTURBED, Figure, apply, arguments, canvas, create, ratio, run, timed
+from frame import JOINED, UNDISTURBED, Figure, apply, arguments, bars, create, ratio, run, timed
 
 import cq_engine
 from cq_engine.core.limits import Limits
@@ -230,14 +230,8 @@ def _peak_memory() -> int:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """The ratios."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found: dict[str, Any] = {f"{f['of']} {f.get('query', '')}": f["ratio"] for f in figures if "ratio" in f}
-    panel.barh(list(found), list(found.values()))
-    panel.set(title="one worker over two; cluster over local")
-    drawing.savefig(path, dpi=150)
+    bars(found, path, title="one worker over two; cluster over local")
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

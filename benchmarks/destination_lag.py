@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from frame import Figure, arguments, canvas, run
+from frame import Figure, arguments, bars, run
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -54,14 +54,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """The lag by type."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found = {f["of"]: f["median"] for f in figures if f["figure"] == "lag"}
-    panel.barh(list(found), list(found.values()))
-    panel.set(title=f"median lag in seconds at {COMMITS} commits a second")
-    drawing.savefig(path, dpi=150)
+    bars(found, path, title=f"median lag in seconds at {COMMITS} commits a second")
 
 
 def commits(engine: cq_engine.Engine, rate: int, seconds: float) -> list[float]:

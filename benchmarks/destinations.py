@@ -34,7 +34,7 @@ from statistics import median
 
 import pyarrow as pa
 from deltalake import write_deltalake
-from frame import Figure, arguments, canvas, run
+from frame import Figure, arguments, bars, run
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
@@ -352,14 +352,8 @@ def conclude(figures: Sequence[Figure]) -> Iterator[Figure]:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """Rows per second by type."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found = {f["of"]: f["rows_per_second"] for f in figures if f["figure"] == "rows per second"}
-    panel.barh(list(found), list(found.values()))
-    panel.set(title="delta rows per second", xscale="log")
-    drawing.savefig(path, dpi=150)
+    bars(found, path, title="delta rows per second", xscale="log")
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -35,6 +35,7 @@ __all__ = [
     "Scratch",
     "apply",
     "arguments",
+    "bars",
     "canvas",
     "check",
     "create",
@@ -267,6 +268,17 @@ def _rows(by_key: Mapping[Any, tuple[Any, ...] | None], keys: Sequence[Any]) -> 
 
 
 # ---------------------------------------------------------------- plots
+
+
+def bars(found: Mapping[str, float], path: str, **said: str) -> None:
+    """Draws one bar for each; `said` is what matplotlib's `Axes.set` takes, as a title."""
+    drawn = canvas(1)
+    if drawn is None:
+        return
+    drawing, (panel,) = drawn
+    panel.barh(list(found), list(found.values()))
+    panel.set(**said)
+    drawing.savefig(path, dpi=150)
 
 
 def canvas(panels: int, across: int = 4, *, shared: bool = True) -> tuple[Any, list[Any]] | None:

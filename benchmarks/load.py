@@ -1,6 +1,6 @@
 """Loading tables, and the first result of an aggregate, beside what Spark alone does with the same files.
 
-    python benchmarks/load.py                       # scales 0.1 and 1: five minutes
+    python benchmarks/load.py                       # scales 0.1 and 1: ten minutes
     python benchmarks/load.py --scale 0.1 --rounds 5
 
     load     COPY INTO an empty table with a primary key, as many rounds, each into a warehouse of its own, beside Spark reading the same Parquet
@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from frame import QUERIES, Figure, apply, arguments, canvas, create, ratio, run, timed
+from frame import QUERIES, Figure, apply, arguments, bars, create, ratio, run, timed
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark programs use
 
@@ -125,19 +125,12 @@ def _medians(taken: dict[str, list[float]], mine: str) -> Figure:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """The ratios."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found = {
         f"{f['figure']} {f.get('of', '')} {f.get('place', '')} {f['scale']:g}": f["ratio"]
         for f in figures
         if "ratio" in f
     }
-    panel.barh(list(found), list(found.values()))
-    panel.axvline(2, color="grey")
-    panel.set(title="COPY and CREATE over Spark's own; first refresh over the tenth")
-    drawing.savefig(path)
+    bars(found, path, title="COPY and CREATE over Spark's own; first refresh over the tenth")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 import pyarrow.fs as pafs
-from frame import JOINED, UNDISTURBED, Figure, apply, arguments, canvas, create, discard, ratio, run, timed
+from frame import JOINED, UNDISTURBED, Figure, apply, arguments, bars, create, discard, ratio, run, timed
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
@@ -175,14 +175,8 @@ def _unpersist(frame: DataFrame) -> None:
 
 def plot(figures: Sequence[Figure], path: str) -> None:
     """The ratios."""
-    drawn = canvas(1)
-    if drawn is None:
-        return
-    drawing, (panel,) = drawn
     found = {f"{f['figure']}\n{f.get('query', f.get('of', ''))}": f["ratio"] for f in figures if "ratio" in f}
-    panel.barh(list(found), list(found.values()))
-    panel.set(title="times longer")
-    drawing.savefig(path, dpi=150)
+    bars(found, path, title="times longer")
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

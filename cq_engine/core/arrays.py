@@ -26,6 +26,7 @@ __all__ = [
     "group_starts",
     "is_in",
     "number_values",
+    "one_array",
     "repeated",
     "sort_places",
 ]
@@ -56,6 +57,11 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     """An array of so many times the same value: of a million times, timestamps take `pa.array` three seconds."""
     return pa.repeat(array([value], kind)[0], count)
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column. What is in one piece is not copied, as `combine_chunks` does."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:

@@ -10,11 +10,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from cq_engine.core.arrays import one_array
 from cq_engine.core.columns import Column
 from cq_engine.mesh.hashed_keys import PROBED, HashedKeys
 from cq_engine.mesh.packed_keys import Keys, Mask
 from cq_engine.mesh.run import Run
-from cq_engine.mesh.sizes import one_array
 from cq_engine.mesh.staged import Staged, gather
 from cq_engine.mesh.window import Batch, Image
 from cq_engine.storage.file_look_ups import Restrict, filter_rows

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema, arrow_type
+from cq_engine.mesh import sizes
 from cq_engine.mesh.batches import Asked
 from cq_engine.mesh.counters import Counters
 from cq_engine.mesh.pages import Source
@@ -63,7 +64,7 @@ class Matching:
             return self._read(pages, columns, asked)
         except BaseException:
             for part in self._made:  # some are in files
-                part.hold().release()
+                part.drop_unmet()
             self.buffer = 0
             raise
         finally:
@@ -231,8 +232,5 @@ def _by_name(parts: Sequence[pa.Table]) -> dict[str, pa.ChunkedArray]:
 
 @lru_cache(1_024)
 def fixed_width(column: Column) -> float | None:
-    """Bytes of each value, with the bit that says whether it is there; None where they differ."""
-    try:
-        return (float(arrow_type(column.type).bit_width) + 1) / 8
-    except ValueError:
-        return None
+    """Of a column's values."""
+    return sizes.fixed_width(arrow_type(column.type))

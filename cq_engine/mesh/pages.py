@@ -17,6 +17,7 @@ from cachetools import LRUCache
 
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema
+from cq_engine.mesh.sizes import TEXT_BYTES, fixed_width
 from cq_engine.mesh.window import Image, Page
 from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.row_groups import RowGroups, in_order
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pages", "Shapes", "Source"]
 
-_TEXT_BYTES = 4
-"""What Arrow adds to a value of text: its offset."""
 _LONG_BYTES = 4_096
 """Values of which the longest is not in the statistics are longer than this, as Arrow writes them."""
 _REMEMBERED = 4_096
@@ -190,15 +189,12 @@ def _row_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> float:
     for n in range(group.num_columns):
         chunk = group.column(n)
         chunks.setdefault(chunk.path_in_schema.partition(".")[0], []).append(chunk)
-    found = 0.0
+    found, rows = 0.0, max(1, group.num_rows)
     for field in schema:
-        found += 1 / 8  # is there a value?
-        try:
-            found += field.type.bit_width / 8
-        except ValueError:  # of no fixed width
-            found += _TEXT_BYTES + sum(
-                _text_bytes(c, max(1, group.num_rows)) for c in chunks.get(field.name, ())
-            )
+        width = fixed_width(field.type)
+        if width is None:
+            width = TEXT_BYTES + sum(_text_bytes(chunk, rows) for chunk in chunks.get(field.name, ()))
+        found += width
     return found
 
 

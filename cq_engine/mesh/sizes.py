@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["cuts", "one_array", "row_sizes", "value_sizes"]
+__all__ = ["TEXT_BYTES", "cuts", "fixed_width", "row_sizes", "value_sizes"]
 
-_OFFSET = 4
-"""What Arrow adds to a value of text."""
 _BIT = 1 / 8
 """Says whether there is a value."""
+TEXT_BYTES = 4 + _BIT
+"""What Arrow adds to a value of text: its offset, and whether it is there."""
 
 
 def value_sizes(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
@@ -23,16 +23,17 @@ def value_sizes(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
     >>> value_sizes(pa.array(["a", None, "abc"])).tolist()
     [5.125, 4.125, 7.125]
     """
-    kind, width = values.type, _width(values.type)
+    kind, width = values.type, fixed_width(values.type)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         lengths = pc.binary_length(values).fill_null(0)
-        return np.asarray(lengths, np.float64) + (_OFFSET + _BIT)
+        return np.asarray(lengths, np.float64) + TEXT_BYTES
     if width is None:
         width = values.nbytes / max(1, len(values)) + _BIT
     return np.full(len(values), width)
 
 
-def _width(kind: pa.DataType) -> float | None:
+def fixed_width(kind: pa.DataType) -> float | None:
+    """Bytes of each value, with the bit that says whether it is there; None where they differ."""
     try:
         return float(kind.bit_width) / 8 + _BIT
     except ValueError:  # of no fixed width
@@ -43,7 +44,7 @@ def row_sizes(rows: pa.Table, places: npt.NDArray[np.int64]) -> npt.NDArray[np.f
     """Bytes of the rows at these places."""
     fixed, others = 0.0, []
     for column in rows.columns:
-        width = _width(column.type)
+        width = fixed_width(column.type)
         if width is None:
             others.append(column)
         else:
@@ -67,8 +68,3 @@ def cuts(sizes: npt.NDArray[np.float64], most: float) -> Iterator[tuple[int, int
         end = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
         yield start, end
         start = end
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column. What is in one piece is not copied, as `combine_chunks` does."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -64,6 +64,10 @@ class Staged:
                 self._file.release()
                 self._file = None
 
+    def drop_unmet(self) -> None:
+        """Nobody will meet them: they are gone, unless a batch has met them already."""
+        self.hold().release()
+
     def rows(self) -> pa.Table:
         """The rows; from a file they are mapped into memory."""
         return gather([self])[0]

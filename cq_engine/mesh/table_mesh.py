@@ -230,7 +230,7 @@ class TableMesh:
                     self._keep(found, met[-1])
             except BaseException:
                 for part in (part for found in hits for part in found):
-                    part.hold().release()  # what nobody has met yet
+                    part.drop_unmet()
                 raise
             for batch in [each for each in self._window.queue if each.expired]:
                 self._expire(batch)
@@ -244,11 +244,11 @@ class TableMesh:
         their rows take."""
         if not queue:
             return 1
-        first, columns = queue[0], self._columns(queue)
-        chunk = self.tuning(first.image, first.columns).chunk
-        if any(fixed_width(column) is None for column in columns):
+        model = self.model(queue[0].image, queue[0].columns)
+        chunk = self._tuner.tune(model).chunk
+        if any(fixed_width(column) is None for column in self._columns(queue)):
             return chunk
-        return max(chunk, self._tuner.pages_that_fit(self.model(first.image, first.columns), held))
+        return max(chunk, self._tuner.pages_that_fit(model, held))
 
     def _columns(self, queue: Sequence[Waiting]) -> tuple[Column, ...]:
         """What the queued batches want to have read."""
@@ -284,7 +284,7 @@ class TableMesh:
             if met:
                 self._stage.add(part)
             else:  # who wanted them was given up
-                part.hold().release()
+                part.drop_unmet()
             self.counters.matches += part.count
         self._note_peak()
         if self._stage.nbytes > self._tuner.room_to_stage(self._window_bytes):

@@ -188,8 +188,9 @@ class QueryMesh:
         _, mesh = self._mesh(table)
         with self._guard:
             costs = self._costs.setdefault(table.id, LookUpCosts())
+        copied = self._copied(layout, columns) if self.join == "auto" else 0.0
         return Choice(
-            table.name, self.join, costs, self._copied(layout, columns), self._reader.limits.look_up_files,
+            table.name, self.join, costs, copied, self._reader.limits.look_up_files,
             mesh.tuning(image, columns), len(image), mesh.waiting, mesh.counters.reads > 0,
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ class Choice:
     """The query's option."""
     costs: LookUpCosts
     copied: float
-    """The share of the table's rows whose columns have copies for look-ups."""
+    """The share of the table's rows whose columns have copies for look-ups; of `join = 'auto'`."""
     look_up_files: int
     """The most that look-ups open."""
     tuning: Tuning

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core import faults
-from cq_engine.core.arrays import distinct, sort_places
+from cq_engine.core.arrays import distinct, one_array, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
@@ -347,7 +347,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def _numbers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.signedinteger]:
     """The numbers of a column without NULLs; not copied where it is in one piece."""
     if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        column = one_array(column)
     if pa.types.is_date32(column.type):
         column = column.view(pa.int32())
     numbers: npt.NDArray[np.signedinteger] = column.to_numpy(zero_copy_only=False)

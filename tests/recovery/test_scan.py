@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,10 @@ from typing import Any
 import pytest
 
 from cq_engine.api.engine import Engine
+from tests.accumulated import accumulated, rows
 from tests.recovery.scanner import OPTIONS
 
 JOIN = "SELECT s.id, s.k, r.note FROM s LEFT JOIN r ON s.k = r.k"
-
-
-def accumulated(engine: Engine) -> Counter[tuple[Any, ...]]:
-    """The result, of the deltas alone; a delta that came twice would leave a row twice, or take one out that is not there."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    for delta in engine.deltas("q"):
-        if delta.old is not None:
-            found[tuple(delta.old)] -= 1
-            assert found[tuple(delta.old)] >= 0
-        if delta.new is not None:
-            found[tuple(delta.new)] += 1
-    return +found
 
 
 @pytest.mark.parametrize("mode", ["TRANSACTIONAL", pytest.param("COMPRESSED", marks=pytest.mark.long)])
@@ -49,4 +37,4 @@ def test_killed_within_a_scan(
         assert died.returncode == -signal.SIGKILL, f"{fault} was not reached: {died.stderr[-2000:]}"
         engine = connect(**OPTIONS)
     engine.refresh("q")
-    assert accumulated(engine) == Counter(map(tuple, engine.execute(JOIN).fetchall()))
+    assert accumulated(engine, "q") == rows(engine, JOIN)

@@ -23,6 +23,7 @@ from cq_engine.mesh.window import Image
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.look_up_costs import LookUpCosts
 from cq_engine.refresh.mesh import QueryMesh
+from tests.accumulated import accumulated, rows
 from tests.limits import limit
 
 SMALL_PAGES = Limits(small_rows=-1, row_group_rows=20, snapshot_file_rows=100)
@@ -64,10 +65,6 @@ def create(
     )
 
 
-def rows(engine: Engine, query: str) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, engine.execute(query).fetchall()), key=repr)
-
-
 def told(engine: Engine, statement: str) -> str:
     return "\n".join(row[0] for row in engine.execute(statement).fetchall())
 
@@ -75,17 +72,6 @@ def told(engine: Engine, statement: str) -> str:
 def hows(engine: Engine) -> set[str]:
     """How the last refresh read its tables."""
     return {read.how for read in engine.queries.refresher.reports["q"].reads}
-
-
-def accumulated(engine: Engine, name: str) -> list[tuple[Any, ...]]:
-    """The result, of the deltas alone."""
-    found: list[tuple[Any, ...]] = []
-    for delta in engine.deltas(name):
-        if delta.old is not None:
-            found.remove(tuple(delta.old))
-        if delta.new is not None:
-            found.append(tuple(delta.new))
-    return sorted(found, key=repr)
 
 
 def change(engine: Engine, n: int) -> None:

@@ -17,6 +17,7 @@ from cq_engine import AnalysisError, CQError, Engine
 from cq_engine.core import faults
 from cq_engine.core.limits import Limits
 from cq_engine.refresh.shedding import Shed, room_for
+from tests.accumulated import accumulated, rows
 
 MOST = 30
 GROUPED = "SELECT r.note, count(*) AS n, sum(a.x) AS total FROM {} a JOIN r ON r.k = a.k GROUP BY r.note"
@@ -53,21 +54,6 @@ def create(engine: Engine, name: str, text: str, options: str = "", mode: str = 
     engine.execute(
         f"CREATE CONTINUOUS QUERY {name} COMPUTE {mode} DELTA ON DEMAND START FROM SNAPSHOT {options} AS {text}"
     )
-
-
-def rows(engine: Engine, text: str) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, engine.execute(text).fetchall()), key=repr)
-
-
-def accumulated(engine: Engine, name: str) -> list[tuple[Any, ...]]:
-    """The result, of the deltas alone; ValueError for an old row that is not there."""
-    found: list[tuple[Any, ...]] = []
-    for delta in engine.deltas(name):
-        if delta.old is not None:
-            found.remove(tuple(delta.old))
-        if delta.new is not None:
-            found.append(tuple(delta.new))
-    return sorted(found, key=repr)
 
 
 def markers(engine: Engine, name: str, after: int) -> Counter[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cq_engine.core.arrays import one_array
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type
 
@@ -29,7 +30,7 @@ def fit(
     arrays = []
     for column, given in zip(columns, rows.columns):
         kind = arrow_type(column.type)
-        whole = given.combine_chunks() if given.num_chunks != 1 else given.chunk(0)
+        whole = one_array(given)
         made, bad = _fitting(whole, kind, zone)
         for place in bad:
             why.setdefault(place, f"its {column.name} is {_shown(whole[place])}, which is no {column.type}")
