@@ -127,10 +127,22 @@ class Refreshes:
     def _run(self, query: ContinuousQuery, upto: int | None) -> Refresh:
         self._check_active(query)
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
-        end = frontier(self.services.catalog, query.sources, upto)
+        at = self.services.catalog.status(query.name).position
+        end, whole = (
+            frontier(self.services.catalog, query.sources, upto),
+            Refresh(query.name, at, at, plan=query.verdict),
+        )
         try:
             with self._meaning(query):
-                return self.refresher.refresh(query, self.registry.compiled(query), end)
+                steps = self.refresher.steps(query, self.registry.compiled(query), end)
+            while True:
+                with self._meaning(query):
+                    step = next(steps, None)
+                if step is None:
+                    return whole
+                whole = whole.then(step)
+                if step.to_version < end:  # what is complete does not wait for the rest
+                    self.delivery.deliver(query)
         except Exception as error:
             if not is_transient(error):
                 stands = self.services.catalog.status(query.name)  # after the slices that were refreshed

@@ -104,7 +104,7 @@ class KeyBatch(Waiting):
 
     @property
     def room(self) -> int:
-        return self.keys.room
+        return self.keys.room + self.left.nbytes
 
     def select(self, rows: pa.Table) -> pa.Table:
         own = self.keys.has(one_array(rows.column(self.key.name)))

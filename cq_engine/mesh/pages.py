@@ -31,6 +31,9 @@ __all__ = ["Pages", "Shapes", "Source"]
 
 _LONG_BYTES = 4_096
 """Values of which the longest is not in the statistics are longer than this, as Arrow writes them."""
+_BUFFER_BYTES = 1 << 16
+"""Of a column's values in a local file as they are compressed there, which are read at a time. Those of a bucket are read with few requests, a
+row group at once."""
 _REMEMBERED = 4_096
 """Pages of which it is known what a row takes."""
 
@@ -167,7 +170,12 @@ class Pages:
                 handle = pa.OSFile(path)
             else:
                 handle = self._filesystem.open_input_file(path)
-            file = pq.ParquetFile(handle, metadata=footer, coerce_int96_timestamp_unit="us")
+            how = (
+                {"pre_buffer": True}
+                if self._filesystem
+                else {"pre_buffer": False, "buffer_size": _BUFFER_BYTES}
+            )
+            file = pq.ParquetFile(handle, metadata=footer, coerce_int96_timestamp_unit="us", **how)
             self._open = _Open(path, file, handle, frozenset(file.schema_arrow.names))
         return self._open
 

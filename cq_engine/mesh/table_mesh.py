@@ -7,7 +7,7 @@ that the scan moves exactly while somebody waits, and stands where it stood when
 All that it holds is counted in bytes and kept within the budget, except what a refresh gets in the end:
 
 - the page buffer, b pages at a time, at most a quarter or what the window leaves; a larger page is decoded in parts (matching.py);
-- the keys of the batches in the window with their hash table H and queue Q, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
+- the keys of the batches in the window with their hash table H and queue Q, and which pages they have still to meet, at most five eighths, or eleven sixteenths where pages are decoded in parts; further
   batches wait outside;
 - rows of the table that match, until the batches that met them expire: beyond an eighth they go to files, or a sixteenth where the window is
   full.
@@ -46,6 +46,8 @@ __all__ = ["TableMesh"]
 
 _WINDOW_PARTS = 4
 """Batches that the window holds at least: so often in a cycle changes can enter it."""
+_PAGE_BYTES = 2
+"""What a batch knows of a page, and its part of what the window knows of it."""
 
 
 class TableMesh:
@@ -103,9 +105,9 @@ class TableMesh:
 
     @property
     def waiting(self) -> int:
-        """How many batches share the scan now, or wait to."""
+        """How many calls share the scan now, or wait to."""
         with self._turn:
-            return len(self._window.queue) + len(self._waiting)
+            return len({id(batch.run) for batch in (*self._window.queue, *self._waiting)})
 
     # ------------------------------------------------------------ rows
 
@@ -123,12 +125,12 @@ class TableMesh:
         by_name = {c.name: c for c in columns}
         name = max(restrict, key=lambda each: len(restrict[each]))
         key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
-        room = self._room(image, columns) / _WINDOW_PARTS
+        room = self._room(image, columns) / _WINDOW_PARTS - _PAGE_BYTES * len(image)
         batches = [
             KeyBatch(image, needed, columns, key, Keys.of(part), restrict) for part in parts(values, room)
         ]
         self._tuner.note_keys(
-            len(values), sum(batch.room for batch in batches), numeric=is_numeric(values.type)
+            len(values), sum(batch.keys.room for batch in batches), numeric=is_numeric(values.type)
         )
         return self._serve(batches, columns, run or Run())
 
@@ -258,7 +260,7 @@ class TableMesh:
         """Lets waiting batches in while there is room in the window: at least one, so that the scan never stands still for room."""
         while self._waiting:
             batch = self._waiting[0]
-            inside = sum(each.room for each in self._window.queue)
+            inside = self._window.nbytes + sum(each.room for each in self._window.queue)
             room = self._room(batch.image, batch.columns)
             if self._window.queue and inside + batch.room > room:
                 return
@@ -344,7 +346,7 @@ class TableMesh:
     @property
     def _window_bytes(self) -> int:
         hashed = sum(each.nbytes for each in self._hashed.values())
-        return hashed + sum(each.nbytes for each in self._window.queue)
+        return hashed + self._window.nbytes + sum(each.nbytes for each in self._window.queue)
 
     def _note_peak(self) -> None:
         self.counters.peak = max(self.counters.peak, self.nbytes)

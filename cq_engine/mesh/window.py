@@ -68,6 +68,11 @@ class Window(Generic[_Batch]):
         self._needs: dict[int, tuple[Image, npt.NDArray[np.int32]]] = {}
         """By image, how many batches have still to meet each page."""
 
+    @property
+    def nbytes(self) -> int:
+        """What it knows of pages takes."""
+        return sum(needs.nbytes for _, needs in self._needs.values())
+
     def enter(self, batch: _Batch) -> None:
         """Appends a batch. One that needs no page has expired already."""
         self.queue.append(batch)

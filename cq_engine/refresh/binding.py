@@ -80,6 +80,8 @@ class IntervalBinder:
         self.relations: dict[str, DataFrame] = {}
         self.scans = False
         """Do statements read rows that are not at the driver? They are planned like any query then, for all cores."""
+        self.too_large = False
+        """Were there rows that keys want which are too many for the driver?"""
         self.emitter: Emitter | None = None
         self._logs: dict[str, UncompactedLog | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
@@ -343,7 +345,9 @@ class IntervalBinder:
 
     def _is_too_large(self, rows: pa.Table) -> bool:
         limits = self.reader.limits
-        return bool(rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes)
+        found = bool(rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes)
+        self.too_large |= found
+        return found
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:
         if any(len(values) == 0 for values in restrict.values()):

@@ -91,6 +91,8 @@ class Driver(Executor[pa.Table]):
         for leaf in statement.leaves:
             found = self.binder.source_rows(leaf)
             if found is None:
+                if self.binder.too_large:
+                    self._divide()
                 return None
             most -= found.rows.num_rows
             if most < 0:

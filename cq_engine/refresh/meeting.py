@@ -1,8 +1,9 @@
-"""Joins without an equality in a mesh: which rows of a table meet a change under `<`, `BETWEEN` or any other condition.
+"""Joins without an equality of columns in a mesh: which rows of a table meet a change under `<`, `BETWEEN`, `upper(a) = upper(b)` or any other condition.
 
 A comparison of a column of the table with an expression over the change says in which interval the column's values lie. The intervals of all
-changes, joined where they overlap, are searched for each row (the ordered buffer of MESHJOIN's section 3.3). Where another
-condition is left, the rows that are left meet the changes in blocks, and it is evaluated for every pair.
+changes, joined where they overlap, are searched for each row (the ordered buffer of MESHJOIN's section 3.3). Of an equality between an expression
+over the row and one over the change, the changes' values are kept and looked up. Where another condition is left, the rows that are left meet the changes in
+blocks, and it is evaluated for every pair, unless there is an equality and they are very many.
 
 What is found may be more than what joins: the plan has the conditions itself.
 """
@@ -31,6 +32,7 @@ from cq_engine.evaluation.vectors import (
     is_number,
     retype,
 )
+from cq_engine.mesh.packed_keys import Keys, in_order
 from cq_engine.storage.rows import empty
 
 __all__ = ["Meeting"]
@@ -39,12 +41,19 @@ _PAIRS = 1_000_000
 """Pairs of a row and a change that a condition is evaluated for at a time."""
 _ROW_PAIRS = 64
 """Bytes of a pair while that happens."""
+_MOST_PAIRS = 16_000_000
+"""Pairs that are asked about at most for a part of a page, where an equality has chosen its rows."""
+_PAIR_SECONDS = 5e-8
+"""What asking about a pair takes, about."""
 _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {
     exp.LT: exp.GT,
     exp.LTE: exp.GTE,
     exp.GT: exp.LT,
     exp.GTE: exp.LTE,
 }
+
+_COMPARED = (t.BooleanType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
+"""Values of these and of whole numbers and decimals are equal where Arrow's are; of texts those without a collation."""
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -76,6 +85,18 @@ class _Intervals:
         return np.asarray(inside & np.asarray(values.is_valid()))
 
 
+@dataclass(frozen=True)
+class _Values:
+    """The values that an expression over a row has to have, compared as `type`."""
+
+    expression: exp.Expr
+    type: t.DataType
+    keys: Keys
+
+    def holds(self, rows: Rows) -> Mask:
+        return self.keys.has(retype(evaluate(self.expression, rows), self.type).values)
+
+
 class Meeting:
     """The conditions under which rows of a table meet changes.
 
@@ -96,25 +117,40 @@ class Meeting:
         self._fields = dict(fields)
         self._changes = changes
         self._block = max(1, min(_PAIRS, memory // _ROW_PAIRS))
-        comparisons, self._rest = _split(conditions, set(fields))
+        comparisons, others = _split(conditions, set(fields))
+        self._values: list[_Values] = []
+        self._rest: list[exp.Expr] = []
+        for condition in others:
+            values = _values(condition, set(fields), changes, self._empty())
+            if values is None:
+                self._rest.append(condition)
+            else:
+                self._values.append(values)
         self._intervals = [
             _intervals([each for each in comparisons if each.column == name], name, changes, self._empty())
             for name in dict.fromkeys(each.column for each in comparisons)
         ]
         self.columns = frozenset(column.name for column in fields.values())
         if self._rest:  # says now whether it can be evaluated
-            self._block_pairs(self._empty())
+            self._block_pairs(self._empty(), changes)
 
     def __len__(self) -> int:
         return self._changes.count
 
     @property
     def nbytes(self) -> int:
-        """What it keeps of the changes."""
+        """What it keeps of the changes, and the pairs that are asked about at a time."""
         kept = sum(each.low.nbytes + each.high.nbytes for each in self._intervals)
+        kept += sum(each.keys.room for each in self._values)
         if self._rest:
             kept += sum(int(vector.values.nbytes) for vector in self._changes.columns.values())
+            kept += self._block * _ROW_PAIRS
         return kept
+
+    @property
+    def seconds_of_pairs(self) -> float:
+        """What a row of the table takes beside the look into intervals, if a condition is evaluated with every change."""
+        return len(self) * _PAIR_SECONDS if self._rest and not self._values else 0.0
 
     def probe(self, rows: pa.Table) -> Mask:
         """Which rows meet a change, or may meet one. It raises nothing, since others share the scan."""
@@ -129,26 +165,33 @@ class Meeting:
         found = np.ones(rows.num_rows, np.bool_)
         for each in self._intervals:
             found &= each.holds(mine)
+        for value in self._values:
+            found &= value.holds(mine)
         if self._rest:
             places = np.flatnonzero(found)
-            found[places] = self._pairs(mine.take(places))
+            if not self._values or len(places) * len(self) <= _MOST_PAIRS:
+                found[places] = self._pairs(mine.take(places))
         return found
 
     def _pairs(self, rows: Rows) -> Mask:
         """Which rows have a change for which the other conditions are true."""
-        if not self._changes.count or not rows.count:
-            return np.zeros(rows.count, np.bool_)
         found = np.zeros(rows.count, np.bool_)
-        most = max(1, self._block // self._changes.count)
-        for start in range(0, rows.count, most):
-            block = np.arange(start, min(rows.count, start + most))
-            found[block] = self._block_pairs(rows.take(block))
+        if not self._changes.count or not rows.count:
+            return found
+        wide = min(self._changes.count, self._block)
+        most = max(1, self._block // wide)
+        for begin in range(0, self._changes.count, wide):
+            part = np.arange(begin, min(self._changes.count, begin + wide))
+            changes = self._changes if len(part) == self._changes.count else self._changes.take(part)
+            for start in range(0, rows.count, most):
+                block = np.arange(start, min(rows.count, start + most))
+                found[block] |= self._block_pairs(rows.take(block), changes)
         return found
 
-    def _block_pairs(self, rows: Rows) -> Mask:
-        wide = self._changes.count
+    def _block_pairs(self, rows: Rows, changes: Rows) -> Mask:
+        wide = changes.count
         left = rows.take(np.repeat(np.arange(rows.count), wide))
-        both = left.add(self._changes.take(np.tile(np.arange(wide), rows.count)).columns)
+        both = left.add(changes.take(np.tile(np.arange(wide), rows.count)).columns)
         kept = np.ones(both.count, np.bool_)
         for condition in self._rest:
             kept &= np.asarray(truth(condition, both))
@@ -175,6 +218,27 @@ def _split(conditions: Sequence[exp.Expr], fields: set[str]) -> tuple[list[_Comp
         else:
             rest.append(condition)
     return comparisons, rest
+
+
+def _values(condition: exp.Expr, fields: set[str], changes: Rows, none: Rows) -> _Values | None:
+    """Of an equality between an expression over rows and one over changes, the values of the latter; None for any other condition, or where they are of
+    a type whose values are equal in other ways than Arrow's. Raises UnsupportedError, TooLargeError."""
+    bare = condition.unnest()
+    if not isinstance(bare, exp.EQ | exp.NullSafeEQ):
+        return None
+    mine, theirs = bare.left, bare.right
+    if not (references(mine) and references(mine) <= fields):
+        mine, theirs = theirs, mine
+    if not references(mine) or not references(mine) <= fields or references(theirs) & fields:
+        return None
+    bound = evaluate(theirs, changes)
+    kind = common_type([evaluate(mine, none).type, bound.type])
+    if not (is_number(kind) or isinstance(kind, _COMPARED) or kind == t.StringType()):
+        return None
+    values = in_order(retype(bound, kind).values)
+    if isinstance(bare, exp.EQ):
+        values = values.slice(0, len(values) - values.null_count)
+    return _Values(mine, kind, Keys.of(values))
 
 
 def _comparisons(condition: exp.Expr, fields: set[str]) -> list[_Comparison]:

@@ -97,6 +97,9 @@ class QueryMesh:
         self._reader = reader
         self._factors = factors
         self._tables: dict[int, tuple[Pages, TableMesh]] = {}
+        """Of the tables that have been scanned, which share the budget."""
+        self._unscanned: dict[int, tuple[Pages, TableMesh]] = {}
+        """Of others that were asked about; they hold nothing."""
         self._told: Callable[[], None] | None = None
         self._costs: dict[int, LookUpCosts] = {}
         """By table, what look-ups in it have cost."""
@@ -105,10 +108,12 @@ class QueryMesh:
     @property
     def changes(self) -> int:
         """How many change rows a refresh takes at most, where it may stop after any commit: as many keys as the window holds, by
-        what those of the last refresh took."""
+        what those of the last refresh took, and as the driver takes."""
+        limits = self._reader.limits
         with self._guard:
-            key = max((mesh.key_bytes for _, mesh in self._tables.values()), default=BYTES_PER_KEY)
-        return max(1, int(self.memory * 5 / 8 / key) // (1 + self._reader.limits.mesh_prefetch))
+            found = [mesh.memory / mesh.key_bytes for _, mesh in self._tables.values()]
+        keys = int(5 / 8 * min(found, default=self.memory / BYTES_PER_KEY)) // (1 + limits.mesh_prefetch)
+        return max(1, min(keys, limits.refresh_changes, limits.key_values, limits.known_values))
 
     def rows(
         self,
@@ -126,7 +131,7 @@ class QueryMesh:
         columns = _columns(table, hashed, wanted)
         if not hashed or any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
             return "look-up", look_up()
-        pages, mesh = self._mesh(table)
+        pages, _ = self._known(table)
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
             choice = self._choice(table, layout, image, columns)
@@ -139,7 +144,7 @@ class QueryMesh:
             plan = choice.plan(asking)
             if plan.mesh:
                 run, started = Run(given_up=given_up), time.perf_counter()
-                rows = mesh.rows(image, needed, hashed, columns, run)
+                rows = self._scanned(table).rows(image, needed, hashed, columns, run)
         if not plan.mesh:
             return "look-up", choice.learn(look_up, asking)
         runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
@@ -165,17 +170,21 @@ class QueryMesh:
         if any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
             return None
         try:
-            met = Matcher(changes.rows(names), fields, meets.conditions, self.memory // 8)
+            met = Matcher(changes.rows(names), fields, meets.conditions, self.memory // 16)
         except (UnsupportedError, TooLargeError):
             return None
-        pages, mesh = self._mesh(table)
+        pages, mesh = self._known(table)
         if met.nbytes > mesh.memory / 2:
             return None
         with self._reader.reading(table, layout.snapshot):
             image = pages.image(self._reader.paths(layout.snapshot), columns)
-            plan = self._choice(table, layout, image, columns).plan(None)
+            choice = self._choice(table, layout, image, columns)
+            rows_there = sum(file.rows for file in layout.snapshot)
+            if self.join == "auto" and rows_there * met.seconds_of_pairs > choice.tuning.cycle:
+                return None  # executors ask about every pair faster
+            plan = choice.plan(None)
             run, started = Run(given_up=given_up), time.perf_counter()
-            rows = mesh.rows_meeting(image, met, len(met), columns, run)
+            rows = self._scanned(table).rows_meeting(image, met, len(met), columns, run)
         if met.failed:
             return None
         runs.append(MeshRun(table.name, plan, run.done, time.perf_counter() - started))
@@ -185,7 +194,7 @@ class QueryMesh:
         self, table: VersionedTable, layout: Layout, image: Image, columns: Sequence[Column]
     ) -> Choice:
         """What says whether a refresh's keys are to be looked up or meshed."""
-        _, mesh = self._mesh(table)
+        _, mesh = self._known(table)
         with self._guard:
             costs = self._costs.setdefault(table.id, LookUpCosts())
         copied = self._copied(layout, columns) if self.join == "auto" else 0.0
@@ -211,7 +220,7 @@ class QueryMesh:
     def close(self) -> None:
         """Ends the scans; who waits for one gets a CQError."""
         with self._guard:
-            for _, mesh in self._tables.values():
+            for _, mesh in (*self._tables.values(), *self._unscanned.values()):
                 mesh.stop()
 
     def _copied(self, layout: Layout, columns: Collection[Column]) -> float:
@@ -222,14 +231,27 @@ class QueryMesh:
         there = sum(f.rows for f, path in zip(layout.snapshot, paths) if indexed.has(path, columns))
         return there / rows if rows else 1.0
 
-    def _mesh(self, table: VersionedTable) -> tuple[Pages, TableMesh]:
+    def _known(self, table: VersionedTable) -> tuple[Pages, TableMesh]:
+        """Of a table that was not scanned yet, with the part of the budget that it would have."""
         with self._guard:
-            if table.id not in self._tables:
+            if table.id in self._tables:
+                return self._tables[table.id]
+            if table.id not in self._unscanned:
                 pages = Pages(self._reader.catalog.store.filesystem, self._reader.limits.row_group_files)
-                self._tables[table.id] = pages, TableMesh(pages, self.memory, self._factors, self._read_on)
-                for _, mesh in self._tables.values():
-                    mesh.memory = self.memory // len(self._tables)
-            return self._tables[table.id]
+                self._unscanned[table.id] = pages, TableMesh(pages, self.memory, self._factors, self._read_on)
+            found = self._unscanned[table.id]
+            found[1].memory = self.memory // (len(self._tables) + 1)
+            return found
+
+    def _scanned(self, table: VersionedTable) -> TableMesh:
+        """That of a table which is about to be scanned: the budget is divided anew where it was not before."""
+        found = self._known(table)
+        with self._guard:
+            self._unscanned.pop(table.id, None)
+            self._tables.setdefault(table.id, found)
+            for _, mesh in self._tables.values():
+                mesh.memory = self.memory // len(self._tables)
+            return self._tables[table.id][1]
 
     def explain(self, compiled: Compiled, position: int) -> list[Plan]:
         """Of each table that is not in memory, what would serve the look-up of a window full of keys at a position."""
@@ -240,7 +262,7 @@ class QueryMesh:
                 continue
             layout = self._reader.catalog.layout(table.id, position)
             columns = _columns(table, {}, compiled.read.get(name))
-            pages, _ = self._mesh(table)
+            pages, _ = self._known(table)
             with self._reader.reading(table, layout.snapshot):
                 image = pages.image(self._reader.paths(layout.snapshot), columns)
                 choice = self._choice(table, layout, image, columns)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -109,62 +109,71 @@ class Refresher:
         return pending_interval(self.services.catalog, query, compiled, upto)
 
     def refresh(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Refresh:
+        """All `steps` as one. Raises what they raise."""
+        at = self.services.catalog.status(query.name).position
+        whole = Refresh(query.name, at, at, plan=query.verdict)
+        for step in self.steps(query, compiled, upto):
+            whole = whole.then(step)
+        return whole
+
+    def steps(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Iterator[Refresh]:
         """Processes everything committed, a large interval of a transactional query in slices of whole commits, one of a mesh
         join in parts that its window holds: each is a refresh by itself, and is there when a later one fails. Raises
         RefreshError, DiskError where it can be tried again as it is; the query's position is then where it was, or after the
-        last slice."""
+        last slice. No step begins before it is asked for."""
         mesh = self.meshes.of(query)
-        with self.services.foreground.busy():
-            interval = self.interval(query, compiled, upto)
-            if mesh is None or query.mode == "COMPRESSED":
-                self._prefetches.pop(query.name, Prefetch()).clear()
-                return self._refresh_slices(query, compiled, interval)
-            return self._refresh_parts(query, compiled, mesh, interval.b)
+        interval = self.interval(query, compiled, upto)
+        if mesh is None or query.mode == "COMPRESSED":
+            self._prefetches.pop(query.name, Prefetch()).clear()
+            return self._slices(query, compiled, interval)
+        return self._parts(query, compiled, mesh, interval.b)
 
-    def _refresh_parts(
+    def _parts(
         self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, end: int
-    ) -> Refresh:
-        """Part by part, each as many commits as the window of the mesh holds; the next ones gather their rows meanwhile."""
+    ) -> Iterator[Refresh]:
+        """Part by part, each as many commits as the window of the mesh holds, fewer where the driver cannot have the rows of one; the next
+        ones gather their rows meanwhile."""
         catalog, prefetch = self.services.catalog, self._prefetches[query.name]
         scans: list[MeshRun] = []
+        most = self.services.limits.refresh_changes
 
         def plan(upto: int, after: int) -> Part | None:
-            return self._prefetched_part(
-                query, compiled, mesh, interval_between(catalog, compiled, after, upto)
-            )
+            following = interval_between(catalog, compiled, after, upto)
+            return self._prefetched_part(query, compiled, following, min(most, mesh.changes))
 
         def see(after: int) -> None:
             """What is committed while the scan goes on enters it, too, if the query follows commits."""
             upto = frontier(catalog, query.sources) if isinstance(query.when, OnCommit) else end
             prefetch.fill(compiled, after, self.services.limits.mesh_prefetch, partial(plan, upto))
 
-        done: Refresh | None = None
-        while True:
-            interval = self.interval(query, compiled, end)
-            part = prefetch.take(compiled, interval.a, end)
-            if part is not None:
-                interval = part.interval
+        interval = self.interval(query, compiled, end)
+        while interval.a < end:
+            with self.services.foreground.busy():
+                part = prefetch.take(compiled, interval.a, end)
+                if part is not None:
+                    interval = part.interval
+                else:
+                    interval = self._slice(query, compiled, interval, min(most, mesh.changes))
+                with mesh.told(partial(see, interval.b)):
+                    see(interval.b)
+                    done = self._refresh(query, compiled, interval, part)
+            if done is None:
+                prefetch.clear()
+                most = interval.rows // 2
             else:
-                interval = cut_interval(catalog, query, compiled, interval, mesh.changes)
-            with mesh.told(partial(see, interval.b)):
-                see(interval.b)
-                result = self._refresh(query, compiled, interval, part)
-            assert result is not None, "no part is divided"
-            done = result if done is None else done.then(result)
-            if interval.b > interval.a and query.name in self.reports:  # another process may have dropped it
-                scans += self.reports[query.name].meshes
-            if interval.b >= end:
-                if scans and query.name in self.reports:
-                    self.reports[query.name].meshes = scans
-                return done
+                if query.name in self.reports:  # another process may have dropped it
+                    scans += self.reports[query.name].meshes
+                    self.reports[query.name].meshes = list(scans)
+                yield done
+            interval = self.interval(query, compiled, end)
 
     def _prefetched_part(
-        self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, interval: Interval
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int
     ) -> Part | None:
-        """The first commits of an interval, whose rows are being gathered; None where nothing is to be gathered."""
+        """The first commits of an interval, with about `most` change rows, whose rows are being gathered; None where nothing is to be gathered."""
         if interval.b <= interval.a or not interval.kinds:
             return None
-        interval = cut_interval(self.services.catalog, query, compiled, interval, mesh.changes)
+        interval = self._slice(query, compiled, interval, most)
         choice = self._choose(query, compiled, interval)
         if not isinstance(choice, Choice) or choice.place is not Place.DRIVER:
             return None
@@ -175,19 +184,19 @@ class Refresher:
         part.start(choice.plan.plan)
         return part
 
-    def _refresh_slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Refresh:
+    def _slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Iterator[Refresh]:
         """The interval as a whole, or slice by slice; smaller ones where the driver cannot have the rows of one."""
-        end, whole = interval.b, Refresh(query.name, interval.a, interval.a, plan=query.verdict)
+        end = interval.b
         most = self.services.limits.slice_changes if self._may_cut(query, compiled, interval) else 0
         while interval.a < end:
-            interval = self._slice(query, compiled, interval, most) if most else interval
-            done = self._refresh(query, compiled, interval)
+            with self.services.foreground.busy():
+                interval = self._slice(query, compiled, interval, most) if most else interval
+                done = self._refresh(query, compiled, interval)
             if done is None:
                 most = interval.rows // 2
             else:
-                whole = whole.then(done)
+                yield done
             interval = self.interval(query, compiled, end)
-        return whole
 
     def _may_cut(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
         """Whether the deltas of the interval's commits do not depend on how they are refreshed, and it is large."""

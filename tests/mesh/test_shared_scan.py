@@ -18,7 +18,7 @@ from cq_engine.core.errors import CQError
 from cq_engine.mesh.run import Run
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.mesh.window import Image, Page
-from tests.mesh.test_table_mesh import COLUMNS, Memory, bag, chosen, make
+from tests.mesh.memory import COLUMNS, Memory, bag, chosen, make
 from tests.waiting import until
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.mesh.window import Window
 from cq_engine.refresh.mesh import QueryMesh
+from cq_engine.refresh.prefetch import Prefetch
 from tests.oracle.budget import budget
 from tests.oracle.generate import History
 from tests.oracle.law import Broken
@@ -31,6 +32,8 @@ PAGES = {
     "relevant_rows": 0,
 }
 """Every table is huge: pages of two rows, and what has changed is merged at every chance."""
+PART = 3
+"""Change rows of a part of the log, beyond a commit: so that the next parts gather their rows while one is refreshed."""
 
 
 @pytest.fixture
@@ -47,6 +50,14 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             counts["pages"] += given[5][-1].done.pages
         return how, found
 
+    def take(self: Prefetch, *given: Any) -> Any:
+        part = taken(self, *given)
+        counts["gathered before"] += part is not None
+        return part
+
+    taken = Prefetch.take
+    monkeypatch.setattr(Prefetch, "take", take)
+    monkeypatch.setattr(QueryMesh, "changes", PART)
     monkeypatch.setattr(QueryMesh, "rows", rows)
     commit = _Replay.commit
 
@@ -90,6 +101,7 @@ def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> N
     check()
     assert served["meshed"] > 0
     assert served["pages"] > 10, "there were pages to scan"
+    assert served["gathered before"] > 0, "parts of the log were prefetched"
     print(dict(served))
 
 

@@ -31,6 +31,8 @@ CHANGES = {
 CONDITIONS = (
     "k < a", "k <= a + 1", "a < k", "b >= k", "k BETWEEN a AND b", "k > a AND k < b", "p > q", "p BETWEEN a AND q",
     "d >= e", "(k) > (b - 2)", "k + a > b", "k <> a", "k < a OR p > q", "k = a", "a < b AND k > a",
+    "k = a + 1", "b <=> k", "p = q", "k * 2 = a + b", "d = e", "k % 2 <=> a % 2", "p = a", "d <=> e",
+    "CASE WHEN k > 1 THEN 'x' WHEN k < 0 THEN 'y' END <=> CASE WHEN a > 1 THEN 'x' END", "(k > 1) = (a > 2)",
 )  # fmt: skip
 CLOSED = {
     "k < a": "k <= a", "k <= a + 1": "k <= a + 1", "a < k": "a <= k", "b >= k": "b >= k", "k BETWEEN a AND b": "k BETWEEN a AND b",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,19 @@ class Crash(BaseException):
     """What a test lets happen at a fault point."""
 
 
+def crash_at(border: int) -> Callable[..., None]:
+    """What crashes at that border of chunks of a scan, once."""
+    left = [border]
+
+    def point(name: str, file: Path | None = None) -> None:
+        left[0] -= name == "mesh.chunk"
+        if left[0] == 0:
+            left[0] = -1
+            raise Crash
+
+    return point
+
+
 @pytest.mark.parametrize("mode", ["TRANSACTIONAL", "COMPRESSED"])
 def test_a_crash_at_every_chunk_border_loses_and_repeats_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -176,25 +189,158 @@ def test_a_crash_at_every_chunk_border_loses_and_repeats_nothing(
     borders = 0
     while True:
         borders += 1
-        left = [borders]
-
-        def crash(name: str, file: Path | None = None, left: list[int] = left) -> None:
-            left[0] -= name == "mesh.chunk"
-            if left[0] == 0:
-                raise Crash
-
-        monkeypatch.setattr(faults, "point", crash)
-        try:
-            engine.refresh("q")
-        except Crash:
-            monkeypatch.undo()
-            assert engine.describe("q").position >= wanted
-            continue
-        finally:
-            monkeypatch.undo()
-        break
+        with monkeypatch.context() as patched:
+            patched.setattr(faults, "point", crash_at(borders))
+            try:
+                engine.refresh("q")
+                break
+            except Crash:
+                assert engine.describe("q").position >= wanted
     assert borders > 5
     assert accumulated(engine, "q") == rows(engine, SHAPES["left"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_crashes_while_later_parts_are_gathered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whichever thread drives the scan then."""
+    monkeypatch.setattr(QueryMesh, "changes", 15)
+    create(engine, "q", SHAPES["left"], "join = 'mesh', memory = '64 KB'")
+    crashed = 0
+    for n in range(6):
+        change(engine, 2 * n)
+        change(engine, 2 * n + 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(faults, "point", crash_at(1 + 2 * n))
+            try:
+                engine.refresh("q")
+            except Crash:
+                crashed += 1
+        engine.refresh("q")
+        assert accumulated(engine, "q") == rows(engine, SHAPES["left"])
+    assert crashed > 0
+
+
+def test_a_query_that_falls_behind_shows_how_far(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of the log that have met the table are its deltas up to its position, and the destination has them; the others wait in
+    the log, and enter the window again."""
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q COMPUTE TRANSACTIONAL DELTA ON DEMAND START FROM SNAPSHOT DESTINATION met"
+        f" WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
+    )
+    monkeypatch.setattr(QueryMesh, "changes", 40)
+    start = engine.describe("q").position
+    for n in range(6):
+        change(engine, n)
+    newest, computed = engine.catalog.newest_version, []
+
+    def crash(name: str, file: Path | None = None) -> None:
+        if name == "refresh.computed":
+            computed.append(name)
+            if len(computed) == 3:
+                raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(faults, "point", crash)
+        with pytest.raises(Crash):
+            engine.refresh("q")
+    position = engine.describe("q").position
+    assert start < position < newest
+    met = JOIN.replace("FROM s", f"FROM s VERSION AS OF {position}").replace(
+        "JOIN r", f"JOIN r VERSION AS OF {position}"
+    )
+    assert accumulated(engine, "q") == rows(engine, met)
+    ((_, _, _, _, delivered, lag, *_),) = engine.execute("SHOW DESTINATIONS").fetchall()
+    assert (delivered, lag) == (position, 0)
+    engine.refresh("q")
+    assert engine.describe("q").position >= newest
+    assert accumulated(engine, "q") == rows(engine, JOIN)
+    ((_, _, _, state, delivered, lag, *_),) = engine.execute("SHOW DESTINATIONS").fetchall()
+    assert (state, delivered, lag) == ("ACTIVE", engine.describe("q").position, 0)
+
+
+def test_what_is_complete_is_delivered_before_the_rest(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A destination has the deltas of a part while the next ones are met."""
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q COMPUTE TRANSACTIONAL DELTA ON DEMAND START FROM SNAPSHOT DESTINATION met"
+        f" WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
+    )
+    monkeypatch.setattr(QueryMesh, "changes", 40)
+    for n in range(6):
+        change(engine, n)
+    behind = []
+
+    def look(name: str, file: Path | None = None) -> None:
+        if name == "refresh.computed":
+            ((_, _, _, _, delivered, *_),) = engine.execute("SHOW DESTINATIONS").fetchall()
+            behind.append(engine.describe("q").position - delivered)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(faults, "point", look)
+        engine.refresh("q")
+    assert len(behind) > 3
+    assert behind[1:] == [0] * (len(behind) - 1)
+
+
+def test_a_part_whose_rows_are_too_many_is_divided(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver cannot have what its keys match; a commit at least is one part, which executors refresh then."""
+    create(engine, "q", JOIN, "join = 'mesh', memory = '1 MB'")
+    limit(engine, driver_rows=100, least_slice_changes=10)
+    for n in range(8):
+        engine.execute(f"INSERT INTO s SELECT id, id % 300, 1 FROM range({1_000 + 50 * n}, {1_050 + 50 * n})")
+    engine.refresh("q")
+    done = [r for r in engine.catalog.refreshes("q") if r.inserted and r.from_version]
+    assert len(done) > 1
+    assert "scan" not in hows(engine), "nothing was scanned by executors"
+    assert accumulated(engine, "q") == rows(engine, JOIN)
+
+
+def test_a_part_has_no_more_changes_than_the_driver_takes(engine: Engine) -> None:
+    """However many keys the window has room for: what executors refresh is not served by the scan."""
+    limit(engine, refresh_changes=150, known_values=120, key_values=130)
+    create(engine, "q", JOIN, "join = 'mesh', memory = '8 MB'")
+    assert engine.queries.refresher.meshes.of(engine.queries.find("q")).changes == 120  # type: ignore[union-attr]
+    for n in range(5):
+        engine.execute(f"INSERT INTO s SELECT id, id % 300, 1 FROM range({1_000 + 80 * n}, {1_080 + 80 * n})")
+    engine.refresh("q")
+    assert "mesh" in hows(engine)
+    assert "scan" not in hows(engine)
+    assert accumulated(engine, "q") == rows(engine, JOIN)
+
+
+def _joins(engine: Engine) -> list[str]:
+    """What EXPLAIN says of the meshes."""
+    return [line for line in told(engine, "EXPLAIN CONTINUOUS QUERY q").splitlines() if "mesh of" in line]
+
+
+def test_tables_that_are_not_scanned_take_nothing_of_the_budget(engine: Engine) -> None:
+    """Whatever EXPLAIN has asked, and as often as it does."""
+    create(engine, "q", JOIN, "join = 'mesh', memory = '256 KB'")
+    first = _joins(engine)
+    assert _joins(engine) == first
+    assert engine.queries.refresher.meshes.kept["q"]._tables == {}
+    change(engine, 1)
+    engine.execute("DELETE FROM r WHERE k = 299")
+    engine.refresh("q")
+    kept = engine.queries.refresher.meshes.kept["q"]._tables
+    before = {number: (mesh.memory, mesh.key_bytes) for number, (_, mesh) in kept.items()}
+    assert sum(memory for memory, _ in before.values()) <= 256 * 1024
+    _joins(engine)
+    assert {number: (mesh.memory, mesh.key_bytes) for number, (_, mesh) in kept.items()} == before
+
+
+@pytest.mark.parametrize(
+    "condition", ["r.k = s.k + 1", "concat(r.note, 'x') = concat('n', s.x % 9, 'x')", "r.k % 50 <=> s.k"]
+)
+@pytest.mark.parametrize("join", ["mesh", "auto"])
+def test_equalities_of_expressions(engine: Engine, condition: str, join: str) -> None:
+    text = f"SELECT s.id, r.k, r.note FROM s JOIN r ON {condition} AND s.id % 2 = 0"
+    create(engine, "q", text, f"join = '{join}', memory = '64 KB'")
+    for n in range(2):
+        change(engine, n)
+        engine.refresh("q")
+    assert accumulated(engine, "q") == rows(engine, text)
 
 
 def test_explain_says_which_and_why(engine: Engine) -> None:
