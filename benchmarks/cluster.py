@@ -3,9 +3,10 @@
     python benchmarks/cluster.py                      # scale 0.3: 3 000 000 order lines
     python benchmarks/cluster.py --scale 1 --growth 1 4
 
-Master and workers are Spark's own, with directories of their own; the driver is a process for each kind of cluster. By executors are
-measured: COPY of the order lines (Parquet), the start of the join of all tables with its snapshot, one refresh over 2 000
-transactions of stream B, and a FULL recomputation after as many. `growth` is COPY at each of these multiples of the scale: how many tasks
+Master and workers are Spark's own, with directories of their own; the driver is a process for each kind of cluster. `bulk` are, by executors,
+COPY of the order lines (Parquet), the start of the join of all tables with its snapshot, one refresh over 2 000
+transactions of stream B, and a FULL recomputation after as many, with two workers beside one, each worker with all of its threads on a processor of its own; the first
+time in a session, and once more in another warehouse, when executors have compiled what they run. `growth` is COPY at each of these multiples of the scale: how many tasks
 the largest stage has (by Spark's event log), and the peak memory of the driver, Python and JVM. Then refreshes after 20 transactions, as they
 are, and with Spark for every statement (`arrow_rows=-1`), on the cluster and on local Spark. One JSON line per figure goes to standard
 output.
@@ -37,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.cluster import DRIVER, cluster
 
 NAME = "cluster"
+PARTS = ("bulk", "growth", "small")
 ORDERS = 12
 SMALL = ("every_line", "big_spenders")
 BY_EXECUTORS = Limits(
@@ -65,31 +67,49 @@ def measure(directory: Path, scale: float, options: argparse.Namespace) -> Itera
     """Each part with each kind of cluster, in turns."""
     for multiple in sorted({1, *options.growth}):
         _child(directory, "generate", "local[2]", scale * multiple, options)
+    parts = {"bulk": _beside, "growth": _grown, "small": _small_beside}
+    for part in options.parts:
+        yield from parts[part](directory, scale, options)
+
+
+def _beside(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
+    """Two workers beside one."""
     taken: dict[str, dict[int, list[float]]] = {}
     for number in range(options.rounds):
         for workers in (1, 2)[:: 1 if number % 2 else -1]:
             place = directory / f"cluster-{number}-{workers}"
             place.mkdir()
-            with cluster(place, workers, memory="3g") as made:
+            with cluster(place, workers, memory="3g", pinned=True) as made:
                 for each in _child(directory, "bulk", made.url, scale, options):
                     taken.setdefault(each["of"], {}).setdefault(workers, []).append(each["seconds"])
     for of, by in taken.items():
         one, two = median(by[1]), median(by[2])
         yield {"figure": "two workers over one", "scale": scale, "of": of, "seconds_of_one": round(one, 3),
                "seconds_of_two": round(two, 3), "rounds": options.rounds, "ratio": ratio(one, two)}  # fmt: skip
-    place = directory / "cluster"
+
+
+def _grown(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
+    """COPY of more and more."""
+    place = directory / "cluster-growth"
     place.mkdir()
     with cluster(place, 2, memory="3g") as made:
         for multiple in options.growth:
             for each in _child(directory, "growth", made.url, scale * multiple, options):
                 yield {"figure": "growth", "scale": scale * multiple, **each}
-        small: dict[tuple[str, str], dict[str, float]] = {}
+
+
+def _small_beside(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
+    """Small refreshes on the cluster beside local ones."""
+    place = directory / "cluster-small"
+    place.mkdir()
+    small: dict[tuple[str, str], dict[str, float]] = {}
+    with cluster(place, 2, memory="3g") as made:
         for where, master in (("cluster", made.url), ("local", "local[2]")):
             for each in _child(directory, "small", master, scale, options):
                 small.setdefault((each["of"], each["query"]), {})[where] = each["seconds"]
-        for (of, query), seconds in small.items():
-            yield {"figure": "refresh after 20 transactions", "scale": scale, "of": of, "query": query, **seconds,
-                   "ratio": ratio(seconds["cluster"], seconds["local"])}  # fmt: skip
+    for (of, query), seconds in small.items():
+        yield {"figure": "refresh after 20 transactions", "scale": scale, "of": of, "query": query, **seconds,
+               "ratio": ratio(seconds["cluster"], seconds["local"])}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the driver, a process of its own
@@ -144,13 +164,17 @@ def _inside(options: argparse.Namespace) -> Iterator[Figure]:
             "driver_mib": peak,
         }
         return
-    limits = BY_EXECUTORS if options.inside == "bulk" else Limits()
-    with cq_engine.connect(place, spark=spark, scheduler=False, conf=UNDISTURBED, limits=limits) as engine:
-        shop = Shop(options.seed, options.scales[0])
-        if options.inside == "bulk":
-            yield from _bulk(engine, files, shop, options)
-        else:
-            yield from _small(engine, files, shop)
+    if options.inside == "bulk":
+        for when in ("first", "warm"):  # executors that have just begun compile what they run
+            place = options.directory / f"warehouse-{os.getpid()}-{when}"
+            with cq_engine.connect(
+                place, spark=spark, scheduler=False, conf=UNDISTURBED, limits=BY_EXECUTORS
+            ) as engine:
+                for each in _bulk(engine, files, Shop(options.seed, options.scales[0]), options):
+                    yield {**each, "of": f"{each['of']}, {when}"}
+    else:
+        with cq_engine.connect(place, spark=spark, scheduler=False, conf=UNDISTURBED) as engine:
+            yield from _small(engine, files, Shop(options.seed, options.scales[0]))
     spark.stop()
 
 
@@ -237,6 +261,7 @@ def plot(figures: Sequence[Figure], path: str) -> None:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__ or "", scales=(0.3,), rounds=2)
     parser.add_argument("--transactions", type=int, default=2000, help="of a catch-up (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(
         "--growth", type=float, nargs="*", default=[1, 4], help="multiples of the scale for COPY alone"
     )

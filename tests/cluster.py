@@ -46,8 +46,9 @@ class Cluster:
     def url(self) -> str:
         return f"spark://127.0.0.1:{self.port}"
 
-    def add_worker(self, cores: int = 1, memory: str = "1g") -> None:
-        """Starts one more worker; not waited for."""
+    def add_worker(self, cores: int = 1, memory: str = "1g", cpu: int | None = None) -> None:
+        """Starts one more worker; not waited for. With `cpu` it and its executors, their compilers and collectors of garbage included, run on
+        that one of the machine's processors only, as in a container of one core."""
         place = self.directory / f"worker{len(self.workers)}"
         own = {name: str(place / name.lower()) for name in ("TMPDIR", "SPARK_LOCAL_DIRS")}
         for path in own.values():
@@ -55,6 +56,8 @@ class Cluster:
         words = ["--host", "127.0.0.1", "--cores", str(cores), "--memory", memory, "--webui-port", "0"]
         words += ["--work-dir", str(place / "work"), self.url]
         self.workers.append(self._start("worker.Worker", words, own))
+        if cpu is not None:
+            os.sched_setaffinity(self.workers[-1].pid, {cpu})
 
     def kill_worker(self, number: int) -> None:
         """Ends a worker with its executors, which have no time to say goodbye."""
@@ -98,8 +101,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """Starts a master and workers, and ends them."""
+def cluster(
+    directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g", pinned: bool = False
+) -> Iterator[Cluster]:
+    """Starts a master and workers, and ends them. `pinned`: each worker has a processor of its own, beginning with the last."""
     with ExitStack() as opened:
         opened.enter_context(launch_environment(directory))
         environment = {
@@ -111,8 +116,9 @@ def cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g
         master = made._start("master.Master", words, {})
         try:
             made.wait_for(0)
-            for _ in range(workers):
-                made.add_worker(cores, memory)
+            processors = sorted(os.sched_getaffinity(0), reverse=True) if pinned else []
+            for number in range(workers):
+                made.add_worker(cores, memory, processors[number % len(processors)] if processors else None)
             made.wait_for(workers)
             yield made
         finally:
