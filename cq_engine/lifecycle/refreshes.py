@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from cq_engine.catalog.graph import ancestors
@@ -128,21 +128,24 @@ class Refreshes:
         self._check_active(query)
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
         at = self.services.catalog.status(query.name).position
-        end, whole = (
-            frontier(self.services.catalog, query.sources, upto),
-            Refresh(query.name, at, at, plan=query.verdict),
-        )
+        whole = Refresh(query.name, at, at, plan=query.verdict)
+        end = frontier(self.services.catalog, query.sources, upto)
+        with self._failing(query), self._meaning(query):
+            steps = self.refresher.steps(query, self.registry.compiled(query), end)
+        while True:
+            with self._failing(query), self._meaning(query):
+                step = next(steps, None)
+            if step is None:
+                return whole
+            whole = whole.then(step)
+            if step.to_version < end:  # what is complete does not wait for the rest
+                self.delivery.deliver(query)
+
+    @contextmanager
+    def _failing(self, query: ContinuousQuery) -> Iterator[None]:
+        """A block whose error makes the query FAILED, unless it may be gone at the next attempt."""
         try:
-            with self._meaning(query):
-                steps = self.refresher.steps(query, self.registry.compiled(query), end)
-            while True:
-                with self._meaning(query):
-                    step = next(steps, None)
-                if step is None:
-                    return whole
-                whole = whole.then(step)
-                if step.to_version < end:  # what is complete does not wait for the rest
-                    self.delivery.deliver(query)
+            yield
         except Exception as error:
             if not is_transient(error):
                 stands = self.services.catalog.status(query.name)  # after the slices that were refreshed
