@@ -64,16 +64,21 @@ COMPARISONS: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
 @evaluate.register(exp.GT)
 @evaluate.register(exp.GTE)
 def _comparison(expression: exp.Binary, rows: Rows) -> Vector:
-    if isinstance(expression.expression, exp.In | exp.Between | exp.Like | exp.Not):
-        raise UnsupportedError(f"{expression}: Spark compares first")
+    _check_compared_last(expression)
     use = Use.EQUAL if isinstance(expression, exp.EQ | exp.NEQ) else Use.ORDERED
     left, right = _alike((expression.this, expression.expression), rows, use)
     return Vector(t.BooleanType(), COMPARISONS[type(expression)](left, right))
 
 
+def _check_compared_last(expression: exp.Binary) -> None:
+    if isinstance(expression.expression, exp.In | exp.Between | exp.Like | exp.Not):
+        raise UnsupportedError(f"{expression}: Spark compares first")
+
+
 @evaluate.register(exp.NullSafeEQ)
 @evaluate.register(exp.NullSafeNEQ)
 def _null_safe(expression: exp.NullSafeEQ | exp.NullSafeNEQ, rows: Rows) -> Vector:
+    _check_compared_last(expression)
     left, right = _alike((expression.this, expression.expression), rows, Use.EQUAL)
     same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
     return Vector(t.BooleanType(), pc.invert(same) if isinstance(expression, exp.NullSafeNEQ) else same)

@@ -54,14 +54,16 @@ class Refreshes:
         with self.registry.hold([name]):
             query, failed = self.registry.find(name), None
             begin = self.services.catalog.status(query.name).position
+            result = Refresh(query.name, begin, begin, plan=query.verdict)
             try:
-                result = self._run(query, upto)
+                for step in self._steps(query, upto):
+                    result = result.then(step)
             except Exception as error:
-                result = Refresh(query.name, begin, self.services.catalog.status(query.name).position)
                 if result.to_version == begin:
                     raise
                 failed = error  # after slices that were refreshed
-            self.delivery.deliver(query)
+            if self._is_there(query):
+                self.delivery.deliver(query)
         self._refreshed(result)
         if failed is not None:
             raise failed
@@ -94,7 +96,7 @@ class Refreshes:
             free = self.refresh_sources(query.sources, target)
             done = self.refresh(name, target)
             whole = done if whole is None else whole.then(done)
-            if done.to_version >= wanted or not free:
+            if done.to_version >= wanted or not free or not self._goes_on(query):
                 break
             target = self.services.catalog.newest_version
         assert whole is not None
@@ -124,11 +126,10 @@ class Refreshes:
                 hint=f"ALTER CONTINUOUS QUERY {query.name} RESUME tries again",
             )  # fmt: skip
 
-    def _run(self, query: ContinuousQuery, upto: int | None) -> Refresh:
+    def _steps(self, query: ContinuousQuery, upto: int | None) -> Iterator[Refresh]:
+        """Each followed by its destinations, but the last; no more of them when the query is another one, or at rest, after that."""
         self._check_active(query)
         self.services.functions.require(query.name, query.functions, self.services.catalog.state)
-        at = self.services.catalog.status(query.name).position
-        whole = Refresh(query.name, at, at, plan=query.verdict)
         end = frontier(self.services.catalog, query.sources, upto)
         with self._failing(query), self._meaning(query):
             steps = self.refresher.steps(query, self.registry.compiled(query), end)
@@ -136,10 +137,24 @@ class Refreshes:
             with self._failing(query), self._meaning(query):
                 step = next(steps, None)
             if step is None:
-                return whole
-            whole = whole.then(step)
+                return
+            yield step
             if step.to_version < end:  # what is complete does not wait for the rest
                 self.delivery.deliver(query)
+                if not self._goes_on(query):
+                    return  # a callback may have said so
+
+    def _goes_on(self, query: ContinuousQuery) -> bool:
+        return self._is_there(query) and self.services.catalog.status(query.name).state == "ACTIVE"
+
+    def _is_there(self, query: ContinuousQuery) -> bool:
+        """And is it the same one, with the same result?"""
+        found = self.services.catalog.state.queries.get(query.name.lower())
+        return found is not None and (found.id, found.statement, found.result) == (
+            query.id,
+            query.statement,
+            query.result,
+        )
 
     @contextmanager
     def _failing(self, query: ContinuousQuery) -> Iterator[None]:

@@ -125,7 +125,10 @@ class TableMesh:
         by_name = {c.name: c for c in columns}
         name = max(restrict, key=lambda each: len(restrict[each]))
         key, values = by_name[name], in_order(restrict[name].cast(arrow_type(by_name[name].type)))
-        room = self._room(image, columns) / _WINDOW_PARTS - _PAGE_BYTES * len(image)
+        part = self._room(image, columns) / _WINDOW_PARTS
+        room = max(
+            part - _PAGE_BYTES * len(image), part / 2
+        )  # fewer, where a table has very many pages for so little memory
         batches = [
             KeyBatch(image, needed, columns, key, Keys.of(part), restrict) for part in parts(values, room)
         ]

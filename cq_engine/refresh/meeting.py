@@ -1,9 +1,9 @@
-"""Joins without an equality of columns in a mesh: which rows of a table meet a change under `<`, `BETWEEN`, `upper(a) = upper(b)` or any other condition.
+"""Joins without an equality of columns in a mesh: which rows of a table meet a change under `<`, `BETWEEN`, `a = b + 1` or any other condition.
 
 A comparison of a column of the table with an expression over the change says in which interval the column's values lie. The intervals of all
 changes, joined where they overlap, are searched for each row (the ordered buffer of MESHJOIN's section 3.3). Of an equality between an expression
 over the row and one over the change, the changes' values are kept and looked up. Where another condition is left, the rows that are left meet the changes in
-blocks, and it is evaluated for every pair, unless there is an equality and they are very many.
+blocks, and it is evaluated for every pair, unless they are very many and the row was chosen by another one.
 
 What is found may be more than what joins: the plan has the conditions itself.
 """
@@ -32,17 +32,19 @@ from cq_engine.evaluation.vectors import (
     is_number,
     retype,
 )
-from cq_engine.mesh.packed_keys import Keys, in_order
+from cq_engine.mesh.packed_keys import Keys, in_order, is_numeric
 from cq_engine.storage.rows import empty
 
 __all__ = ["Meeting"]
 
+_MOST_TEXTS = 10_000
+"""Values that are no numbers, which are put into a hash table for every part of a page."""
 _PAIRS = 1_000_000
 """Pairs of a row and a change that a condition is evaluated for at a time."""
 _ROW_PAIRS = 64
 """Bytes of a pair while that happens."""
 _MOST_PAIRS = 16_000_000
-"""Pairs that are asked about at most for a part of a page, where an equality has chosen its rows."""
+"""Pairs that are asked about at most for a part of a page, where intervals or an equality have chosen its rows."""
 _PAIR_SECONDS = 5e-8
 """What asking about a pair takes, about."""
 _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {
@@ -52,6 +54,8 @@ _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {
     exp.GTE: exp.LTE,
 }
 
+_COMPARES_LATER = (exp.In, exp.Between, exp.Like, exp.Not)
+"""What Spark asks of `a = b` in `a = b IN (…)`."""
 _COMPARED = (t.BooleanType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 """Values of these and of whole numbers and decimals are equal where Arrow's are; of texts those without a collation."""
 
@@ -150,7 +154,8 @@ class Meeting:
     @property
     def seconds_of_pairs(self) -> float:
         """What a row of the table takes beside the look into intervals, if a condition is evaluated with every change."""
-        return len(self) * _PAIR_SECONDS if self._rest and not self._values else 0.0
+        chosen = self._values or self._intervals
+        return len(self) * _PAIR_SECONDS if self._rest and not chosen else 0.0
 
     def probe(self, rows: pa.Table) -> Mask:
         """Which rows meet a change, or may meet one. It raises nothing, since others share the scan."""
@@ -169,7 +174,8 @@ class Meeting:
             found &= value.holds(mine)
         if self._rest:
             places = np.flatnonzero(found)
-            if not self._values or len(places) * len(self) <= _MOST_PAIRS:
+            chosen = self._values or self._intervals
+            if not chosen or len(places) * len(self) <= _MOST_PAIRS:
                 found[places] = self._pairs(mine.take(places))
         return found
 
@@ -224,7 +230,7 @@ def _values(condition: exp.Expr, fields: set[str], changes: Rows, none: Rows) ->
     """Of an equality between an expression over rows and one over changes, the values of the latter; None for any other condition, or where they are of
     a type whose values are equal in other ways than Arrow's. Raises UnsupportedError, TooLargeError."""
     bare = condition.unnest()
-    if not isinstance(bare, exp.EQ | exp.NullSafeEQ):
+    if not isinstance(bare, exp.EQ | exp.NullSafeEQ) or isinstance(bare.right, _COMPARES_LATER):
         return None
     mine, theirs = bare.left, bare.right
     if not (references(mine) and references(mine) <= fields):
@@ -236,6 +242,8 @@ def _values(condition: exp.Expr, fields: set[str], changes: Rows, none: Rows) ->
     if not (is_number(kind) or isinstance(kind, _COMPARED) or kind == t.StringType()):
         return None
     values = in_order(retype(bound, kind).values)
+    if not is_numeric(values.type) and len(values) > _MOST_TEXTS:
+        raise TooLargeError("an equality of texts")
     if isinstance(bare, exp.EQ):
         values = values.slice(0, len(values) - values.null_count)
     return _Values(mine, kind, Keys.of(values))

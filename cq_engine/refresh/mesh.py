@@ -169,11 +169,11 @@ class QueryMesh:
         columns = _columns(table, {c.name: None for c in fields.values()}, wanted)
         if any(pa.types.is_nested(arrow_type(c.type)) for c in columns):
             return None
+        pages, mesh = self._known(table)
         try:
-            met = Matcher(changes.rows(names), fields, meets.conditions, self.memory // 16)
+            met = Matcher(changes.rows(names), fields, meets.conditions, mesh.memory // 16)
         except (UnsupportedError, TooLargeError):
             return None
-        pages, mesh = self._known(table)
         if met.nbytes > mesh.memory / 2:
             return None
         with self._reader.reading(table, layout.snapshot):

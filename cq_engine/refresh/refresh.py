@@ -54,6 +54,10 @@ __all__ = ["Refresh", "Refresher"]
 _UNFORESEEN = "this is a fault of cq-engine: report it; ALTER CONTINUOUS QUERY … RESUME tries again"
 
 
+_DIVISIONS = 3
+"""How often a part of a mesh join is divided before executors have what is left: each attempt is a scan."""
+
+
 @dataclass(frozen=True)
 class Refresh:
     """What a refresh did. `plan` is the verdict it ran under and the form of its delta; `seconds` is wall-clock time."""
@@ -135,7 +139,8 @@ class Refresher:
         ones gather their rows meanwhile."""
         catalog, prefetch = self.services.catalog, self._prefetches[query.name]
         scans: list[MeshRun] = []
-        most = self.services.limits.refresh_changes
+        usual = most = self.services.limits.refresh_changes
+        divided = 0
 
         def plan(upto: int, after: int) -> Part | None:
             following = interval_between(catalog, compiled, after, upto)
@@ -154,12 +159,14 @@ class Refresher:
                     interval = part.interval
                 else:
                     interval = self._slice(query, compiled, interval, min(most, mesh.changes))
+                    interval = replace(interval, divisible=interval.divisible and divided < _DIVISIONS)
                 with mesh.told(partial(see, interval.b)):
                     see(interval.b)
                     done = self._refresh(query, compiled, interval, part)
             if done is None:
                 prefetch.clear()
-                most = interval.rows // 2
+                divided += 1  # where it does not help, as many rows match few keys as many
+                most = interval.rows // 2 if divided < _DIVISIONS else usual
             else:
                 if query.name in self.reports:  # another process may have dropped it
                     scans += self.reports[query.name].meshes
@@ -173,7 +180,7 @@ class Refresher:
         """The first commits of an interval, with about `most` change rows, whose rows are being gathered; None where nothing is to be gathered."""
         if interval.b <= interval.a or not interval.kinds:
             return None
-        interval = self._slice(query, compiled, interval, most)
+        interval = replace(self._slice(query, compiled, interval, most), divisible=False)
         choice = self._choose(query, compiled, interval)
         if not isinstance(choice, Choice) or choice.place is not Place.DRIVER:
             return None

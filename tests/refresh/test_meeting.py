@@ -114,7 +114,14 @@ def test_a_value_that_only_spark_holds_is_no_error_of_the_scan() -> None:
     assert meeting.failed
 
 
-@pytest.mark.parametrize("condition", ["levenshtein(cast(k AS STRING), 'a') < a", "k < a + uuid()"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "levenshtein(cast(k AS STRING), 'a') < a",
+        "k < a + uuid()",
+        "(k > 1) = (a > 1) IN (true, false)",
+    ],
+)
 def test_what_only_spark_evaluates_is_refused(condition: str) -> None:
     changes = rows_of(make(random.Random(1), CHANGES, 3), CHANGES)
     with pytest.raises((UnsupportedError, TooLargeError)):

@@ -283,6 +283,37 @@ def test_what_is_complete_is_delivered_before_the_rest(
     assert behind[1:] == [0] * (len(behind) - 1)
 
 
+@pytest.mark.parametrize("what", ["PAUSE", "DROP"])
+def test_a_callback_may_end_it_between_parts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """What is complete is delivered, and no more is met."""
+    engine.execute(
+        "CREATE CONTINUOUS QUERY q COMPUTE TRANSACTIONAL DELTA ON DEMAND START FROM NOW DESTINATION CALLBACK enough"
+        f" WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
+    )
+    got: list[Any] = []
+
+    def enough(batch: Any) -> None:
+        if not got:
+            statement = "ALTER CONTINUOUS QUERY q PAUSE" if what == "PAUSE" else "DROP CONTINUOUS QUERY q"
+            engine.execute(statement)
+        got.append(batch)
+
+    engine.callback("enough")(enough)
+    monkeypatch.setattr(QueryMesh, "changes", 40)
+    for n in range(6):
+        change(engine, n)
+    done = engine.refresh("q")
+    assert got[-1].commit_version <= done.to_version < engine.catalog.newest_version
+    before = len(got)
+    if what == "PAUSE":
+        engine.execute("ALTER CONTINUOUS QUERY q RESUME")
+        engine.refresh("q")
+        assert len(got) > before
+        assert engine.describe("q").position == engine.catalog.newest_version
+
+
 def test_a_part_whose_rows_are_too_many_is_divided(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver cannot have what its keys match; a commit at least is one part, which executors refresh then."""
     create(engine, "q", JOIN, "join = 'mesh', memory = '1 MB'")
