@@ -158,8 +158,8 @@ class Refresher:
                 if part is not None:
                     interval = part.interval
                 else:
-                    interval = self._slice(query, compiled, interval, min(most, mesh.changes))
-                    interval = replace(interval, divisible=interval.divisible and divided < _DIVISIONS)
+                    cut = self._slice if divided < _DIVISIONS else partial(cut_interval, catalog)
+                    interval = cut(query, compiled, interval, min(most, mesh.changes))
                 with mesh.told(partial(see, interval.b)):
                     see(interval.b)
                     done = self._refresh(query, compiled, interval, part)
@@ -180,7 +180,7 @@ class Refresher:
         """The first commits of an interval, with about `most` change rows, whose rows are being gathered; None where nothing is to be gathered."""
         if interval.b <= interval.a or not interval.kinds:
             return None
-        interval = replace(self._slice(query, compiled, interval, most), divisible=False)
+        interval = cut_interval(self.services.catalog, query, compiled, interval, most)
         choice = self._choose(query, compiled, interval)
         if not isinstance(choice, Choice) or choice.place is not Place.DRIVER:
             return None
