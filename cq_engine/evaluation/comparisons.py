@@ -64,13 +64,14 @@ COMPARISONS: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
 @evaluate.register(exp.GT)
 @evaluate.register(exp.GTE)
 def _comparison(expression: exp.Binary, rows: Rows) -> Vector:
-    _check_compared_last(expression)
+    check_compared_last(expression)
     use = Use.EQUAL if isinstance(expression, exp.EQ | exp.NEQ) else Use.ORDERED
     left, right = _alike((expression.this, expression.expression), rows, use)
     return Vector(t.BooleanType(), COMPARISONS[type(expression)](left, right))
 
 
-def _check_compared_last(expression: exp.Binary) -> None:
+def check_compared_last(expression: exp.Binary) -> None:
+    """Raises UnsupportedError for `a = b IN (…)` and the like, of which Spark asks whether `a = b` is in it."""
     if isinstance(expression.expression, exp.In | exp.Between | exp.Like | exp.Not):
         raise UnsupportedError(f"{expression}: Spark compares first")
 
@@ -78,7 +79,7 @@ def _check_compared_last(expression: exp.Binary) -> None:
 @evaluate.register(exp.NullSafeEQ)
 @evaluate.register(exp.NullSafeNEQ)
 def _null_safe(expression: exp.NullSafeEQ | exp.NullSafeNEQ, rows: Rows) -> Vector:
-    _check_compared_last(expression)
+    check_compared_last(expression)
     left, right = _alike((expression.this, expression.expression), rows, Use.EQUAL)
     same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
     return Vector(t.BooleanType(), pc.invert(same) if isinstance(expression, exp.NullSafeNEQ) else same)

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.nodes import references
 from cq_engine.core.arrays import sort_places
+from cq_engine.evaluation.comparisons import check_compared_last
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.groups import numbers
 from cq_engine.evaluation.vectors import (
@@ -23,7 +24,7 @@ from cq_engine.evaluation.vectors import (
     concat,
 )
 
-__all__ = ["inner_join", "is_matched", "mark", "outer_join"]
+__all__ = ["equality", "inner_join", "is_matched", "mark", "outer_join"]
 
 
 def inner_join(
@@ -88,7 +89,7 @@ def _pairs(left: Rows, right: Rows, conditions: Sequence[exp.Expr], most: int) -
     """The places of rows that are joined, on either side."""
     equalities, rest = [], []
     for condition in conditions:
-        sides = _equality(condition, left, right)
+        sides = equality(condition, left, right)
         if sides is None:
             rest.append(condition)
         else:
@@ -110,12 +111,14 @@ def _pairs(left: Rows, right: Rows, conditions: Sequence[exp.Expr], most: int) -
     return mine, theirs
 
 
-def _equality(condition: exp.Expr, left: Rows, right: Rows) -> tuple[exp.Expr, exp.Expr, bool] | None:
-    """The two sides of an equality between the inputs, and whether NULL is equal to NULL in it."""
+def equality(condition: exp.Expr, left: Rows, right: Rows) -> tuple[exp.Expr, exp.Expr, bool] | None:
+    """The two sides of an equality between the inputs, and whether NULL is equal to NULL in it; None of another condition. Raises
+    UnsupportedError where Spark reads it otherwise."""
     while isinstance(condition, exp.Paren):
         condition = condition.this
     if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
         return None
+    check_compared_last(condition)
     one, other = condition.this, condition.expression
     names = references(one), references(other)
     if not all(names):

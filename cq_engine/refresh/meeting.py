@@ -23,6 +23,7 @@ from cq_engine.algebra.nodes import references
 from cq_engine.core.arrays import sort_places
 from cq_engine.core.columns import Column
 from cq_engine.evaluation.expressions import evaluate, truth
+from cq_engine.evaluation.joins import equality
 from cq_engine.evaluation.vectors import (
     Rows,
     TooLargeError,
@@ -54,8 +55,6 @@ _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {
     exp.GTE: exp.LTE,
 }
 
-_COMPARES_LATER = (exp.In, exp.Between, exp.Like, exp.Not)
-"""What Spark asks of `a = b` in `a = b IN (…)`."""
 _COMPARED = (t.BooleanType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 """Values of these and of whole numbers and decimals are equal where Arrow's are; of texts those without a collation."""
 
@@ -124,19 +123,20 @@ class Meeting:
         comparisons, others = _split(conditions, set(fields))
         self._values: list[_Values] = []
         self._rest: list[exp.Expr] = []
+        none = self._empty()
         for condition in others:
-            values = _values(condition, set(fields), changes, self._empty())
+            values = _values(condition, changes, none)
             if values is None:
                 self._rest.append(condition)
             else:
                 self._values.append(values)
         self._intervals = [
-            _intervals([each for each in comparisons if each.column == name], name, changes, self._empty())
+            _intervals([each for each in comparisons if each.column == name], name, changes, none)
             for name in dict.fromkeys(each.column for each in comparisons)
         ]
         self.columns = frozenset(column.name for column in fields.values())
         if self._rest:  # says now whether it can be evaluated
-            self._block_pairs(self._empty(), changes)
+            self._block_pairs(none, changes)
 
     def __len__(self) -> int:
         return self._changes.count
@@ -154,8 +154,12 @@ class Meeting:
     @property
     def seconds_of_pairs(self) -> float:
         """What a row of the table takes beside the look into intervals, if a condition is evaluated with every change."""
-        chosen = self._values or self._intervals
-        return len(self) * _PAIR_SECONDS if self._rest and not chosen else 0.0
+        return len(self) * _PAIR_SECONDS if self._rest and not self._chosen else 0.0
+
+    @property
+    def _chosen(self) -> bool:
+        """Do other conditions choose rows before those that are evaluated for pairs?"""
+        return bool(self._values or self._intervals)
 
     def probe(self, rows: pa.Table) -> Mask:
         """Which rows meet a change, or may meet one. It raises nothing, since others share the scan."""
@@ -174,8 +178,7 @@ class Meeting:
             found &= value.holds(mine)
         if self._rest:
             places = np.flatnonzero(found)
-            chosen = self._values or self._intervals
-            if not chosen or len(places) * len(self) <= _MOST_PAIRS:
+            if not self._chosen or len(places) * len(self) <= _MOST_PAIRS:
                 found[places] = self._pairs(mine.take(places))
         return found
 
@@ -226,17 +229,13 @@ def _split(conditions: Sequence[exp.Expr], fields: set[str]) -> tuple[list[_Comp
     return comparisons, rest
 
 
-def _values(condition: exp.Expr, fields: set[str], changes: Rows, none: Rows) -> _Values | None:
+def _values(condition: exp.Expr, changes: Rows, none: Rows) -> _Values | None:
     """Of an equality between an expression over rows and one over changes, the values of the latter; None for any other condition, or where they are of
     a type whose values are equal in other ways than Arrow's. Raises UnsupportedError, TooLargeError."""
-    bare = condition.unnest()
-    if not isinstance(bare, exp.EQ | exp.NullSafeEQ) or isinstance(bare.right, _COMPARES_LATER):
+    sides = equality(condition, none, changes)
+    if sides is None:
         return None
-    mine, theirs = bare.left, bare.right
-    if not (references(mine) and references(mine) <= fields):
-        mine, theirs = theirs, mine
-    if not references(mine) or not references(mine) <= fields or references(theirs) & fields:
-        return None
+    mine, theirs, null_safe = sides
     bound = evaluate(theirs, changes)
     kind = common_type([evaluate(mine, none).type, bound.type])
     if not (is_number(kind) or isinstance(kind, _COMPARED) or kind == t.StringType()):
@@ -244,7 +243,7 @@ def _values(condition: exp.Expr, fields: set[str], changes: Rows, none: Rows) ->
     values = in_order(retype(bound, kind).values)
     if not is_numeric(values.type) and len(values) > _MOST_TEXTS:
         raise TooLargeError("an equality of texts")
-    if isinstance(bare, exp.EQ):
+    if not null_safe:
         values = values.slice(0, len(values) - values.null_count)
     return _Values(mine, kind, Keys.of(values))
 

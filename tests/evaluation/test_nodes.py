@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
 from cq_engine.algebra.dialect import parse_expression
 from cq_engine.algebra.emit import Emitter, quote
@@ -38,9 +39,10 @@ from cq_engine.algebra.nodes import (
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema, arrow_type
 from cq_engine.evaluation.groups import is_sum_safe
+from cq_engine.evaluation.joins import inner_join
 from cq_engine.evaluation.nodes import Evaluation
 from cq_engine.evaluation.statements import log_rows
-from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError
+from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
 from cq_engine.planner.consolidate import consolidate
 
 LEFT = (Column("k", "int"), Column("n", "bigint"), Column("p", "decimal(10,2)"), Column("s", "string"), Column("d", "double"),
@@ -247,3 +249,13 @@ def test_a_sum_that_has_one_more_than_64_bits_hold_is_not_safe(count: int) -> No
     least = -(-(2**63) // count)  # with DOUBLE for the product some would be too low
     assert not is_sum_safe(np.full(count, -least))
     assert is_sum_safe(np.full(count, least - 1))
+
+
+def test_an_equality_before_in_is_no_key_of_a_join() -> None:
+    """Spark asks whether `f = x` is in the list, not whether f is what `x IN (…)` says."""
+    left, right = (
+        Rows({name: Vector(t.BooleanType(), pa.array([True, False, None]))}, 3) for name in ("f", "x")
+    )
+    for condition in ("f = x IN (true, false)", "f = x BETWEEN false AND true"):
+        with pytest.raises(UnsupportedError, match="Spark compares first"):
+            inner_join([left, right], [parse_expression(condition)], ["f", "x"], 100)
