@@ -14,7 +14,7 @@ import cq_engine.algebra.dialect  # noqa: F401 - raises the limit of recursion, 
 from cq_engine.api.upkeep import Upkeep
 from cq_engine.launch.session import spark_session
 from cq_engine.maintenance.maintenance import Maintenance
-from tests import mariadb, object_store, postgres
+from tests import azure_store, google_store, mariadb, object_store, postgres
 from tests.brokers import Server
 from tests.object_store import Faults, ObjectStoreServer
 
@@ -139,6 +139,36 @@ def objects(object_store_server: ObjectStoreServer) -> Iterator[ObjectStoreServe
 def bucket_url() -> str:
     """Where a warehouse can be on that server, and none is yet."""
     return f"s3://lake/{secrets.token_hex(6)}/warehouse"
+
+
+@pytest.fixture(scope="session")
+def google_access() -> Iterator[dict[str, str]]:
+    """How a Google Cloud Storage is reached that this test run starts; it has the bucket `lake`."""
+    problem = google_store.missing()
+    if problem:
+        pytest.skip(problem)
+    with google_store.server() as access:
+        yield access
+
+
+@pytest.fixture(scope="session")
+def azure_access() -> Iterator[dict[str, str]]:
+    """How an Azure Blob Storage is reached that this test run starts; it has the container `lake`."""
+    problem = azure_store.missing()
+    if problem:
+        pytest.skip(problem)
+    with azure_store.server() as access:
+        yield access
+
+
+@pytest.fixture(params=["google", "azure"])
+def other_store(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
+    """The URL of a warehouse that is not there yet, on a store that is not S3, and its options without `storage.` in front."""
+    access: dict[str, str] = request.getfixturevalue(f"{request.param}_access")
+    place = f"{secrets.token_hex(6)}/warehouse"
+    if request.param == "google":
+        return f"gs://lake/{place}", access
+    return f"abfss://lake@{azure_store.ACCOUNT}.dfs.core.windows.net/{place}", access
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

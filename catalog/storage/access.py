@@ -1,6 +1,11 @@
 """How an object store is reached: one set of credentials for Arrow and Delta Lake, in this process and in executors.
 
-What is not given by the options `storage.*` comes from the environment of this process, by the names that AWS's own tools
+    Access
+    ├── S3Access       S3, and stores that speak its protocol (s3.py)
+    ├── GoogleAccess   Google Cloud Storage (google.py)
+    └── AzureAccess    Azure Blob Storage and Data Lake Storage (azure.py)
+
+What is not given by the options `storage.*` comes from the environment of this process, by the names that the clouds' own tools
 have; where neither has keys, the libraries ask for an instance's or container's role themselves, wherever they run. What
 was given is kept in memory, and goes to executors with their tasks: it is stored nowhere and shown nowhere.
 """
@@ -8,9 +13,10 @@ was given is kept in memory, and goes to executors with their tasks: it is store
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from cq_engine.core.errors import AnalysisError, did_you_mean
@@ -19,28 +25,20 @@ from cq_engine.core.limits import Limits
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["OPTIONS", "Access"]
+__all__ = ["Access"]
 
-_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
-    "access_key_id": ("AWS_ACCESS_KEY_ID",),
-    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-    "session_token": ("AWS_SESSION_TOKEN",),
-    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-}
-_KEYS = ("access_key_id", "secret_access_key", "session_token")
-OPTIONS = tuple(_ENVIRONMENT)
-"""What stands behind `storage.` in the options of a warehouse on an object store."""
+_Access = TypeVar("_Access", bound="Access")
 
 
-@dataclass(frozen=True)
-class Access:
-    """The way to the buckets of S3, or of a store that speaks its protocol. Hashable, and can be pickled."""
+@dataclass(frozen=True, kw_only=True)
+class Access(ABC):
+    """The way to the buckets of one store. Hashable, and can be pickled."""
 
-    access_key_id: str = ""
-    secret_access_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-    region: str = ""
+    ENVIRONMENT: ClassVar[Mapping[str, tuple[str, ...]]]
+    """What stands behind `storage.` in the options of a warehouse there, with the variables that say the same, the first that is set."""
+    TOGETHER: ClassVar[tuple[str, ...]]
+    """Of these the environment's do not count where one of them is an option: a secret belongs to the name beside which it stands."""
+
     endpoint_url: str = ""
     tries: int = 1
     connect_seconds: float = 1.0
@@ -49,31 +47,29 @@ class Access:
 
     @classmethod
     def of(
-        cls, options: Mapping[str, str], limits: Limits, environ: Mapping[str, str] = os.environ
-    ) -> Access:
+        cls: type[_Access],
+        options: Mapping[str, str],
+        limits: Limits,
+        environ: Mapping[str, str] = os.environ,
+    ) -> _Access:
         """From options without `storage.` in front of their names, and from the environment.
 
-        Raises AnalysisError for a name that is none, half a pair of keys, or an endpoint that is no URL.
+        Raises AnalysisError for a name that is none, credentials that are incomplete, or an endpoint that is no URL.
         """
         for name in options:
-            if name not in OPTIONS:
-                listed = f"there are {', '.join(f'storage.{each}' for each in OPTIONS)}"
+            if name not in cls.ENVIRONMENT:
+                listed = f"there are {', '.join(f'storage.{each}' for each in cls.ENVIRONMENT)}"
                 raise AnalysisError(
-                    f"there is no option storage.{name}", hint=did_you_mean(name, OPTIONS, listed)
+                    f"there is no option storage.{name}", hint=did_you_mean(name, cls.ENVIRONMENT, listed)
                 )
         given = dict(options)
-        for name, variables in _ENVIRONMENT.items():
-            if name in _KEYS and "access_key_id" in options:
-                continue  # the environment's secret belongs to the environment's key
+        for name, variables in cls.ENVIRONMENT.items():
+            if name in cls.TOGETHER and any(each in options for each in cls.TOGETHER):
+                continue
             found = next((environ[each] for each in variables if environ.get(each)), None)
             if found is not None:
                 given.setdefault(name, found)
-        if bool(given.get("access_key_id")) != bool(given.get("secret_access_key")):
-            raise AnalysisError(
-                "of the keys of the object store, one is not given",
-                hint="give storage.access_key_id and storage.secret_access_key, or AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY in the environment, or neither for an instance's role",
-            )
+        cls._check(given)
         _check_endpoint(given.get("endpoint_url", ""))
         return cls(
             **given,
@@ -83,39 +79,29 @@ class Access:
             threads=limits.store_threads,
         )
 
+    @classmethod
+    @abstractmethod
+    def _check(cls, given: Mapping[str, str]) -> None:
+        """Raises AnalysisError where of what belongs together something is not given."""
+
+    @abstractmethod
     def filesystem(self) -> pafs.FileSystem:
         """Arrow's file system, in which a path is `bucket/key`."""
-        import pyarrow.fs as pafs
-
-        endpoint = urlsplit(self.endpoint_url)
-        return pafs.S3FileSystem(
-            access_key=self.access_key_id or None,
-            secret_key=self.secret_access_key or None,
-            session_token=self.session_token or None,
-            region=self.region or None,
-            endpoint_override=(endpoint.netloc + endpoint.path.rstrip("/")) or None,
-            scheme=endpoint.scheme or None,
-            connect_timeout=self.connect_seconds,
-            request_timeout=self.request_seconds,
-            retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=self.tries),
-            allow_delayed_open=True,  # a small file is one request
-        )
 
     def delta_options(self) -> dict[str, str]:
         """`storage_options` of Delta Lake's library. A commit is a conditional put: no lock beside the store is needed."""
         found = {
-            "aws_access_key_id": self.access_key_id,
-            "aws_secret_access_key": self.secret_access_key,
-            "aws_session_token": self.session_token,
-            "aws_region": self.region,
-            "aws_endpoint_url": self.endpoint_url,
-            "aws_allow_http": "true" if self.endpoint_url.startswith("http://") else "",
-            "aws_conditional_put": "etag",
+            **self._delta_options(),
+            "allow_http": "true" if self.endpoint_url.startswith("http://") else "",
             "max_retries": str(self.tries),
             "connect_timeout": f"{self.connect_seconds:g}s",
             "timeout": f"{self.request_seconds:g}s",
         }
         return {name: value for name, value in found.items() if value}
+
+    @abstractmethod
+    def _delta_options(self) -> dict[str, str]:
+        """Those of one kind of store; what is empty is not given."""
 
 
 def _check_endpoint(text: str) -> None:

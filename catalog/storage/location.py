@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cq_engine.catalog.storage.base import Store
@@ -14,8 +15,8 @@ from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 __all__ = ["is_url", "open_store"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_S3 = ("s3", "s3a")
-_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]+(/[A-Za-z0-9_=+~.-]+)*")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+(/[A-Za-z0-9_=+~.-]+)*")
+_AZURE = re.compile(r"([a-z0-9$][a-z0-9-]*)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 
 
 def is_url(warehouse: str) -> bool:
@@ -35,20 +36,60 @@ def open_store(
     if not is_url(warehouse):
         return LocalStore(str(Path(warehouse.removeprefix("file://")).expanduser().resolve()))
     scheme, _, rest = warehouse.partition("://")
-    if scheme.lower() not in _S3:
+    kind = _KINDS.get(scheme.lower())
+    if kind is None:
         raise StorageError(
             f"there can be no warehouse on {scheme.lower()}://",
-            detail="warehouses lie in directories and in buckets of S3, or of stores that speak its protocol",
-            hint="write s3://bucket/prefix, or the path of a directory that all of Spark's processes see",
+            detail="warehouses lie in directories, in buckets of S3 (or of stores that speak its protocol) and of Google, and in containers of Azure",
+            hint="write s3://bucket/prefix, gs://bucket/prefix, abfss://container@account.dfs.core.windows.net/prefix, or the path of a "
+            "directory that all of Spark's processes see",
         )
-    place = rest.rstrip("/")
+    return kind(rest.rstrip("/"), options or {}, limits)
+
+
+def _s3(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+    from cq_engine.catalog.storage.objects import ObjectStore  # which a warehouse in a directory does without
+    from cq_engine.catalog.storage.s3 import S3Access
+
+    _check(place, "s3://bucket/prefix", "storage.access_key_id and storage.secret_access_key")
+    return ObjectStore(f"s3://{place}", place, S3Access.of(options, limits))
+
+
+def _google(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+    from cq_engine.catalog.storage.google import GoogleAccess
+    from cq_engine.catalog.storage.objects import ObjectStore
+
+    _check(place, "gs://bucket/prefix", "the file that storage.credentials_file names")
+    return ObjectStore(f"gs://{place}", place, GoogleAccess.of(options, limits))
+
+
+def _azure(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+    from cq_engine.catalog.storage.azure import AzureAccess
+    from cq_engine.catalog.storage.objects import ObjectStore
+
+    host, slash, prefix = place.partition("/")
+    found = _AZURE.fullmatch(host)
+    container, account = found.groups() if found else ("", "")
+    inside = f"{container}{slash}{prefix}"
+    _check(inside, "abfss://container@account.dfs.core.windows.net/prefix", "storage.account_key")
+    access = replace(AzureAccess.of(options, limits), account=account)
+    return ObjectStore(f"abfss://{container}@{account}.dfs.core.windows.net{slash}{prefix}", inside, access)
+
+
+_KINDS: Mapping[str, Callable[[str, Mapping[str, str], Limits], Store]] = {
+    "s3": _s3,
+    "s3a": _s3,
+    "gs": _google,
+    "abfss": _azure,
+    "abfs": _azure,
+}
+
+
+def _check(place: str, form: str, keys: str) -> None:
+    """Raises StorageError unless there is a bucket or container, perhaps with a prefix."""
     if not _PREFIX.fullmatch(place) or any(part in (".", "..") for part in place.split("/")):
         raise StorageError(
             "the warehouse's URL does not name a bucket and a prefix",
             detail="a prefix consists of letters, digits and - _ . = + ~ between single slashes, and keys do not stand in it",
-            hint="write s3://bucket/prefix; keys go into storage.access_key_id and storage.secret_access_key, or the environment",
+            hint=f"write {form}; keys go into {keys}, or the environment",
         )
-    from cq_engine.catalog.storage.access import Access  # which a warehouse in a directory does without
-    from cq_engine.catalog.storage.objects import ObjectStore
-
-    return ObjectStore(f"s3://{place}", Access.of(options or {}, limits))

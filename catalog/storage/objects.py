@@ -32,11 +32,12 @@ class ObjectStore(Store):
 
     is_local: ClassVar[bool] = False
 
-    def __init__(self, location: str, access: Access) -> None:
+    def __init__(self, location: str, top: str, access: Access) -> None:
         super().__init__(location)
         self.access = access
         self.threads = access.threads
-        self._top = location.partition("://")[2]
+        self._top = top
+        """What Arrow calls the warehouse: `bucket/prefix`."""
 
     # ------------------------------------------------------------ names
 
@@ -123,8 +124,13 @@ class ObjectStore(Store):
             self.delete_directory(str(directory))
 
     def delete_directory(self, directory: str) -> None:
-        with suppress(FileNotFoundError):
+        try:
             self.filesystem.delete_dir(self.path(directory.rstrip("/")))
+        except FileNotFoundError:
+            return
+        except OSError:  # Google's says so of a directory that is not there
+            if self.has(directory.rstrip("/")):
+                raise
 
     # ------------------------------------------------------------ inside
 

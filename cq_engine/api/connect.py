@@ -30,7 +30,8 @@ def connect(
     """Opens the warehouse at a path or URL; creates it if it is absent.
 
     Args:
-        warehouse: a directory, or `s3://bucket/prefix`.
+        warehouse: a directory, `s3://bucket/prefix`, `gs://bucket/prefix` or
+            `abfss://container@account.dfs.core.windows.net/prefix`.
         catalog: SQLAlchemy URL of the catalog database; default a SQLite file inside the warehouse, where that is a
             directory.
         spark: the session to use, never stopped by the engine; default `spark_session()`, started when first needed.

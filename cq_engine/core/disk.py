@@ -29,7 +29,10 @@ _PHRASES = {os.strerror(number).lower(): number for number in _HINTS} | {
     "unable to open database file": errno.EACCES,
     "disk i/o error": errno.EIO,
 }
-_STORE = re.compile(r"\baws error\b|\bgeneric s3 error\b|no_such_bucket", re.IGNORECASE)
+_STORE = re.compile(
+    r"\baws error\b|\bgeneric (s3|gcs|microsoftazure) error\b|\bgoogle cloud\b|\bazure\b|\bblobs?\b|no_such_bucket",
+    re.IGNORECASE,
+)
 _STORE_HINTS = {
     r"access.?denied|forbidden": "let these credentials list, read, write and delete below the warehouse's prefix",
     r"invalid.?access.?key": "see that storage.access_key_id is a key of this store",

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -19,9 +18,8 @@ from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
 from tests import limits
 from tests.object_store import Faults, ObjectStoreServer
-from tests.oracle.budget import budget
-from tests.oracle.generate import History, core_histories
-from tests.oracle.recorded import Recorded, record
+from tests.oracle.drawn import longest
+from tests.oracle.generate import core_histories
 from tests.oracle.warehouse import Tally, check_history
 
 Connect = Callable[..., cq_engine.Engine]
@@ -50,19 +48,6 @@ def connect(
         engine.close()
 
 
-def a_history() -> Recorded:
-    """The longest of some random ones; by `CQ_ORACLE_SEED` another one."""
-    found: list[Recorded] = []
-
-    @budget("CQ_BUCKET_HISTORIES", 5)
-    @given(history=core_histories(queries=1, transactions=(2, 2)))
-    def draw(history: History) -> None:
-        found.append(record(history))
-
-    draw()
-    return max(found, key=lambda each: (each.newest, sum(map(len, each.transactions))))
-
-
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     "paths",
@@ -86,9 +71,8 @@ def test_the_delta_law(
     monkeypatch.setattr(arrow_files, "write", noted)
 
     objects.fault(Faults(delay=0.001, fail=0.01, throttle=0.01, seed=7))
-    check_history(
-        a_history(), spark, bucket_url, Tally(), catalog=database, conf=objects.options, paths=paths
-    )
+    history = longest(core_histories(queries=1, transactions=(2, 2)), "CQ_BUCKET_HISTORIES", 5)
+    check_history(history, spark, bucket_url, Tally(), catalog=database, conf=objects.options, paths=paths)
     assert len(written) > (10 if paths else -1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,26 +16,38 @@ import pytest
 
 from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
-from cq_engine.catalog.storage.access import Access
+from cq_engine.catalog.storage.azure import AzureAccess
 from cq_engine.catalog.storage.base import Store
+from cq_engine.catalog.storage.google import GoogleAccess
 from cq_engine.catalog.storage.location import open_store
+from cq_engine.catalog.storage.s3 import S3Access
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.core.limits import Limits
+from tests import azure_store
 from tests.object_store import Faults, ObjectStoreServer
 
 ROWS = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
 HASTY = Limits(store_tries=1, store_connect_seconds=0.5, store_request_seconds=2)
 
 
-@pytest.fixture(params=["directory", "objects"])
+AZURE = "abfss://lake@account.dfs.core.windows.net/a"
+
+
+@pytest.fixture(params=["directory", "s3", "google", "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, bucket_url: str) -> Store:
+    place = bucket_url.removeprefix("s3://lake/")
     if request.param == "directory":
         made = open_store(str(tmp_path / "warehouse"))
-    else:
+    elif request.param == "s3":
         made = open_store(bucket_url, request.getfixturevalue("objects").access)
+    elif request.param == "google":
+        made = open_store(f"gs://lake/{place}", request.getfixturevalue("google_access"))
+    else:
+        url = f"abfss://lake@{azure_store.ACCOUNT}.dfs.core.windows.net/{place}"
+        made = open_store(url, request.getfixturevalue("azure_access"))
     made.make(["tables", "changes"])
     return made
 
@@ -176,7 +189,16 @@ def test_requests_are_made_again(objects: ObjectStoreServer, bucket_url: str) ->
         ("s3://lake/a/../b", {}, StorageError, "does not name a bucket"),
         ("s3://key:secret@lake/a", {}, StorageError, "does not name a bucket"),
         ("s3://", {}, StorageError, "does not name a bucket"),
-        ("gs://lake/a", {}, StorageError, "no warehouse on gs://"),
+        ("hdfs://lake/a", {}, StorageError, "no warehouse on hdfs://"),
+        ("gs://", {}, StorageError, "does not name a bucket"),
+        ("gs://lake/a", {}, CatalogError, "has no catalog"),
+        ("gs://lake/a", {"access_key_id": "x"}, AnalysisError, "no option storage.access_key_id"),
+        ("gs://lake/a", {"anonymous": "yes"}, AnalysisError, "neither true nor false"),
+        ("abfss://lake/a", {}, StorageError, "does not name a bucket"),
+        ("abfss://key:secret@account.dfs.core.windows.net/a", {}, StorageError, "does not name a bucket"),
+        (AZURE, {}, CatalogError, "has no catalog"),
+        (AZURE, {"account_key": "x", "sas_token": "y"}, AnalysisError, "one of them is meant"),
+        (AZURE, {"client_secret": "x"}, AnalysisError, "not given whole"),
         ("s3://lake/a", {"acess_key_id": "x"}, AnalysisError, "no option storage.acess_key_id"),
         ("s3://lake/a", {"access_key_id": "x"}, AnalysisError, "one is not given"),
         ("s3://lake/a", {"endpoint_url": "localhost:9"}, AnalysisError, "no URL of a server"),
@@ -214,18 +236,49 @@ def test_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         "AWS_DEFAULT_REGION": "eu-north-1",
         "AWS_ENDPOINT_URL": "https://store",
     }
-    found = Access.of({}, Limits(), environment)
+    found = S3Access.of({}, Limits(), environment)
     assert (found.access_key_id, found.secret_access_key, found.session_token) == (
         "theirs",
         "hush",
         "hush hush",
     )
     assert (found.region, found.endpoint_url) == ("eu-north-1", "https://store")
-    own = Access.of({"access_key_id": "mine", "secret_access_key": "s3cret"}, Limits(), environment)
+    own = S3Access.of({"access_key_id": "mine", "secret_access_key": "s3cret"}, Limits(), environment)
     assert (own.access_key_id, own.secret_access_key, own.session_token) == ("mine", "s3cret", "")
     assert not any(word in repr((found, own)) for word in ("hush", "s3cret"))
-    role = Access.of({}, Limits(), {})
+    role = S3Access.of({}, Limits(), {})
     assert not any("key" in name for name in role.delta_options()), "the library asks for the role's"
+
+
+def test_credentials_of_google() -> None:
+    environment = {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"}
+    found = GoogleAccess.of({}, Limits(), environment)
+    assert found.credentials_file == "/etc/key.json"
+    assert found.delta_options()["google_application_credentials"] == "/etc/key.json"
+    own = GoogleAccess.of({"anonymous": "true"}, Limits(), environment)
+    assert own.credentials_file == ""
+    assert json.loads(own.delta_options()["google_service_account_key"])["disable_oauth"]
+
+
+def test_credentials_of_azure() -> None:
+    """A key, a signature or a principal; of a principal without a secret only a client is said, an identity of the machine."""
+    principal = {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c"}
+
+    def given(options: dict[str, str], environment: dict[str, str]) -> set[str]:
+        found = AzureAccess.of(options, Limits(), environment)
+        assert not any(word in repr(found) for word in ("hush", "s3cret"))
+        return {name for name in found.delta_options() if name.startswith("azure_")}
+
+    assert given({}, {"AZURE_STORAGE_ACCOUNT_KEY": "hush"}) == {"azure_storage_account_key"}
+    assert given({"sas_token": "s3cret"}, {"AZURE_STORAGE_ACCOUNT_KEY": "hush"}) == {"azure_storage_sas_key"}
+    whole = {"azure_storage_tenant_id", "azure_storage_client_id", "azure_storage_client_secret"}
+    assert given({}, {**principal, "AZURE_CLIENT_SECRET": "hush"}) == whole
+    assert given({"account_key": "s3cret"}, {**principal, "AZURE_CLIENT_SECRET": "hush"}) == {
+        "azure_storage_account_key"
+    }
+    assert given({}, principal) == set(), "of a workload, which the libraries find"
+    assert given({"client_id": "c"}, {}) == {"azure_storage_client_id"}
+    assert given({}, {}) == set()
 
 
 def test_no_secret_is_stored(objects: ObjectStoreServer, bucket_url: str, tmp_path: Path) -> None:
