@@ -234,7 +234,7 @@ class Delivery(DestinationsOfQueries):
         """Delivers until the destination stands at the query's position. Raises DestinationError."""
         with self._alone(_job(query, ref)) as alone:
             while alone and not self._stopped.is_set():
-                if self.at_rest(query, ref):
+                if self.at_rest(query, ref) or not self.is_wanted(query, ref):
                     return
                 destination = self._resolve(query, ref)
                 position = self.services.catalog.status(query.name).position

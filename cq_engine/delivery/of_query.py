@@ -105,6 +105,11 @@ class DestinationsOfQueries:
         refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
         return [ref for ref in refs if ref.kind != MERGE]
 
+    def is_wanted(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
+        """Whether the query is there and has the destination: a callback may have said otherwise since."""
+        now = self.services.catalog.state.queries.get(query.name.lower())
+        return now is not None and now.id == query.id and ref in self.served(now)
+
     def served(self, query: ContinuousQuery) -> list[DestinationRef]:
         """Those that are delivered to."""
         return [ref for ref in self.refs(query) if not class_of(ref).pulled]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -62,8 +62,9 @@ class Refreshes:
                 if result.to_version == begin:
                     raise
                 failed = error  # after slices that were refreshed
-            if self._is_there(query):
-                self.delivery.deliver(query)
+            now = self._now(query)
+            if now is not None:
+                self.delivery.deliver(now)
         self._refreshed(result)
         if failed is not None:
             raise failed
@@ -127,12 +128,11 @@ class Refreshes:
             )  # fmt: skip
 
     def _steps(self, query: ContinuousQuery, upto: int | None) -> Iterator[Refresh]:
-        """Each followed by its destinations, but the last; no more of them when the query is another one, or at rest, after that."""
+        """Each followed by its destinations, but the last. A callback may change the query then: what is left is refreshed by its
+        new definition, and not at all where it is gone or at rest."""
         self._check_active(query)
-        self.services.functions.require(query.name, query.functions, self.services.catalog.state)
         end = frontier(self.services.catalog, query.sources, upto)
-        with self._failing(query), self._meaning(query):
-            steps = self.refresher.steps(query, self.registry.compiled(query), end)
+        steps = self._begun(query, end)
         while True:
             with self._failing(query), self._meaning(query):
                 step = next(steps, None)
@@ -141,20 +141,26 @@ class Refreshes:
             yield step
             if step.to_version < end:  # what is complete does not wait for the rest
                 self.delivery.deliver(query)
-                if not self._goes_on(query):
-                    return  # a callback may have said so
+                now = self._now(query)
+                if now is None or not self._goes_on(now):
+                    steps.close()
+                    return
+                if now != query:
+                    steps.close()
+                    query, steps = now, self._begun(now, end)
+
+    def _begun(self, query: ContinuousQuery, end: int) -> Generator[Refresh, None, None]:
+        self.services.functions.require(query.name, query.functions, self.services.catalog.state)
+        with self._failing(query), self._meaning(query):
+            return self.refresher.steps(query, self.registry.compiled(query), end)
 
     def _goes_on(self, query: ContinuousQuery) -> bool:
-        return self._is_there(query) and self.services.catalog.status(query.name).state == "ACTIVE"
+        return self._now(query) is not None and self.services.catalog.status(query.name).state == "ACTIVE"
 
-    def _is_there(self, query: ContinuousQuery) -> bool:
-        """And is it the same one, with the same result?"""
+    def _now(self, query: ContinuousQuery) -> ContinuousQuery | None:
+        """The query as it is defined now; None where it is gone, or another one has its name."""
         found = self.services.catalog.state.queries.get(query.name.lower())
-        return found is not None and (found.id, found.statement, found.result) == (
-            query.id,
-            query.statement,
-            query.result,
-        )
+        return found if found is not None and found.id == query.id else None
 
     @contextmanager
     def _failing(self, query: ContinuousQuery) -> Iterator[None]:

@@ -81,7 +81,7 @@ class IntervalBinder:
         self.scans = False
         """Do statements read rows that are not at the driver? They are planned like any query then, for all cores."""
         self.too_large = False
-        """Were there rows that keys want which are too many for the driver?"""
+        """Were there rows of a mesh join that are too many for the driver? Of fewer changes there may be fewer."""
         self.emitter: Emitter | None = None
         self._logs: dict[str, UncompactedLog | None] = {}
         self._names: dict[tuple[object, ...], str] = {}
@@ -346,7 +346,7 @@ class IntervalBinder:
     def _is_too_large(self, rows: pa.Table) -> bool:
         limits = self.reader.limits
         found = bool(rows.num_rows > limits.driver_rows or rows.nbytes > limits.driver_bytes)
-        self.too_large |= found
+        self.too_large |= found and self._mesh is not None
         return found
 
     def _base_frame(self, table: VersionedTable, restrict: Restrict) -> DataFrame:

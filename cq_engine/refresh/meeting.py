@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
@@ -42,8 +43,10 @@ _MOST_TEXTS = 10_000
 """Values that are no numbers, which are put into a hash table for every part of a page."""
 _PAIRS = 1_000_000
 """Pairs of a row and a change that a condition is evaluated for at a time."""
-_ROW_PAIRS = 64
-"""Bytes of a pair while that happens."""
+_PAIR_BYTES = 64
+"""Of a pair while that happens, beside its texts, which are there twice."""
+_MOST_BLOCKS = 100_000
+"""Blocks of pairs for a part of a page at most: wide texts make them small."""
 _MOST_PAIRS = 16_000_000
 """Pairs that are asked about at most for a part of a page, where intervals or an equality have chosen its rows."""
 _PAIR_SECONDS = 5e-8
@@ -119,7 +122,8 @@ class Meeting:
         """Was there a row for which only Spark evaluates the conditions? Then nothing that was found counts."""
         self._fields = dict(fields)
         self._changes = changes
-        self._block = max(1, min(_PAIRS, memory // _ROW_PAIRS))
+        self._room = min(memory, _PAIRS * _PAIR_BYTES)
+        self._wide = _text_bytes(changes)
         comparisons, others = _split(conditions, set(fields))
         self._values: list[_Values] = []
         self._rest: list[exp.Expr] = []
@@ -148,7 +152,7 @@ class Meeting:
         kept += sum(each.keys.room for each in self._values)
         if self._rest:
             kept += sum(int(vector.values.nbytes) for vector in self._changes.columns.values())
-            kept += self._block * _ROW_PAIRS
+            kept += self._room
         return kept
 
     @property
@@ -165,7 +169,7 @@ class Meeting:
         """Which rows meet a change, or may meet one. It raises nothing, since others share the scan."""
         try:
             return self._probe(rows)
-        except (UnsupportedError, TooLargeError):
+        except (UnsupportedError, TooLargeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             self.failed = True
             return np.zeros(rows.num_rows, np.bool_)
 
@@ -187,14 +191,17 @@ class Meeting:
         found = np.zeros(rows.count, np.bool_)
         if not self._changes.count or not rows.count:
             return found
-        wide = min(self._changes.count, self._block)
-        most = max(1, self._block // wide)
+        block = max(1, self._room // (_PAIR_BYTES + 2 * (self._wide + _text_bytes(rows))))
+        if rows.count * self._changes.count > block * _MOST_BLOCKS:
+            raise TooLargeError("pairs of wide texts")
+        wide = min(self._changes.count, block)
+        most = max(1, block // wide)
         for begin in range(0, self._changes.count, wide):
             part = np.arange(begin, min(self._changes.count, begin + wide))
             changes = self._changes if len(part) == self._changes.count else self._changes.take(part)
             for start in range(0, rows.count, most):
-                block = np.arange(start, min(rows.count, start + most))
-                found[block] |= self._block_pairs(rows.take(block), changes)
+                chosen = np.arange(start, min(rows.count, start + most))
+                found[chosen] |= self._block_pairs(rows.take(chosen), changes)
         return found
 
     def _block_pairs(self, rows: Rows, changes: Rows) -> Mask:
@@ -214,6 +221,13 @@ class Meeting:
 
     def _empty(self) -> Rows:
         return self._rows(empty(tuple(self._fields.values())))
+
+
+def _text_bytes(rows: Rows) -> int:
+    """What the texts of one row take at most."""
+    kinds = (t.StringType, t.BinaryType)
+    texts = [each.values for each in rows.columns.values() if isinstance(each.type, kinds)]
+    return sum(pc.max(pc.binary_length(values)).as_py() or 0 for values in texts)
 
 
 def _split(conditions: Sequence[exp.Expr], fields: set[str]) -> tuple[list[_Comparison], list[exp.Expr]]:

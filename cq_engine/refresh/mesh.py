@@ -172,7 +172,7 @@ class QueryMesh:
         pages, mesh = self._known(table)
         try:
             met = Matcher(changes.rows(names), fields, meets.conditions, mesh.memory // 16)
-        except (UnsupportedError, TooLargeError):
+        except (UnsupportedError, TooLargeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         if met.nbytes > mesh.memory / 2:
             return None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cq_engine.algebra.nodes import Given, History, Node, StateRows, children
+from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError
 from cq_engine.planner.compiled import Compiled
@@ -75,23 +76,31 @@ class Prefetch:
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
-        self._compiled: Compiled | None = None
+        self._definition: tuple[ContinuousQuery, Compiled] | None = None
+        """Of the query for which they were planned."""
+        self._begun = 0
+        """The parts behind that version are those of refreshes that have not begun."""
         self._guard = threading.Lock()
 
-    def take(self, compiled: Compiled, a: int, upto: int) -> Part | None:
+    def take(self, query: ContinuousQuery, compiled: Compiled, a: int, upto: int) -> Part | None:
         """The part that begins behind version `a`, when its rows are gathered; None where there is none up to `upto`, or
-        that failed. What was planned for another position, or another plan, is forgotten."""
+        that failed. What was planned for another position, or another definition, whose states may be others, is forgotten."""
         with self._guard:
             first = self._parts[0].interval if self._parts else None
             fits = first is None or (first.a == a and first.b <= upto)
-            if self._compiled is not compiled or not fits:
+            if not fits or not self._is_of(query, compiled):
                 self._give_up()
-                self._compiled = compiled
+                self._definition = query, compiled
             part = self._parts.popleft() if self._parts else None
+            self._begun = a if part is None else part.interval.b
         if part is None or part.wait():
             return part
         self.clear()
         return None
+
+    def _is_of(self, query: ContinuousQuery, compiled: Compiled) -> bool:
+        known = self._definition
+        return known is not None and known[1] is compiled and known[0] == query
 
     def clear(self) -> None:
         """Gives all parts up."""
@@ -102,12 +111,20 @@ class Prefetch:
         while self._parts:
             self._parts.popleft().give_up()
 
-    def fill(self, compiled: Compiled, a: int, most: int, make: Callable[[int], Part | None]) -> None:
-        """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None."""
+    def fill(
+        self,
+        query: ContinuousQuery,
+        compiled: Compiled,
+        a: int,
+        most: int,
+        make: Callable[[int], Part | None],
+    ) -> None:
+        """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None. Nothing
+        where a later refresh has begun meanwhile."""
         if not self._guard.acquire(blocking=False):
             return  # somebody plans already
         try:
-            while self._compiled is compiled and len(self._parts) < most:
+            while self._is_of(query, compiled) and a >= self._begun and len(self._parts) < most:
                 part = make(self._parts[-1].interval.b if self._parts else a)
                 if part is None:
                     return

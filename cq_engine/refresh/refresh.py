@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -120,7 +120,9 @@ class Refresher:
             whole = whole.then(step)
         return whole
 
-    def steps(self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None) -> Iterator[Refresh]:
+    def steps(
+        self, query: ContinuousQuery, compiled: Compiled, upto: int | None = None
+    ) -> Generator[Refresh, None, None]:
         """Processes everything committed, a large interval of a transactional query in slices of whole commits, one of a mesh
         join in parts that its window holds: each is a refresh by itself, and is there when a later one fails. Raises
         RefreshError, DiskError where it can be tried again as it is; the query's position is then where it was, or after the
@@ -134,7 +136,7 @@ class Refresher:
 
     def _parts(
         self, query: ContinuousQuery, compiled: Compiled, mesh: QueryMesh, end: int
-    ) -> Iterator[Refresh]:
+    ) -> Generator[Refresh, None, None]:
         """Part by part, each as many commits as the window of the mesh holds, fewer where the driver cannot have the rows of one; the next
         ones gather their rows meanwhile."""
         catalog, prefetch = self.services.catalog, self._prefetches[query.name]
@@ -149,30 +151,34 @@ class Refresher:
         def see(after: int) -> None:
             """What is committed while the scan goes on enters it, too, if the query follows commits."""
             upto = frontier(catalog, query.sources) if isinstance(query.when, OnCommit) else end
-            prefetch.fill(compiled, after, self.services.limits.mesh_prefetch, partial(plan, upto))
+            prefetch.fill(query, compiled, after, self.services.limits.mesh_prefetch, partial(plan, upto))
 
         interval = self.interval(query, compiled, end)
-        while interval.a < end:
-            with self.services.foreground.busy():
-                part = prefetch.take(compiled, interval.a, end)
-                if part is not None:
-                    interval = part.interval
+        try:
+            while interval.a < end:
+                with self.services.foreground.busy():
+                    part = prefetch.take(query, compiled, interval.a, end)
+                    if part is not None:
+                        interval = part.interval
+                    else:
+                        cut = self._slice if divided < _DIVISIONS else partial(cut_interval, catalog)
+                        interval = cut(query, compiled, interval, min(most, mesh.changes))
+                    with mesh.told(partial(see, interval.b)):
+                        see(interval.b)
+                        done = self._refresh(query, compiled, interval, part)
+                if done is None:
+                    prefetch.clear()
+                    divided += 1  # where it does not help, as many rows match few keys as many
+                    most = interval.rows // 2 if divided < _DIVISIONS else usual
                 else:
-                    cut = self._slice if divided < _DIVISIONS else partial(cut_interval, catalog)
-                    interval = cut(query, compiled, interval, min(most, mesh.changes))
-                with mesh.told(partial(see, interval.b)):
-                    see(interval.b)
-                    done = self._refresh(query, compiled, interval, part)
-            if done is None:
-                prefetch.clear()
-                divided += 1  # where it does not help, as many rows match few keys as many
-                most = interval.rows // 2 if divided < _DIVISIONS else usual
-            else:
-                if query.name in self.reports:  # another process may have dropped it
-                    scans += self.reports[query.name].meshes
-                    self.reports[query.name].meshes = list(scans)
-                yield done
-            interval = self.interval(query, compiled, end)
+                    if query.name in self.reports:  # another process may have dropped it
+                        scans += self.reports[query.name].meshes
+                        self.reports[query.name].meshes = list(scans)
+                    yield done
+                interval = self.interval(query, compiled, end)
+        except BaseException:  # GeneratorExit, too: nobody asks for the rest
+            prefetch.clear()
+            raise
 
     def _prefetched_part(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int
@@ -191,7 +197,9 @@ class Refresher:
         part.start(choice.plan.plan)
         return part
 
-    def _slices(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Iterator[Refresh]:
+    def _slices(
+        self, query: ContinuousQuery, compiled: Compiled, interval: Interval
+    ) -> Generator[Refresh, None, None]:
         """The interval as a whole, or slice by slice; smaller ones where the driver cannot have the rows of one."""
         end = interval.b
         most = self.services.limits.slice_changes if self._may_cut(query, compiled, interval) else 0

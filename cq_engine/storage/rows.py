@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 _NAN = ("NaN",)
+_MOST_DIGITS = 76
+"""Of Arrow's widest decimals."""
 _REFRESH_TIME = "_refresh_time"
 
 
@@ -82,9 +84,17 @@ def conform(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
         if field.name not in present:
             arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
             continue
-        column = table.column(field.name)
-        arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+        arrays.append(_cast(table.column(field.name), field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Arrow refuses every whole number where the decimals have room for fewer digits than its type may have."""
+    if values.type.equals(kind):
+        return values
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(kind):
+        values = values.cast(pa.decimal256(_MOST_DIGITS, kind.scale))
+    return values.cast(kind)
 
 
 def empty(columns: Sequence[Column]) -> pa.Table:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.capabilities import key_problem
+from cq_engine.core.columns import Column
 from cq_engine.query.rendering import render_result
+from cq_engine.storage.rows import conform
 from tests.limits import limited
 
 ZONE = "America/New_York"
@@ -367,3 +370,19 @@ def test_nested_types_without_rows(engine: cq_engine.Engine) -> None:
         tx.execute("DELETE FROM hollow WHERE id = 1")
         tx.execute("INSERT INTO hollow VALUES (1, array(1, NULL), NULL)")
     assert rows(engine, "SELECT id, k FROM hollow") == Counter([(1, (1, None))])
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint64()])
+def test_whole_numbers_become_decimals_where_they_fit(kind: pa.DataType) -> None:
+    """Also of a type whose largest numbers would not."""
+    for wanted, most in (
+        ("decimal(5,2)", 127),
+        ("decimal(10,2)", 100),
+        ("decimal(38,0)", 127),
+        ("decimal(38,36)", 12),
+    ):
+        rows = pa.table({"d": pa.array([most, 0, None], kind)})
+        given = conform(rows, [Column("d", wanted)]).column("d").to_pylist()
+        assert given == [Decimal(most), Decimal(0), None]
+    with pytest.raises(pa.ArrowInvalid):
+        conform(pa.table({"d": pa.array([100], kind)}), [Column("d", "decimal(4,2)")])
