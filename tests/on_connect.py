@@ -80,7 +80,7 @@ def story(spark: SparkSession, place: Path, limits: Limits) -> dict[str, Any]:
 
 
 def interrupted(spark: SparkSession, place: Path) -> float:
-    """Seconds until a statement that would take long has been stopped, and another one beside it has not."""
+    """Seconds until a statement that would take long has been stopped; the next one runs."""
     with cq_engine.connect(place / "i", spark=spark, scheduler=False) as engine:
         failed: list[BaseException] = []
         done: list[Any] = []

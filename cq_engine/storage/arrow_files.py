@@ -13,7 +13,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,7 +79,9 @@ def _cut(files: Sequence[DataFile], size: int) -> list[list[_Share]]:
     """Who reads what: small files together, a large one in shares of its row groups."""
     tasks: list[list[_Share]] = [[]]
     room = size
-    for file in files:
+    for file in (
+        replace(each, stats={}) for each in files
+    ):  # tasks have no use for them, and are to be small
         shares = max(1, math.ceil(file.bytes / size))
         for number in range(shares):
             if tasks[-1] and file.bytes // shares > room:

@@ -112,6 +112,8 @@ def test_shares_are_all_of_a_file_once(
 ) -> None:
     tasks = arrow_files._cut(sorted_files, 2000)
     assert len(tasks) > len(sorted_files)
+    assert all(file.stats for file in sorted_files)
+    assert not any(share.file.stats for task in tasks for share in task), "every task gets all of them"
     read = read_files(session, store, sorted_files, [Column("id", "bigint")], LIMITS)
     assert read.rdd.getNumPartitions() > 2
     assert sorted(row.id for row in read.collect()) == list(range(400))
