@@ -106,7 +106,7 @@ def _pages(table: Relation, _: argparse.Namespace) -> Iterator[Figure]:
     memory = int(0.05 * table.bytes)
     fitted, image = table.mesh(memory)
     for _ in range(2):
-        _served(table, fitted, image, pc.unique(pa.array(table.stream(_window(table, fitted, image)))))
+        _served(table, fitted, image, table.keys(_window(table, fitted, image)))
     model = fitted.model(image, table.columns)
     most = int(memory * 0.75 / model.relation.page_bytes)
     for chunk in sorted({1, 2, 3, 5, 7, 9, 11, most - 1}):
@@ -117,7 +117,7 @@ def _pages(table: Relation, _: argparse.Namespace) -> Iterator[Figure]:
         mesh, image = table.mesh(memory)
         mesh.tuning = _always(predicted)  # type: ignore[method-assign]
         mesh._chunk = _always(chunk)  # type: ignore[method-assign]  # noqa: SLF001 - the experiment says b
-        keys = pc.unique(pa.array(table.stream(max(1, int(predicted.window)))))
+        keys = table.keys(max(1, int(predicted.window)))
         rate, _ = _served(table, mesh, image, keys)
         yield {
             "figure": "6a pages", "b": chunk, "window": int(predicted.window), "predicted": round(predicted.rate),
@@ -162,7 +162,7 @@ def _beside(
     memory = int(share * relation.bytes)
     mesh, image = relation.mesh(memory)
     for _ in range(2):  # learns the factors, and warms nothing: files are forgotten
-        _served(relation, mesh, image, pc.unique(pa.array(stream(_window(relation, mesh, image)))))
+        _served(relation, mesh, image, relation.keys(_window(relation, mesh, image), skew))
     predicted = mesh.tuning(image, relation.columns)
     changes = full(stream, _window(relation, mesh, image), 2 * relation.rows)
     found, alone, seconds = _joined(relation, changes, lambda keys: _mesh(mesh, image, relation, keys))
@@ -211,13 +211,9 @@ def _skew(table: Relation, options: argparse.Namespace) -> Iterator[Figure]:
         with tempfile.TemporaryDirectory(prefix="cq-bench-") as directory:
             skewed = Table(Path(directory), table.rows, skew, group=options.group, seed=options.seed)
             mesh, image = skewed.mesh(memory)
-
-            def keys(skewed: Relation = skewed, mesh: TableMesh = mesh, image: Image = image) -> pa.Array:
-                return pc.unique(pa.array(skewed.stream(_window(skewed, mesh, image) // 4, 0.5)))
-
             for _ in range(2):
-                _served(skewed, mesh, image, keys())
-            asked = keys()
+                _served(skewed, mesh, image, skewed.keys(_window(skewed, mesh, image) // 4, 0.5))
+            asked = skewed.keys(_window(skewed, mesh, image) // 4, 0.5)
             rate, rows = _served(skewed, mesh, image, asked)
             yield {
                 "figure": "6c skew", "skew": skew, "keys": len(asked), "rows": rows.num_rows, "mesh": round(rate),
@@ -230,7 +226,7 @@ def _peak(table: Relation, options: argparse.Namespace) -> Iterator[Figure]:
     for share in options.shares:
         memory = int(share * table.bytes)
         mesh, image = table.mesh(memory)
-        keys = pc.unique(pa.array(table.stream(3 * _window(table, mesh, image))))
+        keys = table.keys(3 * _window(table, mesh, image))
         rate, _ = _served(table, mesh, image, keys)
         yield {
             "figure": "peak", "share": share, "memory": memory, "peak": mesh.counters.peak,

@@ -63,6 +63,10 @@ class Relation:
         """The keys of the next changes, in the order of their arrival."""
         raise NotImplementedError
 
+    def keys(self, changes: int, skew: float = 0.0) -> pa.Array:
+        """The different ones of so many changes, in the order of their first arrival."""
+        return pc.unique(pa.array(self.stream(changes, skew)))
+
     def mesh(self, memory: int) -> tuple[TableMesh, Image]:
         pages = Pages(None, 1_024)
         return TableMesh(pages, memory), pages.image(self.files, self.columns)

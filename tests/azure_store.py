@@ -9,26 +9,22 @@ from __future__ import annotations
 import http.client
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pyarrow.fs as pafs
-
+from cq_engine.catalog.storage.azure import AzureAccess
+from cq_engine.core.limits import Limits
 from tests.brokers import free_port
+from tests.serving import serving
 
-__all__ = ["ACCOUNT", "CONTAINER", "missing", "server"]
+__all__ = ["missing", "server", "url"]
 
-ROOT = Path(__file__).parents[1]
 COMMAND = "azurite-blob"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -41,47 +37,27 @@ def missing() -> str:
     return "" if shutil.which(COMMAND) else "azurite is not installed"
 
 
+def url(place: str) -> str:
+    """Of a warehouse at a place in the server's container."""
+    return f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/{place}"
+
+
 @contextmanager
 def server() -> Iterator[dict[str, str]]:
     """Starts a server that has a container, and ends it; the options of a warehouse there, without `storage.` in front."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="cq-azurite-") as directory:
-        process = subprocess.Popen(
-            [
-                COMMAND, "--blobPort", str(port), "--location", directory,
-                "--silent", "--loose", "--skipApiVersionCheck", "--disableTelemetry",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            _wait(f"http://127.0.0.1:{port}/", process)
-            with _proxy(port) as address:
-                place = {f"{service}_storage_authority": address for service in ("blob", "dfs")}
-                schemes = {f"{service}_storage_scheme": "http" for service in ("blob", "dfs")}
-                pafs.AzureFileSystem(ACCOUNT, account_key=KEY, **place, **schemes).create_dir(CONTAINER)
-                yield {"endpoint_url": f"http://{address}", "account_key": KEY}
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-@contextmanager
-def _proxy(target: int) -> Iterator[str]:
-    """What stands before Azurite at that port; where it listens. A process, since Delta Lake's library holds the interpreter while it waits."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.azure_store", str(port), str(target)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait(f"http://127.0.0.1:{port}/", process)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    behind, port = free_port(), free_port()
+    proxy = [sys.executable, "-m", "tests.azure_store", str(port), str(behind)]
+    with tempfile.TemporaryDirectory(prefix="cq-azurite-") as directory, ExitStack() as running:
+        azurite = [
+            COMMAND, "--blobPort", str(behind), "--location", directory,
+            "--silent", "--loose", "--skipApiVersionCheck", "--disableTelemetry",
+        ]  # fmt: skip
+        running.enter_context(serving(azurite, f"http://127.0.0.1:{behind}/"))
+        # A process, since Delta Lake's library holds the interpreter while it waits.
+        running.enter_context(serving(proxy, f"http://127.0.0.1:{port}/"))
+        access = {"endpoint_url": f"http://127.0.0.1:{port}", "account_key": KEY}
+        replace(AzureAccess.of(access, Limits(), {}), account=ACCOUNT).filesystem().create_dir(CONTAINER)
+        yield access
 
 
 def _serve(port: int, target: int) -> None:
@@ -125,20 +101,6 @@ def _from(content: bytes, first: str) -> bytes:
         return blob[0] if blob[1].decode() >= first else b""
 
     return re.sub(rb"<Blob><Name>(.*?)</Name>.*?</Blob>", kept, content, flags=re.DOTALL)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=10).close()
-            return
-        except urllib.error.HTTPError:
-            return  # it answers
-        except (urllib.error.URLError, ConnectionError):
-            if process.poll() is not None or time.monotonic() > end:
-                raise
-            time.sleep(0.05)
 
 
 if __name__ == "__main__":

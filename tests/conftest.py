@@ -6,6 +6,8 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -86,14 +88,19 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
+def running(kind: ModuleType) -> Iterator[Any]:
+    """What a module of servers gives of one that runs, or a skip with its reason."""
+    problem = kind.missing()
+    if problem:
+        pytest.skip(problem)
+    with kind.server() as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL, without a database, of a server that this test run starts."""
-    problem = postgres.missing()
-    if problem:
-        pytest.skip(problem)
-    with postgres.server() as url:
-        yield url
+    yield from running(postgres)
 
 
 @pytest.fixture
@@ -105,11 +112,7 @@ def fresh_postgres(postgres_server: str) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[Server]:
     """A server that this test run starts; it runs, also where a test has killed it."""
-    problem = mariadb.missing()
-    if problem:
-        pytest.skip(problem)
-    with mariadb.server() as server:
-        yield server
+    yield from running(mariadb)
 
 
 @pytest.fixture
@@ -121,11 +124,7 @@ def fresh_mariadb(mariadb_server: Server) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def object_store_server() -> Iterator[ObjectStoreServer]:
     """A server of S3 that this test run starts."""
-    problem = object_store.missing()
-    if problem:
-        pytest.skip(problem)
-    with object_store.server() as server:
-        yield server
+    yield from running(object_store)
 
 
 @pytest.fixture
@@ -144,31 +143,21 @@ def bucket_url() -> str:
 @pytest.fixture(scope="session")
 def google_access() -> Iterator[dict[str, str]]:
     """How a Google Cloud Storage is reached that this test run starts; it has the bucket `lake`."""
-    problem = google_store.missing()
-    if problem:
-        pytest.skip(problem)
-    with google_store.server() as access:
-        yield access
+    yield from running(google_store)
 
 
 @pytest.fixture(scope="session")
 def azure_access() -> Iterator[dict[str, str]]:
     """How an Azure Blob Storage is reached that this test run starts; it has the container `lake`."""
-    problem = azure_store.missing()
-    if problem:
-        pytest.skip(problem)
-    with azure_store.server() as access:
-        yield access
+    yield from running(azure_store)
 
 
 @pytest.fixture(params=["google", "azure"])
 def other_store(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     """The URL of a warehouse that is not there yet, on a store that is not S3, and its options without `storage.` in front."""
     access: dict[str, str] = request.getfixturevalue(f"{request.param}_access")
-    place = f"{secrets.token_hex(6)}/warehouse"
-    if request.param == "google":
-        return f"gs://lake/{place}", access
-    return f"abfss://lake@{azure_store.ACCOUNT}.dfs.core.windows.net/{place}", access
+    kind = {"google": google_store, "azure": azure_store}[request.param]
+    return kind.url(f"{secrets.token_hex(6)}/warehouse"), access
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import email.utils
 import importlib.util
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 from tests.brokers import free_port
+from tests.serving import serving
 
-__all__ = ["missing", "server"]
+__all__ = ["missing", "server", "url"]
 
-ROOT = Path(__file__).parents[1]
 BUCKET = "lake"
 
 
@@ -31,34 +26,18 @@ def missing() -> str:
     return "" if found else "gcp-storage-emulator is not installed"
 
 
+def url(place: str) -> str:
+    """Of a warehouse at a place in the server's bucket."""
+    return f"gs://{BUCKET}/{place}"
+
+
 @contextmanager
 def server() -> Iterator[dict[str, str]]:
     """Starts a server that has a bucket, and ends it; the options of a warehouse there, without `storage.` in front."""
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.google_store", str(port)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait(f"http://127.0.0.1:{port}/", process)
-        yield {"endpoint_url": f"http://127.0.0.1:{port}", "anonymous": "true"}
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=10).close()
-            return
-        except (urllib.error.URLError, ConnectionError):
-            if process.poll() is not None or time.monotonic() > end:
-                raise
-            time.sleep(0.05)
+    address = f"http://127.0.0.1:{port}"
+    with serving([sys.executable, "-m", "tests.google_store", str(port)], address):
+        yield {"endpoint_url": address, "anonymous": "true"}
 
 
 # ---------------------------------------------------------------- the process

@@ -84,6 +84,12 @@ class Access(ABC):
     def _check(cls, given: Mapping[str, str]) -> None:
         """Raises AnalysisError where of what belongs together something is not given."""
 
+    @property
+    def _server(self) -> tuple[str, str]:
+        """The scheme of the endpoint, and what comes after it; empty where none is given."""
+        parts = urlsplit(self.endpoint_url)
+        return parts.scheme, parts.netloc + parts.path.rstrip("/")
+
     @abstractmethod
     def filesystem(self) -> pafs.FileSystem:
         """Arrow's file system, in which a path is `bucket/key`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 from cq_engine.catalog.storage.access import Access
 from cq_engine.core.errors import AnalysisError
@@ -57,11 +56,11 @@ class AzureAccess(Access):
         import pyarrow.fs as pafs
 
         given = self._credentials()
-        if self.endpoint_url:
-            endpoint = urlsplit(self.endpoint_url)
+        scheme, server = self._server
+        if server:
             for service in ("blob", "dfs"):
-                given[f"{service}_storage_authority"] = endpoint.netloc + endpoint.path.rstrip("/")
-                given[f"{service}_storage_scheme"] = endpoint.scheme
+                given[f"{service}_storage_authority"] = server
+                given[f"{service}_storage_scheme"] = scheme
         return pafs.AzureFileSystem(self.account, **given)
 
     def _delta_options(self) -> dict[str, str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 from cq_engine.catalog.storage.access import Access
 from cq_engine.core.errors import AnalysisError
@@ -50,11 +49,11 @@ class GoogleAccess(Access):
 
         if self.credentials_file:
             os.environ[_FILE] = self.credentials_file
-        endpoint = urlsplit(self.endpoint_url)
+        scheme, server = self._server
         return pafs.GcsFileSystem(
             anonymous=self.anonymous == "true",
-            endpoint_override=(endpoint.netloc + endpoint.path.rstrip("/")) or None,
-            scheme=endpoint.scheme or None,
+            endpoint_override=server or None,
+            scheme=scheme or None,
             retry_time_limit=timedelta(seconds=max(1.0, self.request_seconds)),
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 from cq_engine.catalog.storage.access import Access
 from cq_engine.core.errors import AnalysisError
@@ -46,14 +45,14 @@ class S3Access(Access):
     def filesystem(self) -> pafs.FileSystem:
         import pyarrow.fs as pafs
 
-        endpoint = urlsplit(self.endpoint_url)
+        scheme, server = self._server
         return pafs.S3FileSystem(
             access_key=self.access_key_id or None,
             secret_key=self.secret_access_key or None,
             session_token=self.session_token or None,
             region=self.region or None,
-            endpoint_override=(endpoint.netloc + endpoint.path.rstrip("/")) or None,
-            scheme=endpoint.scheme or None,
+            endpoint_override=server or None,
+            scheme=scheme or None,
             connect_timeout=self.connect_seconds,
             request_timeout=self.request_seconds,
             retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=self.tries),

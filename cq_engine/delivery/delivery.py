@@ -225,7 +225,7 @@ class Delivery(DestinationsOfQueries):
         else:
             _log.error("destination %s: %r", _job(query, ref), error)
             self._record(query, ref, repr(error))
-        if not self._is_there(query):  # dropped while it was served, so that nobody forgets this later
+        if self.now(query) is None:  # dropped while it was served, so that nobody forgets this later
             self._failures.pop(_job(query, ref), None)
             return
         self._pause(query, ref, tries, error.wait_seconds if isinstance(error, DestinationError) else 0.0)
@@ -365,13 +365,8 @@ class Delivery(DestinationsOfQueries):
 
     def _resume(self, query: ContinuousQuery, ref: DestinationRef) -> None:
         self._clear_pause(_job(query, ref))
-        if self._is_there(query):
+        if self.now(query) is not None:
             self._wake(query, ref)
-
-    def _is_there(self, query: ContinuousQuery) -> bool:
-        """Whether the query is not dropped; another one may have its name by now."""
-        now = self.services.catalog.state.queries.get(query.name.lower())
-        return now is not None and now.id == query.id
 
     def _clear_pause(self, job: str) -> None:
         with self._guard:

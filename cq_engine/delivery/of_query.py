@@ -105,10 +105,15 @@ class DestinationsOfQueries:
         refs = [DestinationRef(ref.name, self.kind_of(ref)) for ref in query.destinations]
         return [ref for ref in refs if ref.kind != MERGE]
 
+    def now(self, query: ContinuousQuery) -> ContinuousQuery | None:
+        """The query as it is defined now; None where it is dropped, also where another one has its name by now."""
+        found = self.services.catalog.state.queries.get(query.name.lower())
+        return found if found is not None and found.id == query.id else None
+
     def is_wanted(self, query: ContinuousQuery, ref: DestinationRef) -> bool:
         """Whether the query is there and has the destination: a callback may have said otherwise since."""
-        now = self.services.catalog.state.queries.get(query.name.lower())
-        return now is not None and now.id == query.id and ref in self.served(now)
+        now = self.now(query)
+        return now is not None and ref in self.served(now)
 
     def served(self, query: ContinuousQuery) -> list[DestinationRef]:
         """Those that are delivered to."""

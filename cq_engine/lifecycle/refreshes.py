@@ -62,7 +62,7 @@ class Refreshes:
                 if result.to_version == begin:
                     raise
                 failed = error  # after slices that were refreshed
-            now = self._now(query)
+            now = self.delivery.now(query)
             if now is not None:
                 self.delivery.deliver(now)
         self._refreshed(result)
@@ -97,7 +97,7 @@ class Refreshes:
             free = self.refresh_sources(query.sources, target)
             done = self.refresh(name, target)
             whole = done if whole is None else whole.then(done)
-            if done.to_version >= wanted or not free or not self._goes_on(query):
+            if done.to_version >= wanted or not free or self._active(query) is None:
                 break
             target = self.services.catalog.newest_version
         assert whole is not None
@@ -141,12 +141,11 @@ class Refreshes:
             yield step
             if step.to_version < end:  # what is complete does not wait for the rest
                 self.delivery.deliver(query)
-                now = self._now(query)
-                if now is None or not self._goes_on(now):
-                    steps.close()
-                    return
+                now = self._active(query)
                 if now != query:
                     steps.close()
+                    if now is None:
+                        return
                     query, steps = now, self._begun(now, end)
 
     def _begun(self, query: ContinuousQuery, end: int) -> Generator[Refresh, None, None]:
@@ -154,13 +153,10 @@ class Refreshes:
         with self._failing(query), self._meaning(query):
             return self.refresher.steps(query, self.registry.compiled(query), end)
 
-    def _goes_on(self, query: ContinuousQuery) -> bool:
-        return self._now(query) is not None and self.services.catalog.status(query.name).state == "ACTIVE"
-
-    def _now(self, query: ContinuousQuery) -> ContinuousQuery | None:
-        """The query as it is defined now; None where it is gone, or another one has its name."""
-        found = self.services.catalog.state.queries.get(query.name.lower())
-        return found if found is not None and found.id == query.id else None
+    def _active(self, query: ContinuousQuery) -> ContinuousQuery | None:
+        """The query as it is defined now; None where it is gone or at rest."""
+        now = self.delivery.now(query)
+        return now if now is not None and self.services.catalog.status(now.name).state == "ACTIVE" else None
 
     @contextmanager
     def _failing(self, query: ContinuousQuery) -> Iterator[None]:

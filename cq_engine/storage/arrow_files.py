@@ -79,15 +79,14 @@ def _cut(files: Sequence[DataFile], size: int) -> list[list[_Share]]:
     """Who reads what: small files together, a large one in shares of its row groups."""
     tasks: list[list[_Share]] = [[]]
     room = size
-    for file in (
-        replace(each, stats={}) for each in files
-    ):  # tasks have no use for them, and are to be small
+    for file in files:
+        sent_file = replace(file, stats={})  # which tasks have no use for: each gets all shares
         shares = max(1, math.ceil(file.bytes / size))
         for number in range(shares):
             if tasks[-1] and file.bytes // shares > room:
                 tasks.append([])
                 room = size
-            tasks[-1].append(_Share(file, number, shares))
+            tasks[-1].append(_Share(sent_file, number, shares))
             room -= file.bytes // shares
     return tasks
 

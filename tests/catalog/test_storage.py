@@ -26,7 +26,7 @@ from cq_engine.core.clock import SystemClock
 from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import AnalysisError, CatalogError, StorageError
 from cq_engine.core.limits import Limits
-from tests import azure_store
+from tests import azure_store, google_store
 from tests.object_store import Faults, ObjectStoreServer
 
 ROWS = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
@@ -44,10 +44,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, bucket_url: str) -> St
     elif request.param == "s3":
         made = open_store(bucket_url, request.getfixturevalue("objects").access)
     elif request.param == "google":
-        made = open_store(f"gs://lake/{place}", request.getfixturevalue("google_access"))
+        made = open_store(google_store.url(place), request.getfixturevalue("google_access"))
     else:
-        url = f"abfss://lake@{azure_store.ACCOUNT}.dfs.core.windows.net/{place}"
-        made = open_store(url, request.getfixturevalue("azure_access"))
+        made = open_store(azure_store.url(place), request.getfixturevalue("azure_access"))
     made.make(["tables", "changes"])
     return made
 
