@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 
-from sqlglot import exp
+from sqlglot import exp, tokenize
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Condition, Wanted
@@ -27,28 +27,54 @@ def wanted_of(text: str, reference: Reference, table: Table) -> Wanted:
     tree = query_tree(text)
     for each in tree.find_all(exp.Table):
         if isinstance(each.this, exp.Identifier) and each.this.meta.get("start") == reference.start:
-            return Wanted(_columns(tree, table), tuple(_conditions(each, table)))
+            return Wanted(_columns(tree, text, table), tuple(_conditions(each, table)))
     return Wanted()
 
 
-def _columns(tree: exp.Expr, table: Table) -> frozenset[str] | None:
-    """The columns whose names stand anywhere in the query; None where it may mean all of them."""
-    for star in tree.find_all(exp.Star):
-        if not isinstance(star.parent, exp.Count):
-            return None
+def _columns(tree: exp.Expr, text: str, table: Table) -> frozenset[str] | None:
+    """The columns whose names stand anywhere in the query, if only in a literal; None where it may mean all of them, or names them
+    otherwise."""
+    if any(not _is_plain_count(star) for star in tree.find_all(exp.Star)):
+        return None
     if any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join)):
+        return None
+    if any(not pivot.args.get("unpivot") for pivot in tree.find_all(exp.Pivot)):
+        return None  # it groups by all columns that it does not name
+    if any(_renames(alias) for alias in tree.find_all(exp.TableAlias)):
         return None
     if any(not select.expressions for select in tree.find_all(exp.Select)):
         return None
     if not isinstance(tree, exp.Select) and not any(True for _ in tree.find_all(exp.Select)):
         return None
-    named = {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
+    words = {
+        token.text.lower() for token in tokenize(text, read="spark")
+    }  # `current_user` is also a function
+    if "identifier" in words:
+        return None  # IDENTIFIER('a' || 'b')
+    named = words | {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
     return frozenset(column.name.lower() for column in table.columns if column.name.lower() in named)
+
+
+def _is_plain_count(star: exp.Star) -> bool:
+    """Whether it is the one of `count(*)`, which counts rows; in `count(* EXCEPT (a))` and `count(a, *)` it is all columns."""
+    count = star.parent
+    return isinstance(count, exp.Count) and not count.expressions and not any(star.args.values())
+
+
+def _renames(alias: exp.TableAlias) -> bool:
+    """Whether it gives other names to the columns of a table, in their order: `t AS a (x, y)`."""
+    of = alias.parent
+    if not alias.args.get("columns") or isinstance(of, exp.CTE | exp.Lateral):
+        return False
+    return not (isinstance(of, exp.Subquery) and isinstance(of.this, exp.Select | exp.SetOperation))
 
 
 def _conditions(named: exp.Table, table: Table) -> Iterator[Condition]:
     """The conditions that the WHERE beside a table's name puts on its columns."""
     if named.args.get("sample") is not None or named.args.get("pivots"):
+        return
+    renamed = named.args.get("alias")
+    if renamed is not None and renamed.args.get("columns"):
         return
     place = named.parent
     select = place.parent if isinstance(place, exp.From | exp.Join) else None

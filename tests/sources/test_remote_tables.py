@@ -89,6 +89,14 @@ def test_columns_and_conditions_go_along(engine: Engine) -> None:
     assert "note" in statement
 
 
+def test_a_pivot_groups_by_what_it_does_not_name(engine: Engine) -> None:
+    engine.execute("CREATE TABLE copy AS SELECT * FROM r")
+    pivot = "SELECT a, b FROM {} PIVOT (count(price) FOR note IN ('x' AS a, '' AS b))"
+    copied = engine.execute(pivot.format("copy")).fetchall()
+    assert len(copied) > 1
+    assert sorted(engine.execute(pivot.format("r")).fetchall(), key=repr) == sorted(copied, key=repr)
+
+
 def test_what_goes_along_changes_no_result(engine: Engine) -> None:
     """Every condition over a copy, where nothing goes along, and over the table."""
     engine.execute("CREATE TABLE copy AS SELECT * FROM r")
