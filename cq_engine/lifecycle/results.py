@@ -185,7 +185,7 @@ class Results:
                 if small is not None:
                     return self._in_memory(small, compiled.columns[: query.width], position, _STORED)
             tables = {name: table.storage for name, table in compiled.sources.items()}
-            binder = ImageBinder(self.services.reader, tables, position, states)
+            binder = ImageBinder(self.services.reader, tables, position, states, compiled.read)
             text = stored_result_sql(compiled, plan, query.width, binder, member)
             rows = self._evaluated(query, lambda: run_sql(self.services.spark(), text, binder.relations))
         except StorageError:  # states are kept at the position only

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -196,10 +196,11 @@ class Resolver:
             return self._remote(table, reference, source, location)
         if table is not None:
             self._check_rows(table, location)
+            wanted = self._wanted(source, reference, table)
             if reference.clause is not None:
-                return _public(self._at(reference.clause, table, location), table)
+                return _public(self._at(reference.clause, table, location, wanted), table)
             self.read.add(table.name)
-            return self.table(table)
+            return self.table(table, wanted)
         if query is not None:
             return self._result(query, reference.clause, location)
         raise unknown_table(self.state, reference.name, location)
@@ -219,6 +220,13 @@ class Resolver:
         self.notes.append(found.note)
         self.now.append(table.name)
         return found.rows
+
+    def _wanted(self, source: Composed, reference: Reference, table: Table) -> Collection[str] | None:
+        """The columns of the table that the query needs, for those who read it for Spark and would not know; None for all."""
+        if self.services.catalog.store.is_local or self.transaction is not None or self.analyses:
+            return None  # Spark's own reader finds out itself
+        named = wanted_of(source.text, reference, table).columns
+        return None if named is None else {c.name for c in table.columns if c.name.lower() in named}
 
     def _check_rows(self, table: Table, location: Location | None) -> None:
         """Raises AnalysisError where the table has no rows to be read."""
@@ -277,9 +285,11 @@ class Resolver:
             None if rows is None else SmallRows(rows.select([c.name for c in table.columns]), table.columns)
         )
 
-    def table(self, table: Table) -> DataFrame:
-        """The table's own columns, as the transaction or the version shows it."""
-        return _public(self.physical(table), table)
+    def table(self, table: Table, wanted: Collection[str] | None = None) -> DataFrame:
+        """The table's own columns, as the transaction or the version shows it; those that are not `wanted` may be NULL."""
+        if wanted is None:
+            return _public(self.physical(table), table)
+        return _public(self.services.reader.image(table.storage, self.version, wanted=wanted), table)
 
     def physical(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
         """With the hidden row identity; with `restrict` at least the rows with wanted values."""
@@ -287,7 +297,9 @@ class Resolver:
             return self.transaction.view(table, restrict)
         return self.services.reader.image(table.storage, self.version, restrict)
 
-    def _at(self, clause: AsOf, table: Table, location: Location | None) -> DataFrame:
+    def _at(
+        self, clause: AsOf, table: Table, location: Location | None, wanted: Collection[str] | None
+    ) -> DataFrame:
         version = self._version(clause, location)
         newest = self.services.catalog.newest_version
         if version > newest:
@@ -298,7 +310,7 @@ class Resolver:
                 detail=f"it was created at version {table.created_version}",
                 location=location,
             )
-        return self.services.reader.image(table.storage, version)
+        return self.services.reader.image(table.storage, version, wanted=wanted)
 
     def _version(self, clause: AsOf, location: Location | None) -> int:
         plain = clause.value.strip("'\"")

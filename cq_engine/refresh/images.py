@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame
 
@@ -17,7 +17,8 @@ __all__ = ["ImageBinder", "select_fields"]
 
 
 class ImageBinder:
-    """Binds scans to the tables' images at one version, or to no rows where that is None; states likewise."""
+    """Binds scans to the tables' images at one version, or to no rows where that is None; states likewise. Of a table in `read`
+    the columns that are not there may be NULL."""
 
     def __init__(
         self,
@@ -25,11 +26,13 @@ class ImageBinder:
         tables: Mapping[str, VersionedTable],
         version: int | None,
         states: Mapping[str, VersionedTable] | None = None,
+        read: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.reader = reader
         self.tables = tables
         self.version = version
         self.states = states or {}
+        self.read = read or {}
         self.relations: dict[str, DataFrame] = {}
         self._names: dict[tuple[str, str], str] = {}
 
@@ -49,7 +52,8 @@ class ImageBinder:
                     empty(table.physical_columns), table.physical_columns
                 )
             else:
-                self.relations[name] = self.reader.image(table, self.version)
+                wanted = self.read.get(key[1]) if key[0] == "table" else None
+                self.relations[name] = self.reader.image(table, self.version, wanted=wanted)
         return self._names[key]
 
 

@@ -80,7 +80,7 @@ def result_at(services: Services, compiled: Compiled, version: int) -> DataFrame
 def state_at(services: Services, compiled: Compiled, stored: StoredAggregate, version: int) -> DataFrame:
     """The rows of a stored aggregate after commit `version`, computed from the tables."""
     storages = {name: table.storage for name, table in compiled.sources.items()}
-    binder = ImageBinder(services.reader, storages, version)
+    binder = ImageBinder(services.reader, storages, version, read=compiled.read)
     node = initial_state(stored.node, stored.state)
     text = Emitter(binder).statement("SELECT * FROM {0}", node)
     with translate_errors():

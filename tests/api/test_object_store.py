@@ -77,6 +77,48 @@ def test_the_delta_law(
 
 
 @pytest.mark.postgres
+def test_tasks_read_the_columns_that_a_statement_needs(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SELECT, also of a version and over a log; the start of a query and of its state; a recomputation."""
+    engine = connect(limits=Limits(**EXECUTORS))
+    engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v STRING, d DECIMAL(10, 2), unread STRING)")
+    rows = "SELECT CAST(id AS INT), concat('v', id % 3), CAST(id AS DECIMAL(10, 2)), 'x' FROM range(60)"
+    engine.execute(f"INSERT INTO t {rows}")
+    engine.execute("COMPACT TABLE t")
+    read: list[set[str]] = []
+    files = arrow_files.read
+
+    def noted(spark: Any, store: Any, files_: Any, columns: Any, *args: Any, **more: Any) -> Any:
+        read.append({column.name for column in columns if not column.name.startswith("_")})
+        return files(spark, store, files_, columns, *args, **more)
+
+    monkeypatch.setattr(arrow_files, "read", noted)
+    query = "SELECT v, count(*) AS n, sum(d) AS s FROM t GROUP BY v"
+    version = engine.catalog.newest_version
+    for statement in (query, f"SELECT max(d) FROM t VERSION AS OF {version} WHERE v > 'v0'"):
+        read.clear()
+        assert engine.execute(statement).fetchall()
+        assert read == [{"id", "v", "d"}]
+    for name, options in (
+        ("q", "COMPUTE TRANSACTIONAL DELTA ON DEMAND"),
+        ("f", "COMPUTE COMPRESSED DELTA ON DEMAND WITH (refresh = 'full')"),
+    ):
+        read.clear()
+        engine.execute(f"CREATE CONTINUOUS QUERY {name} {options} START FROM SNAPSHOT AS {query}".replace(
+            "WITH (refresh = 'full') START FROM SNAPSHOT", "START FROM SNAPSHOT WITH (refresh = 'full')"))  # fmt: skip
+        assert {"id", "v", "d"} in read
+        assert not [columns for columns in read if "unread" in columns]
+    engine.execute("UPDATE t SET d = d + 1 WHERE id < 20")
+    read.clear()
+    engine.refresh("f")
+    assert {"id", "v", "d"} in read
+    read.clear()
+    assert engine.execute("SELECT * FROM t WHERE id = 3").fetchall()
+    assert {"id", "v", "d", "unread"} in read
+
+
+@pytest.mark.postgres
 def test_a_large_statement_by_executors(connect: Connect, objects: ObjectStoreServer, database: str) -> None:
     """Rows that no driver has: loaded, refreshed, compacted and published; then read by who is opened after it."""
     engine = connect(limits=Limits(**EXECUTORS))
