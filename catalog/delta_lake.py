@@ -116,10 +116,9 @@ class Publisher:
         if is_new and storage.published_log:  # somebody removed the Delta table: build it again
             pending = self._flushed_change_sets(table.id, 0)
         pending = [c for c in pending if c.high > (handle.transaction_version(APPLICATION) or 0)]
+        files = [file for changes in pending for file in self._log_files(table, changes, root)]
         actions: list[AddAction | RemoveAction] = [
-            add_action(catalog.store, root, file, columns)
-            for changes in pending
-            for file in self._log_files(table, changes, root)
+            *catalog.store.together(lambda file: add_action(catalog.store, root, file, columns), files)
         ]
         high = max((c.high for c in pending), default=0)
         if actions:
@@ -200,13 +199,13 @@ class Publisher:
         self, handle: DeltaTable, layout: Layout, root: str, columns: tuple[Column, ...]
     ) -> int:
         """Makes the Delta table hold exactly the snapshot's files."""
+        store = self.catalog.store
         wanted = {relative(file, root): file for file in layout.snapshot}
         for last in (False,) * (self.catalog.limits.publish_tries - 1) + (True,):
             there = _named(handle)
+            new = [file for path, file in wanted.items() if path not in there]
             actions: list[AddAction | RemoveAction] = [
-                add_action(self.catalog.store, root, file, columns)
-                for path, file in wanted.items()
-                if path not in there
+                *store.together(lambda file: add_action(store, root, file, columns), new)
             ]
             actions += [remove_action(path) for path in sorted(there - wanted.keys())]
             if not actions:

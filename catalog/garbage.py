@@ -43,14 +43,7 @@ def remove(store: Store, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         except OSError as error:
             problems.append(disk_error(f"remove {path}", error, store.location).message)
 
-    if store.threads == 1:
-        for path in paths:
-            remove_one(path)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(store.threads, "cq-remove") as threads:
-            list(threads.map(remove_one, paths))
+    store.together(remove_one, paths)
     return gone, problems
 
 

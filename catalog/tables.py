@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import DataFile
-from cq_engine.catalog.storage.base import Store
+from cq_engine.catalog.storage.base import Found, Store
 from cq_engine.core import faults
 from cq_engine.core.arrays import distinct
 from cq_engine.core.disk import RESTORE, disk_error
@@ -86,24 +86,30 @@ def data_files(
     """The Parquet files that Spark has written below `directory` in the order of their paths, made `durable`, without empty
     ones: it writes a file of no rows where its first partition is empty."""
     columns = list(stats_columns)
-    paths = [
-        found.path
+    listed = [
+        found
         for found in store.list(directory)
         if found.path.endswith(".parquet")
         and not any(part.startswith(("_", ".")) for part in found.path.removeprefix(directory).split("/"))
     ]
-    files = (data_file(path, store, columns, durable=durable) for path in paths)
+
+    def read(found: Found) -> DataFile:
+        return data_file(found.path, store, columns, durable=durable, size=found.size)
+
+    files = store.together(read, listed)
     return [file for file in files if file.rows]
 
 
-def data_file(path: str, store: Store, stats_columns: Iterable[str], *, durable: bool = True) -> DataFile:
-    """One Parquet file, by its footer, made `durable`, whoever wrote it."""
+def data_file(
+    path: str, store: Store, stats_columns: Iterable[str], *, durable: bool = True, size: int | None = None
+) -> DataFile:
+    """One Parquet file, by its footer, made `durable`, whoever wrote it; its bytes, where the caller does not know them."""
     with writing(path, store):
         faults.point("file.written", store.file(path))
         if durable:
             store.make_durable(path)
         metadata = pq.read_metadata(store.source(path))
-        size = store.stat(path).size
+        size = store.stat(path).size if size is None else size
     return DataFile(path, metadata.num_rows, size, footer_stats(metadata, stats_columns))
 
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
 __all__ = ["Found", "Store"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,22 @@ class Store(ABC):
     is_local: ClassVar[bool]
     """Whether it is a directory of the file system, which Spark reads and writes as it is."""
     threads: int = 1
-    """How many threads may well delete files at the same time: most of the time they wait for answers."""
+    """How many threads may well ask it at the same time: most of the time they wait for answers."""
 
     def __init__(self, location: str) -> None:
         self.location = location
         """The warehouse's absolute directory or its URL, without secrets and without a `/` at the end."""
+
+    def together(self, work: Callable[[_T], _R], items: Iterable[_T]) -> builtins.list[_R]:
+        """What `work`, which asks the store, gives for each of the items, in their order; several at a time, where that is worth it.
+        Raises what the first of them raises that fails."""
+        known = builtins.list(items)
+        if self.threads == 1 or len(known) < 2:
+            return [work(item) for item in known]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.threads, "cq-store") as threads:
+            return builtins.list(threads.map(work, known))
 
     # ------------------------------------------------------------ names
 

@@ -293,7 +293,7 @@ class Limits:
     store_request_seconds: float = 60.0
     """For so long an object store may be silent in the middle of a request."""
     store_threads: int = 16
-    """Requests to an object store that delete files at the same time."""
+    """Requests to an object store that delete files, read footers or look whether files to be published are whole, at the same time."""
     stray_hours: int = 1
     """For so long a file stays in an object store that a task of Spark's wrote without telling of it."""
     store_batch_rows: int = 65_536

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +86,37 @@ class TestEveryStore:
         put(store, "tables/t/a")
         asked = ["tables/u", "tables/t", "tables/t/a", "tables/t/b"]
         assert store.having(asked) == ["tables/t", "tables/t/a"]
+
+    def test_files_that_others_have_written(self, store: Store) -> None:
+        names = [f"tables/t/copy/part-{number:02}.parquet" for number in range(20)]
+        written = [
+            tables.write_parquet(ROWS.slice(number % 4), name, store, ["k"])
+            for number, name in enumerate(names)
+        ]
+        for name in (
+            "tables/t/copy/_SUCCESS",
+            "tables/t/copy/.part.crc",
+            "tables/t/copy/_temporary/x.parquet",
+        ):
+            put(store, name)
+        assert [file.rows for file in written[:4]] == [3, 2, 1, 0]
+        assert tables.data_files("tables/t/copy", store, ["k"]) == [file for file in written if file.rows]
+        put(store, names[7], b"no Parquet")
+        with pytest.raises(pa.ArrowInvalid):
+            tables.data_files("tables/t/copy", store, ["k"])
+
+    def test_several_are_asked_together(self, store: Store) -> None:
+        meet = threading.Barrier(1 if store.is_local else 4, timeout=10)
+
+        def work(number: int) -> int:
+            meet.wait()
+            if number > 6:
+                raise OSError(str(number))
+            return -number
+
+        assert store.together(work, iter(range(4))) == [0, -1, -2, -3]
+        with pytest.raises(OSError, match=r"^7$"):
+            store.together(work, range(8))
 
     def test_what_is_not_there(self, store: Store) -> None:
         for ask in (store.stat, store.source):
