@@ -29,18 +29,36 @@ _PHRASES = {os.strerror(number).lower(): number for number in _HINTS} | {
     "unable to open database file": errno.EACCES,
     "disk i/o error": errno.EIO,
 }
-_STORE = re.compile(
-    r"\baws error\b|\bgeneric (s3|gcs|microsoftazure) error\b|\bgoogle cloud\b|\bazure\b|\bblobs?\b|no_such_bucket",
-    re.IGNORECASE,
-)
-_STORE_HINTS = {
-    r"access.?denied|forbidden": "let these credentials list, read, write and delete below the warehouse's prefix",
-    r"invalid.?access.?key": "see that storage.access_key_id is a key of this store",
-    r"signature": "see that the secret key belongs to the access key, and that this machine's clock is right",
-    r"no.?such.?bucket": "create the bucket first",
-    r"slow.?down|503": "the store throttles, or is down: repeat it later",
-    "": "see that storage.endpoint_url, storage.region and the network lead to the store, then repeat it",
+_STORES = {
+    r"\baws error\b|\bgeneric s3 error\b": (
+        "see that storage.access_key_id is a key of this store, that storage.secret_access_key belongs to it, and that this machine's clock is right",
+        "storage.endpoint_url, storage.region",
+    ),
+    r"\bgoogle::cloud::|\bgeneric gcs error\b": (
+        "see that storage.credentials_file, or who `gcloud` is logged in as, is an account that this bucket knows",
+        "storage.endpoint_url",
+    ),
+    r"\bazure error\b|\bgeneric microsoftazure error\b": (
+        "see that storage.account_key, storage.sas_token or storage.client_secret is this account's, and that this machine's clock is right",
+        "storage.endpoint_url",
+    ),
+    r"\bno_such_bucket\b|\blacked the necessary privileges\b": ("", ""),
 }
+"""How the libraries that speak to a store begin their errors; what is to be seen to where it does not take the credentials, and
+where it cannot be reached."""
+_NAMES = re.compile(r"https?://\S+|'[^']*'|request.?id: ?\S+|location \S+|path \S+", re.IGNORECASE)
+"""What a store's text has of names that are not its own words: files may be called like anything."""
+_KEYS = "credentials"
+_GONE = "gone"
+_REFUSED = (
+    (r"no.?such.?key|blob.?not.?found|no such object|specified (key|blob) does not exist", _GONE),
+    (r"no.?such.?bucket|container.?not.?found|bucket does not exist|container does not exist", "create the bucket first"),
+    ((r"invalid.?access.?key|signature|failed to authenticate|unauthenticated|too.?skewed|expired.?token|oauth2|invalid.?grant"
+     r"|client.?secret|invalid.?client|\b401\b"), _KEYS),
+    (r"access.?denied|forbidden|permission|necessary privileges|authorization.*mismatch|\b403\b",
+     "let these credentials list, read, write and delete below the warehouse's prefix"),
+    (r"slow.?down|server.?busy|resource.?exhausted|\b(429|503)\b", "the store throttles, or is down: repeat it later"),
+)  # fmt: skip
 """By what an object store says, the first that fits."""
 RESTORE = "put the file back from a copy of the warehouse; a query that has failed goes on with ALTER CONTINUOUS QUERY … RESUME"
 """What to do about a data file that is missing or damaged."""
@@ -67,13 +85,26 @@ def disk_error(
     """
     number = system_reason(error)
     said = _said(error, warehouse)
-    if number is None and _STORE.search(text := str(error)):
-        found = next(hint for phrase, hint in _STORE_HINTS.items() if re.search(phrase, text, re.IGNORECASE))
-        return StorageError(f"cannot {doing}", detail=said, hint=found)
+    if number is None and (of_store := _store_hint(str(error))):
+        return StorageError(f"cannot {doing}", detail=said, hint=of_store)
     if number is None:
         return StorageError(f"cannot {doing}", detail=damage or said, hint=hint)
     reason = os.strerror(number)
     return DiskError(f"cannot {doing}: {reason}", detail="" if said == reason else said, hint=_HINTS[number])
+
+
+def _store_hint(text: str) -> str:
+    """What to do about what an object store says; empty where no store speaks, or only says that a file is not there."""
+    begun = ((re.search(begins, text, re.IGNORECASE), given) for begins, given in _STORES.items())
+    found = next(((match.start(), given) for match, given in begun if match is not None), None)
+    if found is None:
+        return ""
+    start, (credentials, options) = found
+    said = _NAMES.sub(" ", text[start:])
+    hint = next((hint for phrase, hint in _REFUSED if re.search(phrase, said, re.IGNORECASE)), None)
+    if hint is None:
+        return f"see that {options} and the network lead to the store, then repeat it"
+    return {_KEYS: credentials, _GONE: ""}.get(hint, hint)
 
 
 def _said(error: BaseException, warehouse: str) -> str:

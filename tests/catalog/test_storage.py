@@ -248,15 +248,36 @@ def test_what_is_refused(
     assert "secret@" not in caught.value.render()  # type: ignore[attr-defined]
 
 
-def test_a_store_that_cannot_be_reached(objects: ObjectStoreServer, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/catalog.db"
-    nowhere = {**objects.access, "endpoint_url": "http://127.0.0.1:9"}
-    with pytest.raises(StorageError, match="cannot make the warehouse s3://lake/x") as caught:
-        Catalog.open("s3://lake/x", url=url, clock=SystemClock(), storage=nowhere, limits=HASTY)
-    assert "endpoint_url" in caught.value.hint
-    with pytest.raises(StorageError) as caught:
-        Catalog.open("s3://nobody/x", url=url, clock=SystemClock(), storage=objects.access, limits=HASTY)
-    assert caught.value.hint == "create the bucket first"
+@pytest.mark.parametrize("kind", ["s3", "google", "azure"])
+def test_a_store_that_does_not_serve(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """No way to it, no such bucket, another key: what to do is said in the options that this store has."""
+    fixture, url, other = {
+        "s3": ("objects", "s3://lake/x", "s3://nobody/x"),
+        "google": ("google_access", google_store.url("x"), "gs://nobody/x"),
+        "azure": ("azure_access", azure_store.url("x"), azure_store.url("x").replace("lake@", "nobody@")),
+    }[kind]
+    access = request.getfixturevalue(fixture)
+    access = access.access if isinstance(access, ObjectStoreServer) else access
+
+    def hint(url: str, **changed: str) -> str:
+        with pytest.raises(StorageError, match=f"cannot make the warehouse {url}") as caught:
+            Catalog.open(
+                url,
+                url=f"sqlite:///{tmp_path}/catalog.db",
+                clock=SystemClock(),
+                storage={**access, **changed},
+                limits=HASTY,
+            )
+        return caught.value.hint
+
+    way = "storage.endpoint_url, storage.region" if kind == "s3" else "storage.endpoint_url"
+    assert (
+        hint(url, endpoint_url="http://127.0.0.1:9")
+        == f"see that {way} and the network lead to the store, then repeat it"
+    )
+    assert hint(other) == "create the bucket first"
+    if kind == "azure":
+        assert "storage.account_key" in hint(url, account_key=base64.b64encode(b"x" * 64).decode())
 
 
 def test_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,12 +347,65 @@ def test_no_secret_is_stored(objects: ObjectStoreServer, bucket_url: str, tmp_pa
     Catalog.open(bucket_url.replace("s3:", "s3a:") + "/", url=f"sqlite:///{file}", **options).close()
 
 
-def test_hints() -> None:
-    def hint(text: str) -> str:
-        return disk_error("read x", OSError(text)).hint
-
-    assert "let these credentials" in hint("AWS Error ACCESS_DENIED during HeadObject operation")
-    assert "create the bucket" in hint("AWS Error NO_SUCH_BUCKET during PutObject operation")
-    assert "throttles" in hint("Generic S3 error: 503 SlowDown")
-    assert "endpoint_url" in hint("AWS Error NETWORK_CONNECTION during HeadBucket operation")
-    assert hint("something else") == ""
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("AWS Error ACCESS_DENIED during HeadObject operation", "let these credentials"),
+        ("AWS Error NO_SUCH_BUCKET during PutObject operation", "create the bucket"),
+        ("AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation", "storage.access_key_id"),
+        ("Generic S3 error: 503 SlowDown", "throttles"),
+        ("AWS Error NETWORK_CONNECTION during HeadBucket operation", "storage.region"),
+        ("google::cloud::Status(PERMISSION_DENIED: no access error_info={})", "let these credentials"),
+        ("google::cloud::Status(UNAUTHENTICATED: Anonymous caller)", "storage.credentials_file"),
+        ("google::cloud::Status(UNAVAILABLE: Could not connect to server)", "storage.endpoint_url and"),
+        (
+            "Azure Error: [AuthorizationPermissionMismatch] 403 This request is not authorized",
+            "let these credentials",
+        ),
+        (
+            "Azure Error: [AuthorizationFailure] 403 Server failed to authenticate the request",
+            "storage.account_key",
+        ),
+        ("Azure Error: [ServerBusy] 503 The server is busy", "throttles"),
+        ("Generic MicrosoftAzure error: 404 The specified container does not exist", "create the bucket"),
+        (
+            "When reading information for key 'wh/t/part-00503-ab.parquet' in bucket 'lake': AWS Error ACCESS_DENIED",
+            "let these",
+        ),
+        (
+            "Azure Error: [AuthorizationPermissionMismatch] 403 Not authorized. RequestId:1a5036f2-503-401",
+            "let these",
+        ),
+        (
+            "When reading key 'data/401/signature.parquet' in bucket 'permissions': AWS Error NETWORK_CONNECTION",
+            "storage.region",
+        ),
+        (
+            "Generic S3 error: Error performing GET https://h/lake/t/503.parquet in 2s - error sending request",
+            "storage.region",
+        ),
+        ("AWS Error REQUEST_TIME_TOO_SKEWED during GetObject operation", "clock"),
+        (
+            "google::cloud::Status(INVALID_ARGUMENT: Could not create a OAuth2 access token)",
+            "storage.credentials_file",
+        ),
+        ("google::cloud::Status(RESOURCE_EXHAUSTED: rate limit)", "throttles"),
+        ("google::cloud::Status(NOT_FOUND: The specified bucket does not exist.)", "create the bucket"),
+        (
+            "The operation lacked the necessary privileges to complete for path a/401: Error",
+            "let these credentials",
+        ),
+        (
+            "When copying key 'x' in bucket 'lake': AWS Error NO_SUCH_KEY: The specified key does not exist.",
+            "",
+        ),
+        ("Azure Error: [BlobNotFound] 404 The specified blob does not exist.", ""),
+        ("google::cloud::Status(NOT_FOUND: No such object: lake/t/x)", ""),
+        ("no such column: blob", ""),
+        ("azure is a colour of something else", ""),
+    ],
+)
+def test_hints(said: str, hint: str) -> None:
+    found = disk_error("read x", OSError(said)).hint
+    assert hint in found
+    assert bool(hint) == bool(found)
