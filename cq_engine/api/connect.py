@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from cq_engine.api.engine import Engine
 from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import Clock, SystemClock
-from cq_engine.core.limits import DEFAULT_LIMITS, Limits
+from cq_engine.core.limits import Limits
+from cq_engine.core.memory import memory_bytes
 from cq_engine.core.options import STORAGE, check_conf
 
 __all__ = ["connect"]
@@ -39,7 +40,8 @@ def connect(
         conf: engine options; `spark.*` go to the session that the engine starts, `storage.*` to the object store.
         read_only: queries only.
         scheduler: False: only `refresh` and `drain` move queries.
-        limits: other numeric bounds of the parts, for tests and experiments; default `Limits()`.
+        limits: other numeric bounds of the parts, for tests and experiments; default `Limits.for_memory` of
+            what this process may use.
         duties: whether this process refreshes, delivers and looks after the files: True: yes, or it is an error; False:
             never; None: as soon as no other process does, without a scheduler until one with a scheduler is there. Any
             number of processes commit and read besides.
@@ -54,7 +56,7 @@ def connect(
     storage = {n.removeprefix(STORAGE): checked.pop(n) for n in list(checked) if n.startswith(STORAGE)}
     chosen = clock or SystemClock()
     opened = Catalog.open(
-        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or DEFAULT_LIMITS,
+        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or Limits.for_memory(memory_bytes()),
         duties=duties, yields=duties is None and not scheduler, storage=storage,
     )  # fmt: skip
     try:

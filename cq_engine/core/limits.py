@@ -1,7 +1,7 @@
 """The numeric bounds of an engine: above which size another way is taken, how much is kept, how long is waited.
 
 One frozen value for all of an engine; `Catalog.limits` holds it, and every part above reads it there. Tests choose a
-path by other values: `connect(..., limits=Limits(small_rows=-1))`. Facts of formats (widths of SQL types, footers of
+path by other values: `connect(..., limits=Limits(small_rows=-1))`; who gives none gets those that fit the memory. Facts of formats (widths of SQL types, footers of
 files), of plans (which have no engine) and words for people are no bounds and stand where they are used.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "HELD", "Limits"]
 
 _MIB = 2**20
+_WHOLE_MEMORY = 7 * 2**30
 
 
 @dataclass(frozen=True)
@@ -305,10 +306,28 @@ class Limits:
     drain_refreshes: int = 4
     """Queries that DRAIN refreshes at the same time; they share the session, and Spark runs the jobs of several threads."""
 
+    @classmethod
+    def for_memory(cls, memory: int) -> Limits:
+        """The bounds of a driver with so many bytes of memory, Spark's own part included: with 7 GiB (what is called 8 GB) or more
+        the defaults; with less, those of what it holds at once shrink with it, to an eighth at least. What is beyond them
+        is left to executors, who spill to disk, or done in more pieces."""
+        share = max(1 / 8, min(1.0, memory / _WHOLE_MEMORY))
+        return cls(**{name: int(getattr(cls, name) * share) for name in HELD})
+
     def __post_init__(self) -> None:
         if self.batch_deltas < 1:
             raise ValueError("a batch holds at least one delta")
 
 
+HELD = (
+    "inline_cache_bytes", "kept_change_bytes", "small_bytes", "look_up_rows", "look_up_candidates", "change_rows",
+    "joined_bytes", "change_bytes", "column_copy_places", "refresh_changes", "slice_changes", "sliced_changes", "refresh_rows",
+    "arrow_rows", "driver_changes", "driver_change_bytes", "driver_rows", "driver_bytes", "state_changes", "recompute_bytes",
+    "input_most_bytes", "staged_keys", "merge_changes", "merge_rows", "snapshot_file_rows", "staged_file_rows", "flush_rows",
+    "sweep_rows",
+)  # fmt: skip
+"""The bounds of what the driver holds in memory at once, apart from what is small with any of them. Files are smaller with the slices
+in which they are merged. `apply_rows` is none of them: it also says how large a transaction of some kinds may be, and that shall not
+depend on the machine."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""

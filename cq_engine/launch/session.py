@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from cq_engine.core.calls import one_call
 from cq_engine.core.errors import CQError
+from cq_engine.core.memory import memory_bytes
 from cq_engine.launch import class_archive
 from cq_engine.launch.java import Java, has_launched, launch_environment
 from cq_engine.launch.remote import REMOTE, remote_session
@@ -299,19 +300,5 @@ def _start_settings(directory: Path, master: str) -> dict[str, str]:
 
 def _driver_memory_mib() -> int:
     """40 % of the memory that this process may use, between 1 and 8 GiB."""
-    share = int(_memory_bytes() * _MEMORY_SHARE) // 2**20
+    share = int(memory_bytes() * _MEMORY_SHARE) // 2**20
     return max(_MEMORY_LEAST_MIB, min(share, _MEMORY_LIMIT_MIB))
-
-
-def _memory_bytes() -> int:
-    """The machine's memory, or the control group's limit where that is less (containers)."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not POSIX
-        return 4 * 2**30
-    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        try:
-            total = min(total, int(limit.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no control groups, or no limit ("max")
-            continue
-    return total

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from cq_engine.core import limits
-from cq_engine.core.limits import Limits
+import cq_engine
+from cq_engine.core import limits, memory
+from cq_engine.core.limits import HELD, Limits
+
+connect = import_module("cq_engine.api.connect")
 
 ROOT = Path(limits.__file__).parents[1]
 
@@ -40,3 +45,45 @@ def modules() -> list[Path]:
 def test_a_batch_holds_something() -> None:
     with pytest.raises(ValueError, match="at least one delta"):
         Limits(batch_deltas=0)
+
+
+@pytest.mark.parametrize(("gib", "share"), [(64, 1), (7, 1), (3.5, 0.5), (1, 1 / 7), (0.25, 1 / 8)])
+def test_what_the_driver_holds_follows_its_memory(gib: float, share: float) -> None:
+    whole, fitted = Limits(), Limits.for_memory(int(gib * 2**30))
+    for each in fields(Limits):
+        expected = getattr(whole, each.name) * (share if each.name in HELD else 1)
+        assert abs(getattr(fitted, each.name) - expected) <= 1, each.name
+    assert fitted.least_slice_changes <= fitted.slice_changes
+    assert (
+        fitted.snapshot_file_rows <= fitted.merge_rows
+    )  # else files that a merge has written are small for ever
+    assert fitted.sweep_rows <= fitted.apply_rows
+    assert fitted.sliced_changes <= fitted.driver_changes
+    assert fitted.compact_long_rows <= min(fitted.change_rows, fitted.state_changes, fitted.merge_changes)
+
+
+def test_every_bound_in_the_table_of_the_driver_follows_its_memory() -> None:
+    text = (Path(__file__).parents[2] / "docs/deploying.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and line.count("|") == 4]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[3])} & {
+        f.name for f in fields(Limits)
+    }
+    assert len(named) >= 10
+    assert named - set(HELD) == {"apply_rows"}
+
+
+def test_an_engine_gets_the_bounds_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "memory_bytes", lambda: 2 * 2**30)
+    with cq_engine.connect(tmp_path, scheduler=False) as engine:
+        assert engine.catalog.limits == Limits.for_memory(2 * 2**30) != Limits()
+    with cq_engine.connect(tmp_path, scheduler=False, limits=Limits()) as engine:
+        assert engine.catalog.limits == Limits()
+
+
+def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "limited").write_text(f"{2**30}\n")
+    (tmp_path / "open").write_text("max\n")
+    monkeypatch.setattr(memory, "_GROUP_LIMITS", [tmp_path / "open", tmp_path / "none"])
+    whole = memory.memory_bytes()
+    monkeypatch.setattr(memory, "_GROUP_LIMITS", [tmp_path / "open", tmp_path / "limited"])
+    assert memory.memory_bytes() == 2**30 < whole

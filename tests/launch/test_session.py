@@ -69,7 +69,7 @@ def test_warming_runs_a_query(spark: SparkSession) -> None:
 def test_driver_memory_follows_the_machine(
     monkeypatch: pytest.MonkeyPatch, machine_gib: int, mib: int
 ) -> None:
-    monkeypatch.setattr(session_module, "_memory_bytes", lambda: machine_gib * 2**30)
+    monkeypatch.setattr(session_module, "memory_bytes", lambda: machine_gib * 2**30)
     assert session_module._driver_memory_mib() == mib
 
 
