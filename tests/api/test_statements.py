@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine import AnalysisError, CatalogError, CQError, Engine, ResultKeyError, TransactionError
 from cq_engine.query.rendering import render_result
+from tests.limits import EXECUTORS, limited
 
 
 @pytest.fixture
@@ -106,6 +108,18 @@ def test_a_declared_key_is_checked(engine: Engine) -> None:
         engine.refresh("q")
     assert engine.describe("q").state == "FAILED"
     assert deltas(engine, "q") == []
+
+
+@pytest.mark.parametrize("paths", [{}, EXECUTORS], ids=["driver", "executors"])
+def test_few_rows_are_read_to_name_a_key_that_two_have(engine: Engine, paths: Mapping[str, Any]) -> None:
+    engine.execute("CREATE CONTINUOUS QUERY q PRIMARY KEY (amt) ON DEMAND AS SELECT grp, amt FROM t")
+    engine.execute("INSERT INTO t SELECT id, 'c', id % 3 FROM range(100, 190)")
+    with (
+        limited(engine, **{**paths, "error_rows": 1}),
+        pytest.raises(ResultKeyError, match=r"amt = \d") as caught,
+    ):
+        engine.refresh("q")
+    assert len(caught.value.detail) < 100
 
 
 @pytest.mark.parametrize("mode", ["TRANSACTIONAL", "COMPRESSED"])

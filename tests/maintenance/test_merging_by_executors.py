@@ -61,3 +61,27 @@ def test_random_changes(
         for at, image in images.items():
             assert engine.execute(f"SELECT * FROM t VERSION AS OF {at} ORDER BY a, b").fetchall() == image
     assert kept > 0
+
+
+def test_more_files_of_changes_than_the_driver_reads(
+    warehouse: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "write_merge", lambda *_: pytest.fail("the driver has written it"))
+    limits = Limits(small_rows=0, inline_bytes=-1, kept_change_bytes=0, merge_files=2)
+    with cq_engine.connect(
+        warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=limits
+    ) as engine:
+        engine.execute("CREATE TABLE t (a INT PRIMARY KEY, g INT)")
+        engine.execute("INSERT INTO t SELECT CAST(id AS INT), 0 FROM range(40)")
+        engine.execute("COMPACT TABLE t")
+        for number in range(3):
+            engine.execute(f"UPDATE t SET g = g + 1 WHERE a % 3 = {number}")
+        expected = engine.execute("SELECT * FROM t ORDER BY a").fetchall()
+        engine.compactor.merge(engine.catalog.state.tables["t"].storage)
+        layout = engine.catalog.layout(
+            engine.catalog.state.tables["t"].storage.id, engine.catalog.newest_version
+        )
+        assert not layout.changes
+        assert (
+            engine.execute("SELECT * FROM t ORDER BY a").fetchall() == expected == [(n, 1) for n in range(40)]
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,32 @@ def test_as_a_scan(indexed: IndexedColumns, tmp_path: Path, seed: int) -> None:
         assert identity_keys(found, COLUMNS) == wanted, {n: v.to_pylist()[:5] for n, v in restrict.items()}
         limit = len(wanted) - 1
         assert limit < 0 or indexed.rows(path, COLUMNS, restrict, limit) is None, "more than the limit"
+
+
+def test_places_beyond_the_bound_are_not_looked_up(tmp_path: Path) -> None:
+    """Either a look-up gives what a scan gives, or the file is read."""
+    rng = random.Random(1)
+    rows = make(rng)
+    indexed = IndexedColumns(replace(DEFAULT_LIMITS, column_copy_places=0))
+    path = write(rows, tmp_path / "a.parquet", indexed, [c.name for c in COLUMNS])
+    assert indexed.fill(MUCH) == 1
+    shown, given = identity_keys(rows, COLUMNS), 0
+    for _number in range(150):
+        restrict = restrictions(rng, rows)
+        wanted = [shown[n] for n in expected(rows, restrict)]
+        found = indexed.rows(path, COLUMNS, restrict, max(1, len(wanted)))
+        assert found is None or identity_keys(found, COLUMNS) == wanted
+        given += found is not None
+    indexed.close()
+    assert 0 < given < 150
+
+
+def test_no_copies_where_the_disk_is_nearly_full(tmp_path: Path) -> None:
+    indexed = IndexedColumns(replace(DEFAULT_LIMITS, column_copy_share=2**60))
+    path = write(make(random.Random(1)), tmp_path / "a.parquet", indexed, ["ordered"])
+    assert indexed.fill(MUCH) == 0
+    assert indexed.rows(path, COLUMNS, {}, ROWS) is None
+    indexed.close()
 
 
 def test_only_the_columns_that_were_read(indexed: IndexedColumns, tmp_path: Path) -> None:
