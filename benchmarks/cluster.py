@@ -1,13 +1,12 @@
-"""A standalone cluster on this machine: two one-core workers beside one, small refreshes on it, tasks and memory by size.
+"""A standalone cluster on this machine: two one-core workers beside one, and small refreshes on it. `growth.py` has tasks and memory by size.
 
     python benchmarks/cluster.py                      # scale 0.3: 3 000 000 order lines
-    python benchmarks/cluster.py --scale 1 --growth 1 4
+    python benchmarks/cluster.py --scale 1 --parts bulk
 
 Master and workers are Spark's own, with directories of their own; the driver is a process for each kind of cluster. `bulk` are, by executors,
 COPY of the order lines (Parquet), the start of the join of all tables with its snapshot, one refresh over 2 000
 transactions of stream B, and a FULL recomputation after as many, with two workers beside one, each worker with all of its threads on a processor of its own; the first
-time in a session, and once more in another warehouse, when executors have compiled what they run. `growth` is COPY at each of these multiples of the scale: how many tasks
-the largest stage has (by Spark's event log), and the peak memory of the driver, Python and JVM. Then refreshes after 20 transactions, as they
+time in a session, and once more in another warehouse, when executors have compiled what they run. Then refreshes after 20 transactions, as they
 are, and with Spark for every statement (`arrow_rows=-1`), on the cluster and on local Spark. One JSON line per figure goes to standard
 output.
 """
@@ -20,7 +19,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -38,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.cluster import DRIVER, cluster
 
 NAME = "cluster"
-PARTS = ("bulk", "growth", "small")
+PARTS = ("bulk", "small")
 ORDERS = 12
 SMALL = ("every_line", "big_spenders")
 BY_EXECUTORS = Limits(
@@ -65,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
     """Each part with each kind of cluster, in turns."""
-    for multiple in sorted({1, *options.growth}):
-        _child(directory, "generate", "local[2]", scale * multiple, options)
-    parts = {"bulk": _beside, "growth": _grown, "small": _small_beside}
+    _child(directory, "generate", "local[2]", scale, options)
+    parts = {"bulk": _beside, "small": _small_beside}
     for part in options.parts:
         yield from parts[part](directory, scale, options)
 
@@ -86,16 +83,6 @@ def _beside(directory: Path, scale: float, options: argparse.Namespace) -> Itera
         one, two = median(by[1]), median(by[2])
         yield {"figure": "two workers over one", "scale": scale, "of": of, "seconds_of_one": round(one, 3),
                "seconds_of_two": round(two, 3), "rounds": options.rounds, "ratio": ratio(one, two)}  # fmt: skip
-
-
-def _grown(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
-    """COPY of more and more."""
-    place = directory / "cluster-growth"
-    place.mkdir()
-    with cluster(place, 2, memory="3g") as made:
-        for multiple in options.growth:
-            for each in _child(directory, "growth", made.url, scale * multiple, options):
-                yield {"figure": "growth", "scale": scale * multiple, **each}
 
 
 def _small_beside(directory: Path, scale: float, options: argparse.Namespace) -> Iterator[Figure]:
@@ -135,11 +122,6 @@ def _inside(options: argparse.Namespace) -> Iterator[Figure]:
     conf = {"spark.master": options.master, "spark.driver.memory": "2g"}
     if not options.master.startswith("local"):
         conf |= {**DRIVER, "spark.executor.memory": "2g"}
-    events = options.directory / f"events-{os.getpid()}"
-    if options.inside == "growth":
-        events.mkdir()
-        conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": "false",
-                 "spark.eventLog.rolling.enabled": "false"}  # fmt: skip
     spark = cq_engine.spark_session(conf)
     files = options.directory / f"files-{options.scales[0]:g}"
     if options.inside == "generate":
@@ -148,22 +130,6 @@ def _inside(options: argparse.Namespace) -> Iterator[Figure]:
         return
     spark.range(10**6).selectExpr("sum(hash(id))").collect()  # executors are there, and their classes
     place = options.directory / f"warehouse-{os.getpid()}"
-    if options.inside == "growth":
-        with cq_engine.connect(place, spark=spark, scheduler=False, conf=UNDISTURBED) as engine:
-            for table in TABLES.values():
-                engine.execute(table)
-            copy = f"COPY INTO orderline FROM '{files}/orderline' FORMAT parquet"
-            seconds, _ = timed(lambda: engine.execute(copy))
-            peak = _peak_memory()
-        spark.stop()
-        size = sum(path.stat().st_size for path in (files / "orderline").glob("*.parquet"))
-        yield {
-            "bytes": size,
-            "seconds": round(seconds, 3),
-            "tasks_of_largest_stage": _largest(events),
-            "driver_mib": peak,
-        }
-        return
     if options.inside == "bulk":
         for when in ("first", "warm"):  # executors that have just begun compile what they run
             place = options.directory / f"warehouse-{os.getpid()}-{when}"
@@ -224,34 +190,6 @@ def _small(engine: cq_engine.Engine, files: Path, shop: Shop) -> Iterator[Figure
             yield {"of": of, "query": query, "seconds": round(median(seconds), 4)}
 
 
-def _largest(events: Path) -> int:
-    found = 0
-    for path in events.rglob("*"):
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                with suppress(ValueError):
-                    event = json.loads(line)
-                    if event.get("Event") == "SparkListenerStageCompleted":
-                        found = max(found, event["Stage Info"]["Number of Tasks"])
-    return found
-
-
-def _peak_memory() -> int:
-    """MiB that this process and its JVM have had at most."""
-    own = os.getpid()
-    parents: dict[int, int] = {}
-    peaks: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError, KeyError, ValueError):
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-            parents[int(fields["Pid"])] = int(fields["PPid"])
-            peaks[int(fields["Pid"])] = int(fields["VmHWM"].split()[0]) // 1024
-    family = {own}
-    for _ in range(4):
-        family |= {pid for pid, parent in parents.items() if parent in family}
-    return sum(peaks.get(pid, 0) for pid in family)
-
-
 def plot(figures: Sequence[Figure], path: str) -> None:
     """The ratios."""
     found: dict[str, Any] = {f"{f['of']} {f.get('query', '')}": f["ratio"] for f in figures if "ratio" in f}
@@ -262,9 +200,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__ or "", scales=(0.3,), rounds=2)
     parser.add_argument("--transactions", type=int, default=2000, help="of a catch-up (default: %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument(
-        "--growth", type=float, nargs="*", default=[1, 4], help="multiples of the scale for COPY alone"
-    )
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     parser.add_argument("--master", default="", help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)

@@ -36,6 +36,7 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("mesh_choice", "choice"): "at least 0.9",
     ("cluster", "two workers over one"): "at least 1.7 (with a core for each)",
     ("cluster", "refresh after 20 transactions"): "at most 3",
+    ("growth", "growth"): "memory at most 1.2",
     ("load", "load"): "at most 2",
     ("load", "create"): "at most 2",
     ("load", "first"): "at most 2",
@@ -84,6 +85,7 @@ _WHERE = (
     "per_question",
     "per_second",
     "queue",
+    "gigabytes",
 )
 """What tells the lines of one figure apart."""
 _ASIDE = {
