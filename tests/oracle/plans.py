@@ -47,6 +47,7 @@ from tests.oracle.recorded import Recorded
 __all__ = ["PlannedQuery", "Plans", "TwoRows", "spark_type"]
 
 
+_SPARKS_NULLS = "nulls_first_on_asc_last_on_desc"
 _REWRITES = (
     (r"`", '"'),
     (r"<=>", "IS NOT DISTINCT FROM"),
@@ -91,7 +92,7 @@ class Plans:
         self.base = duckdb.connect()
         self.base.execute("SET threads = 1")
         self.base.execute("PRAGMA disable_optimizer")
-        self.base.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")  # Spark's
+        self._null_order = ""
         self.tables: dict[str, Table] = {}
         self.repairs = 0
         self.refreshes = 0
@@ -134,9 +135,17 @@ class Plans:
 
     def _execute(self, prefix: str, sql: str) -> duckdb.DuckDBPyConnection:
         try:
+            self._order_nulls(_SPARKS_NULLS)
             return self.base.execute(prefix + _quickly(sql))
         except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException):
+            self._order_nulls("nulls_last")  # sqlglot leaves out what it takes for DuckDB's default
             return self.base.execute(prefix + _duckdb_sql(sql))
+
+    def _order_nulls(self, order: str) -> None:
+        """Where NULL stands under an ORDER BY that does not say it."""
+        if order != self._null_order:
+            self.base.execute(f"SET default_null_order = '{order}'")
+            self._null_order = order
 
     def described(self, sql: str) -> list[tuple[str, str]]:
         """(name, Spark type) of the columns of a Spark SQL query."""

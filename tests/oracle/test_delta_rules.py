@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from cq_engine.planner.compiled import Compiled
@@ -142,3 +143,17 @@ def test_constants_of_the_query_around() -> None:
     )
     verdicts = run(History((left, right), ("INSERT INTO t1 VALUES (1, 2)",), steps, (query,), 0))
     assert not any(verdict.startswith("FULL") for verdict in verdicts)
+
+
+@pytest.mark.parametrize(
+    "exploded", ["", " LATERAL VIEW explode(array(1)) s AS e"], ids=["as it is", "translated"]
+)
+@pytest.mark.parametrize(
+    ("order", "first"), [("ASC", None), ("ASC NULLS LAST", 1), ("DESC", 2), ("DESC NULLS FIRST", None)]
+)
+def test_nulls_stand_where_spark_has_them(exploded: str, order: str, first: int | None) -> None:
+    plans = Plans(record(History((), (), (), (), 1)))
+    values = "(SELECT 1 AS x UNION ALL SELECT NULL UNION ALL SELECT 2) t"
+    rows = plans.run(f"SELECT x FROM {values}{exploded} ORDER BY x {order}")
+    assert rows[0] == (first,)
+    plans.base.close()
