@@ -80,7 +80,7 @@ def test_the_delta_law(
 def test_tasks_read_the_columns_that_a_statement_needs(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SELECT, also of a version and over a log; the start of a query and of its state; a recomputation."""
+    """SELECT, also of a version; the start of a query and of its state; a recomputation."""
     engine = connect(limits=Limits(**EXECUTORS))
     engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v STRING, d DECIMAL(10, 2), unread STRING)")
     rows = "SELECT CAST(id AS INT), concat('v', id % 3), CAST(id AS DECIMAL(10, 2)), 'x' FROM range(60)"
@@ -100,13 +100,12 @@ def test_tasks_read_the_columns_that_a_statement_needs(
         read.clear()
         assert engine.execute(statement).fetchall()
         assert read == [{"id", "v", "d"}]
-    for name, options in (
-        ("q", "COMPUTE TRANSACTIONAL DELTA ON DEMAND"),
-        ("f", "COMPUTE COMPRESSED DELTA ON DEMAND WITH (refresh = 'full')"),
+    for start in (
+        "q COMPUTE TRANSACTIONAL DELTA ON DEMAND START FROM SNAPSHOT",
+        "f COMPUTE COMPRESSED DELTA ON DEMAND START FROM SNAPSHOT WITH (refresh = 'full')",
     ):
         read.clear()
-        engine.execute(f"CREATE CONTINUOUS QUERY {name} {options} START FROM SNAPSHOT AS {query}".replace(
-            "WITH (refresh = 'full') START FROM SNAPSHOT", "START FROM SNAPSHOT WITH (refresh = 'full')"))  # fmt: skip
+        engine.execute(f"CREATE CONTINUOUS QUERY {start} AS {query}")
         assert {"id", "v", "d"} in read
         assert not [columns for columns in read if "unread" in columns]
     engine.execute("UPDATE t SET d = d + 1 WHERE id < 20")
