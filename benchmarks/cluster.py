@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -24,7 +23,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from frame import JOINED, UNDISTURBED, Figure, apply, arguments, bars, create, ratio, run, timed
+from frame import (
+    JOINED,
+    UNDISTURBED,
+    Figure,
+    apply,
+    arguments,
+    bars,
+    create,
+    driver,
+    driver_arguments,
+    ratio,
+    run,
+    timed,
+)
 
 import cq_engine
 from cq_engine.core.limits import Limits
@@ -105,17 +117,10 @@ def _small_beside(directory: Path, scale: float, options: argparse.Namespace) ->
 def _child(
     directory: Path, part: str, master: str, scale: float, options: argparse.Namespace
 ) -> list[Figure]:
-    words = ["--inside", part, "--master", master, "--directory", str(directory), "--scale", str(scale)]
-    words += [
-        "--seed",
-        str(options.seed),
-        "--rounds",
-        str(options.rounds),
-        "--transactions",
-        str(options.transactions),
-    ]
-    done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return driver(
+        __file__, part, master, directory, "--scale", scale, "--seed", options.seed, "--rounds", options.rounds,
+        "--transactions", options.transactions,
+    )  # fmt: skip
 
 
 def _inside(options: argparse.Namespace) -> Iterator[Figure]:
@@ -200,9 +205,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__ or "", scales=(0.3,), rounds=2)
     parser.add_argument("--transactions", type=int, default=2000, help="of a catch-up (default: %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--master", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    driver_arguments(parser)
     return parser.parse_args(argv)
 
 

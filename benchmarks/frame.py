@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +42,8 @@ __all__ = [
     "create",
     "difference",
     "discard",
+    "driver",
+    "driver_arguments",
     "growth",
     "net",
     "ratio",
@@ -127,6 +130,21 @@ def run(
     if options.plot is not None:
         draw(figures, options.plot)
     return 0
+
+
+def driver_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `driver` tells the process that it starts: `inside`, empty in the one that a person starts."""
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--master", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+
+
+def driver(program: str, part: str, master: str, directory: Path, *words: object) -> list[Figure]:
+    """A part of a benchmark in a process of its own, with a Spark of its own; the JSON lines that it prints."""
+    given = ["--inside", part, "--master", master, "--directory", directory, *words]
+    started = [sys.executable, program, *map(str, given)]
+    done = subprocess.run(started, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def machine() -> Figure:

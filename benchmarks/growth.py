@@ -16,14 +16,13 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from frame import UNDISTURBED, Figure, arguments, canvas, ratio, run
+from frame import UNDISTURBED, Figure, arguments, canvas, driver, driver_arguments, ratio, run
 
 import cq_engine
 
@@ -81,9 +80,7 @@ def compared(figures: Sequence[Figure]) -> Iterator[Figure]:
 
 
 def _child(directory: Path, part: str, master: str, size: float) -> list[Figure]:
-    words = ["--inside", part, "--master", master, "--directory", str(directory), "--gigabytes", f"{size:g}"]
-    done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return driver(__file__, part, master, directory, "--gigabytes", f"{size:g}")
 
 
 def _inside(options: argparse.Namespace) -> Iterator[Figure]:
@@ -200,9 +197,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIRECTORY",
         help="of a disk with four times the room of the largest size",
     )
-    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--master", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    driver_arguments(parser)
     return parser.parse_args(argv)
 
 

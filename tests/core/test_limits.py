@@ -54,9 +54,7 @@ def test_what_the_driver_holds_follows_its_memory(gib: float, share: float) -> N
         expected = getattr(whole, each.name) * (share if each.name in HELD else 1)
         assert abs(getattr(fitted, each.name) - expected) <= 1, each.name
     assert fitted.least_slice_changes <= fitted.slice_changes
-    assert (
-        fitted.snapshot_file_rows <= fitted.merge_rows
-    )  # else files that a merge has written are small for ever
+    assert fitted.snapshot_file_rows <= fitted.merge_rows, "files that a merge has written are small for ever"
     assert fitted.sweep_rows <= fitted.apply_rows
     assert fitted.sliced_changes <= fitted.driver_changes
     assert fitted.compact_long_rows <= min(fitted.change_rows, fitted.state_changes, fitted.merge_changes)
