@@ -19,7 +19,7 @@ import cq_engine
 from cq_engine import Engine
 from cq_engine.catalog.apply import drop_query
 from cq_engine.catalog.differences import tables_of
-from cq_engine.core import faults
+from cq_engine.core.errors import CatalogError
 from cq_engine.core.limits import Limits
 from cq_engine.mesh.table_mesh import TableMesh
 from cq_engine.refresh.mesh import QueryMesh
@@ -181,23 +181,29 @@ def test_a_dropped_group_is_forgotten(engine: Engine) -> None:
     assert engine.queries.attacher._places == {}
 
 
-def test_what_was_gathered_ahead_goes_with_the_query(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its rows are being gathered: the threads that wait for them end."""
-
-    class Crash(BaseException):
-        pass
-
-    def crash(name: str, file: Path | None = None) -> None:
-        if name == "refresh.before_catalog":
-            raise Crash
+def test_what_is_gathered_ahead_goes_with_the_query(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process drops the query while its refresh reads: the threads that wait in the same scan end."""
+    drive = TableMesh._advance
+    ahead: list[threading.Thread] = []
+    still: list[threading.Thread] = []
+    waiting: list[int] = []
 
     def advance(self: TableMesh) -> None:
         if threading.current_thread().name == "cq-mesh-prefetch":
             threading.Event().wait(0.01)
-        else:
-            drive(self)
+            return
+        if not ahead:
+            until(lambda: self.waiting > 1, seconds=20)
+            ahead.extend(each for each in threading.enumerate() if each.name == "cq-mesh-prefetch")
+            with engine.catalog.write() as unit:
+                unit.set_state(drop_query(engine.catalog.state, "gone_q"))
+            engine.forget_gone()
+            for each in ahead:
+                each.join(20)
+            still.extend(each for each in ahead if each.is_alive())
+            waiting.append(self.waiting)
+        drive(self)
 
-    drive = TableMesh._advance
     engine.execute(
         f"CREATE CONTINUOUS QUERY gone_q ON DEMAND WITH (join = 'mesh', memory = '64 KB') AS {JOIN}"
     )
@@ -205,17 +211,13 @@ def test_what_was_gathered_ahead_goes_with_the_query(engine: Engine, monkeypatch
         engine.execute(f"INSERT INTO s SELECT id, id % 300 FROM range({50 * n}, {50 * n + 50})")
     monkeypatch.setattr(QueryMesh, "changes", 60)
     monkeypatch.setattr(TableMesh, "_advance", advance)
-    monkeypatch.setattr(faults, "point", crash)
-    with pytest.raises(Crash):
+    with pytest.raises(CatalogError, match="no continuous query gone_q"):
         engine.refresh("gone_q")
-    monkeypatch.setattr(faults, "point", lambda *_: None)
-    waiting = [each for each in threading.enumerate() if each.name == "cq-mesh-prefetch"]
-    assert waiting
-    ((_, mesh),) = engine.queries.refresher.meshes.kept["gone_q"]._tables.values()
-    engine.execute("DROP CONTINUOUS QUERY gone_q")
-    until(lambda: not any(each.is_alive() for each in waiting), seconds=20)
-    assert mesh.waiting == mesh.nbytes == 0
+    assert ahead
+    assert still == []
+    assert waiting == [1], "the refresh itself"
     assert engine.queries.refresher._prefetches == {}
+    assert engine.queries.refresher.meshes.kept == {}
 
 
 def test_others_drops_are_followed(warehouse: Path, spark: SparkSession, engine: Engine) -> None:
