@@ -98,7 +98,8 @@ class Limits:
     # ------------------------------------------------------------ refreshes
 
     log_rows: int = 100_000
-    """Of what executors have computed, the driver writes up to so many rows of a delta or a state: they make no files."""
+    """Of what executors have computed, the driver writes up to so many rows of a delta or a state: they make no files, and
+    what later statements read is looked up by their keys."""
     recompute_bytes: int = 128 * _MIB
     """Of larger tables executors keep and compare the results of a recomputation; the driver takes no more than `log_rows`."""
     refresh_changes: int = 1_000_000

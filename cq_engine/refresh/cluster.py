@@ -85,8 +85,13 @@ class Cluster(Executor[DataFrame]):
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
-    def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:  # noqa: ARG002 - a frame has them
-        self.binder.bind_frame(leaf, rows)
+    def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:
+        """Few rows go to the driver: what they meet can be looked up by their keys, and Spark plans the next statement
+        without the plan of this one."""
+        if rows.count() <= self.services.limits.log_rows:
+            self.binder.bind_rows(leaf, to_arrow(rows), columns)
+        else:
+            self.binder.bind_frame(leaf, rows)
 
     def union(self, parts: Sequence[DataFrame]) -> DataFrame:
         return reduce(DataFrame.unionByName, parts)

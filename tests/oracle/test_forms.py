@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,25 +10,13 @@ from pyspark.sql import SparkSession
 from tests.oracle import plans
 from tests.oracle.budget import budget
 from tests.oracle.generate import History
-from tests.oracle.recorded import record
 from tests.oracle.shop import shop_histories
 from tests.oracle.test_delta_rules import run
-from tests.oracle.warehouse import Tally, check_history
+from tests.oracle.warehouse import Tally, check_in_fresh_warehouse
 
 TALLY = Tally()
 FORMS = ("form = 'auto'", "form = 'general'", "form = 'fk_pk'", "form = 'fk_pk_units'", "form = 'recompute'")
 PRE_IMAGES = ("pre_image = 'undo'", "pre_image = 'sql'")
-
-
-def _check(history: History, spark: SparkSession, options: str) -> None:
-    recorded = record(history)
-    if recorded.newest < 2:
-        return
-    directory = Path(tempfile.mkdtemp(prefix="cq_oracle_"))
-    try:
-        check_history(recorded, spark, directory, TALLY, options)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_before_images_from_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +41,7 @@ def test_forms_over_enforced_keys(spark: SparkSession) -> None:
         pre_image=st.sampled_from(PRE_IMAGES),
     )
     def check(history: History, form: str, pre_image: str) -> None:
-        _check(history, spark, f"{form}, {pre_image}")
+        check_in_fresh_warehouse(history, spark, TALLY, f"{form}, {pre_image}")
 
     check()
     print(f"so far: {TALLY}")

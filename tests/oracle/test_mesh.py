@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +16,8 @@ from cq_engine.refresh.prefetch import Prefetch
 from tests.oracle.budget import budget
 from tests.oracle.generate import History
 from tests.oracle.law import Broken
-from tests.oracle.recorded import record
 from tests.oracle.shop import shop_histories
-from tests.oracle.warehouse import Tally, _Replay, check_history
+from tests.oracle.warehouse import Tally, _Replay, check_in_fresh_warehouse
 
 PAGES = {
     "small_rows": -1,
@@ -72,17 +68,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def _check(history: History, spark: SparkSession, options: str) -> None:
-    recorded = record(history)
-    if recorded.newest < 2:
-        return
-    directory = Path(tempfile.mkdtemp(prefix="cq_oracle_"))
-    try:
-        check_history(recorded, spark, directory, Tally(), options, paths=PAGES)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> None:
     @budget("CQ_ORACLE_EXAMPLES", 2)
     @given(
@@ -96,7 +81,7 @@ def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> N
         ),
     )
     def check(history: History, options: str) -> None:
-        _check(history, spark, options)
+        check_in_fresh_warehouse(history, spark, Tally(), options, PAGES)
 
     check()
     assert served["meshed"] > 0
@@ -122,7 +107,7 @@ def test_a_mesh_that_expires_too_early_breaks_it(
     @budget("CQ_ORACLE_EXAMPLES", 4)
     @given(history=shop_histories("", queries=3, transactions=(4, 6)))
     def check(history: History) -> None:
-        _check(history, spark, "join = 'mesh'")
+        check_in_fresh_warehouse(history, spark, Tally(), "join = 'mesh'", PAGES)
 
     with pytest.raises(Broken):
         check()

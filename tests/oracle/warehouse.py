@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,11 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.limits import Limits
 from tests.limits import forced
+from tests.oracle.generate import History
 from tests.oracle.law import Broken, Change, Row, difference, replay, row_of, unique_columns
-from tests.oracle.recorded import Recorded
+from tests.oracle.recorded import Recorded, record
 
-__all__ = ["Tally", "check_history"]
+__all__ = ["Tally", "check_history", "check_in_fresh_warehouse"]
 
 
 @dataclass
@@ -208,3 +210,19 @@ def check_history(
             except AssertionError as problem:
                 shown = recorded.history.script(query)
                 raise Broken(f"{problem}\n{options or 'no options'}; limits: {paths}\n{shown}") from problem
+
+
+def check_in_fresh_warehouse(
+    history: History,
+    spark: SparkSession,
+    tally: Tally,
+    options: str = "",
+    paths: Mapping[str, int] | None = None,
+) -> None:
+    """Likewise a history that has not been recorded, in a directory of its own, which goes with the call; nothing is checked
+    where it comes to fewer than two commits."""
+    recorded = record(history)
+    if recorded.newest < 2:
+        return
+    with tempfile.TemporaryDirectory(prefix="cq_oracle_", ignore_cleanup_errors=True) as directory:
+        check_history(recorded, spark, directory, tally, options, paths=paths)
