@@ -84,6 +84,10 @@ class Access(ABC):
     def _check(cls, given: Mapping[str, str]) -> None:
         """Raises AnalysisError where of what belongs together something is not given."""
 
+    def reaches(self, other: Access) -> bool:
+        """Whether what it was given is meant for the buckets of `other`, too."""
+        return type(self) is type(other)
+
     @property
     def _server(self) -> tuple[str, str]:
         """The scheme of the endpoint, and what comes after it; empty where none is given."""

@@ -39,6 +39,9 @@ class AzureAccess(Access):
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
 
+    def reaches(self, other: Access) -> bool:
+        return isinstance(other, AzureAccess) and self.account == other.account
+
     @classmethod
     def _check(cls, given: Mapping[str, str]) -> None:
         if given.get("account_key") and given.get("sas_token"):

@@ -12,7 +12,7 @@ from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["is_url", "open_store"]
+__all__ = ["is_url", "open_beside", "open_store"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+(/[A-Za-z0-9_=+~.-]+)*")
@@ -45,6 +45,24 @@ def open_store(
             "directory that all of Spark's processes see",
         )
     return kind(rest.rstrip("/"), options or {}, limits)
+
+
+def open_beside(url: str, known: Store, limits: Limits = DEFAULT_LIMITS) -> tuple[Store, str] | None:
+    """The bucket or container of an object's URL, and the object's path in it; None where the URL is that of no object store.
+
+    It is reached with the credentials of `known` where that is a store of the same kind (of Azure's, the same account), else with those of
+    the environment. Raises what `open_store` raises.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in _KINDS:
+        return None
+    from cq_engine.catalog.storage.objects import ObjectStore
+
+    bucket, _, path = rest.partition("/")
+    store = open_store(f"{scheme}://{bucket}", {}, limits)
+    if isinstance(store, ObjectStore) and isinstance(known, ObjectStore):
+        store.access = known.access if known.access.reaches(store.access) else store.access
+    return store, path
 
 
 def _s3(place: str, options: Mapping[str, str], limits: Limits) -> Store:

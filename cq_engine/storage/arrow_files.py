@@ -10,10 +10,9 @@ is garbage of the attempt.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import CODEC, footer_stats, reading
 from cq_engine.core.columns import Column
+from cq_engine.core.disk import RESTORE
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import columns_of, spark_schema
 from cq_engine.spark.arrow_io import received, receiving, sendable, sent, sent_schema
@@ -34,20 +34,12 @@ from cq_engine.spark.widths import cores, task_bytes
 from cq_engine.storage.layout import in_layout
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import conform, open_dataset
+from cq_engine.storage.shares import Share, cut
 
 __all__ = ["read", "write"]
 
 _WRITTEN = "path STRING, rows BIGINT, bytes BIGINT, stats STRING"
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-@dataclass(frozen=True)
-class _Share:
-    """A part of a file: of its row groups, the `number`-th of so many shares."""
-
-    file: DataFile
-    number: int
-    of: int
 
 
 # ---------------------------------------------------------------- reading
@@ -61,42 +53,31 @@ def read(
     restrict: Mapping[str, pa.Array],
     *,
     limits: Limits,
+    hint: str = RESTORE,
 ) -> DataFrame:
-    """The rows of `files` as a DataFrame with exactly `columns`; columns a file lacks are NULL.
+    """The rows of `files` as a DataFrame with exactly `columns`; columns a file lacks are NULL. `hint` says what to do about a file that
+    cannot be read.
 
     With `restrict` rows without a wanted value may be missing: row groups are left out by their statistics.
     """
     schema = spark_schema(columns)
     few = {name: values for name, values in restrict.items() if len(values) <= limits.in_list}
     size = sum(file.bytes for file in files)
-    tasks = _cut(files, task_bytes(size, cores(spark), limits))
-    reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows)
+    # Of their statistics tasks have no use, and each gets all shares.
+    sent_files = ((replace(file, stats={}), file.bytes, True) for file in files)
+    tasks = cut(sent_files, task_bytes(size, cores(spark), limits))
+    reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows, hint)
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, sent_schema(schema))
     return receiving(frame, schema)
 
 
-def _cut(files: Sequence[DataFile], size: int) -> list[list[_Share]]:
-    """Who reads what: small files together, a large one in shares of its row groups."""
-    tasks: list[list[_Share]] = [[]]
-    room = size
-    for file in files:
-        sent_file = replace(file, stats={})  # which tasks have no use for: each gets all shares
-        shares = max(1, math.ceil(file.bytes / size))
-        for number in range(shares):
-            if tasks[-1] and file.bytes // shares > room:
-                tasks.append([])
-                room = size
-            tasks[-1].append(_Share(sent_file, number, shares))
-            room -= file.bytes // shares
-    return tasks
-
-
 def _reader(
     store: Store,
-    tasks: Sequence[Sequence[_Share]],
+    tasks: Sequence[Sequence[Share[DataFile]]],
     columns: tuple[Column, ...],
     restrict: Mapping[str, pa.Array],
     batch_rows: int,
+    hint: str,
 ) -> Task:
     """What runs in Spark's Python processes: it gets the numbers of the tasks."""
 
@@ -106,16 +87,21 @@ def _reader(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for share in tasks[number]:
-                    for rows in _rows(store, share, columns, restrict, batch_rows):
+                    for rows in _rows(store, share, columns, restrict, batch_rows, hint):
                         yield from in_layout(sent(rows, schema), wanted).to_batches()
 
     return task
 
 
 def _rows(
-    store: Store, share: _Share, columns: Sequence[Column], restrict: Mapping[str, pa.Array], batch_rows: int
+    store: Store,
+    share: Share[DataFile],
+    columns: Sequence[Column],
+    restrict: Mapping[str, pa.Array],
+    batch_rows: int,
+    hint: str,
 ) -> Iterator[pa.Table]:
-    with reading(f"read {share.file.path}", store, [share.file]):
+    with reading(f"read {share.file.path}", store, [share.file], hint):
         dataset = open_dataset([store.path(share.file.path)], columns, store.filesystem)
         (whole,) = dataset.get_fragments()
         first, end = (whole.num_row_groups * n // share.of for n in (share.number, share.number + 1))

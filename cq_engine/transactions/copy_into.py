@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cq_engine.catalog.model import Table
+from cq_engine.catalog.storage.location import open_beside
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError, CQError, StorageError
@@ -20,6 +22,7 @@ from cq_engine.grammar.statements import CopyInto
 from cq_engine.spark.sql import translate_errors
 from cq_engine.spark.store_assignment import select
 from cq_engine.spark.widths import Size
+from cq_engine.transactions.copy_outside import OutsideFiles
 from cq_engine.transactions.dml import find_column
 
 __all__ = ["FORMATS", "copy_frame", "format_of"]
@@ -58,34 +61,59 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
         services.rights.check_copy_option(name)
     kind = format_of(statement)
     wanted = [find_column(table, name) for name in statement.columns] or list(range(len(table.columns)))
+    columns = [table.columns[n] for n in wanted]
     options = {"mode": "FAILFAST"} if kind != "parquet" else {}
     if kind == "csv":
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
     options |= {_ALIASES.get(name.lower(), name): value for name, value in statement.options}
-    with _knowing(statement.path), translate_errors():
-        frame = _read(
-            services, table, statement.path, kind, options=options, columns=[table.columns[n] for n in wanted]
+
+    def rows(files: _Files) -> tuple[DataFrame, Size | None]:
+        frame, weight = _read(table, files, kind, options, columns), files.bytes
+        size = (
+            Size(weight // _BYTES_PER_ROW[kind], weight // _BYTES_PER_PARQUET_BYTE[kind]) if weight else None
         )
-        size = _size(services, statement.path, kind)
         if kind == "parquet" and size is not None and size.bytes > services.limits.inline_bytes:
             # By what their footers say: values that repeat weigh next to nothing.
-            size = Size(frame.count(), size.bytes)
+            size = Size(files.count(frame), size.bytes)
         return _assign_columns(table, frame), size
+
+    with translate_errors():
+        for path in _spellings(statement.path):
+            with suppress(_NoFileSystemError), _knowing():
+                return rows(_SparkFiles(services.spark(), path, options))
+        return rows(_outside(services, statement.path, options))
+
+
+class _NoFileSystemError(Exception):
+    """Spark's session has none for a path."""
 
 
 @contextmanager
-def _knowing(path: str) -> Iterator[None]:
-    """A block that reads `path`; where Spark has no file system for it, the error says so."""
+def _knowing() -> Iterator[None]:
     try:
-        yield
+        with translate_errors():
+            yield
     except CQError as error:
-        if not _NO_FILE_SYSTEM.search(error.message):
-            raise
+        if _NO_FILE_SYSTEM.search(error.message):
+            raise _NoFileSystemError from error
+        raise
+
+
+def _spellings(path: str) -> list[str]:
+    """How Spark may know a path: the file system that has `s3a://` is asked for `s3://`, too."""
+    return [path, f"s3a://{path[5:]}"] if path.lower().startswith("s3://") else [path]
+
+
+def _outside(services: Services, path: str, options: dict[str, str]) -> OutsideFiles:
+    """What is read through Arrow. Raises StorageError where that has no file system for it either."""
+    found = open_beside(path, services.catalog.store, services.limits)
+    if found is None:
         raise StorageError(
             f"Spark cannot read {path}",
             detail=f"this session has no file system for {path.partition('://')[0]}://",
-            hint="start Spark with one (s3a:// is in hadoop-aws, which spark.jars.packages takes), or copy the files to a directory",
-        ) from error
+            hint="start Spark with one (spark.jars.packages), or copy the files to a directory",
+        )
+    return OutsideFiles(services.spark(), *found, options, services.limits)
 
 
 def format_of(statement: CopyInto) -> str:
@@ -108,31 +136,90 @@ def _endings_inside(path: Path) -> list[str]:
     return sorted({e.lower() for p in path.glob("*") for e in p.suffixes}) if path.is_dir() else []
 
 
+class _Files(Protocol):
+    """Files of one kind, as whoever reads them has them."""
+
+    @property
+    def path(self) -> str:
+        """Where they are."""
+
+    @property
+    def bytes(self) -> int:
+        """What they weigh; 0 where nobody says it."""
+
+    def parquet(self) -> DataFrame:
+        """Their rows, with the columns that they have."""
+
+    def count(self, rows: DataFrame) -> int:
+        """How many rows files of Parquet have; these are they."""
+
+    def json(self, columns: Sequence[Column]) -> DataFrame:
+        """A row for each object."""
+
+    def csv_names(self) -> list[str]:
+        """What the header says."""
+
+    def csv(self, columns: Sequence[Column]) -> DataFrame:
+        """A row for each line, but for the header."""
+
+
+@dataclass(frozen=True)
+class _SparkFiles:
+    """What Spark reads itself."""
+
+    spark: SparkSession
+    path: str
+    options: dict[str, str]
+
+    @property
+    def bytes(self) -> int:
+        if "://" in self.path and not self.path.startswith("file://"):
+            return self._listed_bytes()
+        local = Path(self.path.removeprefix("file://"))
+        files = list(local.rglob("*")) if local.is_dir() else list(local.parent.glob(local.name))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def _listed_bytes(self) -> int:
+        """Of files that only Spark reaches, which is asked to list them; 0 where it cannot."""
+        with suppress(CQError), translate_errors():
+            row = self.spark.read.format("binaryFile").load(self.path).agg(f.sum("length")).first()
+            return int((row and row[0]) or 0)
+        return 0
+
+    def parquet(self) -> DataFrame:
+        return self.spark.read.options(**self.options).parquet(self.path)
+
+    def count(self, rows: DataFrame) -> int:
+        return rows.count()
+
+    def json(self, columns: Sequence[Column]) -> DataFrame:
+        return self.spark.read.options(**self.options).schema(spark_schema(columns)).json(self.path)
+
+    def csv_names(self) -> list[str]:
+        return self.spark.read.options(**{**self.options, "inferSchema": "false"}).csv(self.path).columns
+
+    def csv(self, columns: Sequence[Column]) -> DataFrame:
+        return self.spark.read.options(**self.options).schema(spark_schema(columns)).csv(self.path)
+
+
 def _read(
-    services: Services,
-    table: Table,
-    path: str,
-    kind: str,
-    *,
-    options: dict[str, str],
-    columns: Sequence[Column],
+    table: Table, files: _Files, kind: str, options: dict[str, str], columns: Sequence[Column]
 ) -> DataFrame:
-    reader = services.spark().read.options(**options)
     if kind == "json":
-        return reader.schema(spark_schema(columns)).json(path)
+        return files.json(columns)
     if kind == "parquet":
-        return _name_columns(table, reader.parquet(path), columns)
+        return _name_columns(table, files.parquet(), columns)
     if options.get("header", "true").lower() != "true":
-        return reader.schema(spark_schema(columns)).csv(path)
-    names = services.spark().read.options(**{**options, "inferSchema": "false"}).csv(path).columns
+        return files.csv(columns)
+    names = files.csv_names()
     allowed = {c.name.lower(): c for c in columns}
     unknown = [name for name in names if name.strip().lower() not in allowed]
     if unknown:
-        raise _unknown(table, unknown[0], path, columns)
+        raise _unknown(table, unknown[0], files.path, columns)
     fields = [allowed[name.strip().lower()] for name in names]
     if len(set(fields)) < len(fields):
-        raise AnalysisError(f"the header of {path} names a column twice")
-    return reader.schema(spark_schema(fields)).csv(path)
+        raise AnalysisError(f"the header of {files.path} names a column twice")
+    return files.csv(fields)
 
 
 def _name_columns(table: Table, frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -159,22 +246,3 @@ def _assign_columns(table: Table, frame: DataFrame) -> DataFrame:
         f"_s{positions[c.name.lower()]}" if c.name.lower() in positions else None for c in table.columns
     ]
     return plain.select(*select(table, table.columns, sources, plain.schema))
-
-
-def _size(services: Services, path: str, kind: str) -> Size | None:
-    """How much the files have, by what they weigh: more rows than there are, rather than fewer. None where nobody says it."""
-    if "://" in path and not path.startswith("file://"):
-        weight = _remote_bytes(services, path)
-    else:
-        local = Path(path.removeprefix("file://"))
-        files = list(local.rglob("*")) if local.is_dir() else list(local.parent.glob(local.name))
-        weight = sum(file.stat().st_size for file in files if file.is_file())
-    return Size(weight // _BYTES_PER_ROW[kind], weight // _BYTES_PER_PARQUET_BYTE[kind]) if weight else None
-
-
-def _remote_bytes(services: Services, path: str) -> int:
-    """What files weigh that only Spark reaches, which is asked to list them; 0 where it cannot."""
-    with suppress(CQError), translate_errors():
-        row = services.spark().read.format("binaryFile").load(path).agg(f.sum("length")).first()
-        return int((row and row[0]) or 0)
-    return 0

@@ -156,10 +156,10 @@ def test_a_large_statement_by_executors(connect: Connect, objects: ObjectStoreSe
 def test_copy_without_a_file_system(tmp_path: Path, spark: SparkSession) -> None:
     with cq_engine.connect(tmp_path / "w", spark=spark, scheduler=False) as engine:
         engine.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-        for url in ("s3://lake/in/x.parquet", "s3a://lake/in/x.csv"):
+        for url in ("oss://lake/in/x.parquet", "wasb://lake/in/x.csv"):
             with pytest.raises(cq_engine.CQError, match=f"Spark cannot read {url}") as caught:
                 engine.execute(f"COPY INTO t FROM '{url}'")
-            assert "hadoop-aws" in caught.value.hint
+            assert "spark.jars.packages" in caught.value.hint
 
 
 @pytest.mark.postgres

@@ -107,13 +107,17 @@ def test_copy_of_rows_that_weigh_next_to_nothing(connect: Connect, tmp_path: Pat
 
 
 def test_what_files_weigh_that_only_spark_reaches(connect: Connect, tmp_path: Path) -> None:
-    services = connect().services
+    spark = connect().services.spark()
+
+    def weight(path: str) -> int:
+        return copy_into._SparkFiles(spark, path, {})._listed_bytes()
+
     for n in range(3):
         (tmp_path / f"{n}.csv").write_text("id,g,s\n" + "1,2,x\n" * (n + 1))
     whole = sum(path.stat().st_size for path in tmp_path.glob("*.csv"))
-    assert copy_into._remote_bytes(services, tmp_path.as_uri()) == whole
-    assert copy_into._remote_bytes(services, f"{tmp_path.as_uri()}/[01].csv") < whole
-    assert copy_into._remote_bytes(services, "s3a://nobody/has/this.csv") == 0
+    assert weight(tmp_path.as_uri()) == whole
+    assert weight(f"{tmp_path.as_uri()}/[01].csv") < whole
+    assert weight("s3a://nobody/has/this.csv") == 0
 
 
 def test_logs_states_and_relations_of_executors(connect: Connect) -> None:

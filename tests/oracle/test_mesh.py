@@ -68,25 +68,24 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str]) -> None:
-    @budget("CQ_ORACLE_EXAMPLES", 2)
-    @given(
-        history=shop_histories("", queries=2, transactions=(3, 5)),
-        options=st.sampled_from(
-            (
-                "join = 'mesh', memory = '64 KB'",
-                "join = 'auto'",
-                "join = 'mesh', pre_image = 'sql', form = 'general'",
-            )
-        ),
-    )
+@pytest.mark.parametrize("join", ["mesh", "auto"])
+def test_mesh_joins_keep_the_law(spark: SparkSession, served: Counter[str], join: str) -> None:
+    """Small as the tables are, `auto` looks up."""
+    more = {
+        "mesh": ("memory = '64 KB'", "pre_image = 'sql', form = 'general'"),
+        "auto": ("memory = '64 KB'",),
+    }[join]
+
+    @budget("CQ_ORACLE_EXAMPLES", 2 if join == "mesh" else 1)
+    @given(history=shop_histories("", queries=2, transactions=(3, 5)), options=st.sampled_from(more))
     def check(history: History, options: str) -> None:
-        check_in_fresh_warehouse(history, spark, Tally(), options, PAGES)
+        check_in_fresh_warehouse(history, spark, Tally(), f"join = '{join}', {options}", PAGES)
 
     check()
-    assert served["meshed"] > 0
-    assert served["pages"] > 10, "there were pages to scan"
-    assert served["gathered before"] > 0, "parts of the log were prefetched"
+    if join == "mesh":
+        assert served["meshed"] > 0
+        assert served["pages"] > 10, "there were pages to scan"
+        assert served["gathered before"] > 0, "parts of the log were prefetched"
     print(dict(served))
 
 
