@@ -47,14 +47,14 @@ _LONGEST_TEXT = 64
 
 
 @contextmanager
-def reading(doing: str, store: Store, files: Iterable[DataFile], hint: str = RESTORE) -> Iterator[None]:
-    """A block that reads `files`, for `doing`. What it fails with is a StorageError that says so, what is wrong with which of the
-    files, and, as `hint`, what to do then."""
+def reading(doing: str, store: Store, files: Iterable[DataFile]) -> Iterator[None]:
+    """A block that reads `files`, for `doing`. What it fails with is a StorageError that says so, and what is wrong with
+    which of the files."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
         wrong = next((text for file in files if (text := damage(store, file))), "")
-        raise disk_error(doing, error, store.location, damage=wrong, hint=hint) from error
+        raise disk_error(doing, error, store.location, damage=wrong, hint=RESTORE) from error
 
 
 @contextmanager

@@ -39,6 +39,8 @@ class Access(ABC):
     TOGETHER: ClassVar[tuple[str, ...]]
     """Of these the environment's do not count where one of them is an option: a secret belongs to the name beside which it stands."""
 
+    account: str = ""
+    """Of Azure: the storage account, from the URL."""
     endpoint_url: str = ""
     tries: int = 1
     connect_seconds: float = 1.0
@@ -83,10 +85,6 @@ class Access(ABC):
     @abstractmethod
     def _check(cls, given: Mapping[str, str]) -> None:
         """Raises AnalysisError where of what belongs together something is not given."""
-
-    def reaches(self, other: Access) -> bool:
-        """Whether what it was given is meant for the buckets of `other`, too."""
-        return type(self) is type(other)
 
     @property
     def _server(self) -> tuple[str, str]:

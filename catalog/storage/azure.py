@@ -31,16 +31,11 @@ class AzureAccess(Access):
     }
     TOGETHER: ClassVar[tuple[str, ...]] = ("account_key", "sas_token", *_PRINCIPAL)
 
-    account: str = ""
-    """The storage account, from the URL."""
     account_key: str = field(default="", repr=False)
     sas_token: str = field(default="", repr=False)
     tenant_id: str = ""
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-
-    def reaches(self, other: Access) -> bool:
-        return isinstance(other, AzureAccess) and self.account == other.account
 
     @classmethod
     def _check(cls, given: Mapping[str, str]) -> None:

@@ -6,13 +6,26 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.core.errors import StorageError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 
+if TYPE_CHECKING:
+    from cq_engine.catalog.storage.access import Access
+
 __all__ = ["is_url", "open_beside", "open_store"]
+
+_Access = TypeVar("_Access", bound="Access")
+
+
+class _Reach(Protocol):
+    """Gives the credentials for one kind of store, of Azure's for an account."""
+
+    def __call__(self, wanted: type[_Access], account: str) -> _Access: ...
+
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+(/[A-Za-z0-9_=+~.-]+)*")
@@ -44,44 +57,52 @@ def open_store(
             hint="write s3://bucket/prefix, gs://bucket/prefix, abfss://container@account.dfs.core.windows.net/prefix, or the path of a "
             "directory that all of Spark's processes see",
         )
-    return kind(rest.rstrip("/"), options or {}, limits)
+
+    def access(wanted: type[_Access], account: str) -> _Access:
+        return replace(wanted.of(options or {}, limits), account=account)
+
+    return kind(rest.rstrip("/"), access)
 
 
 def open_beside(url: str, known: Store, limits: Limits = DEFAULT_LIMITS) -> tuple[Store, str] | None:
     """The bucket or container of an object's URL, and the object's path in it; None where the URL is that of no object store.
 
     It is reached with the credentials of `known` where that is a store of the same kind (of Azure's, the same account), else with those of
-    the environment. Raises what `open_store` raises.
+    the environment. Raises AnalysisError where these are wrong, StorageError where there can be no such bucket.
     """
     scheme, _, rest = url.partition("://")
-    if scheme.lower() not in _KINDS:
+    kind = _KINDS.get(scheme.lower())
+    if kind is None:
         return None
     from cq_engine.catalog.storage.objects import ObjectStore
 
+    def access(wanted: type[_Access], account: str) -> _Access:
+        given = known.access if isinstance(known, ObjectStore) else None
+        if isinstance(given, wanted) and given.account == account:
+            return given
+        return replace(wanted.of({}, limits), account=account)
+
     bucket, _, path = rest.partition("/")
-    store = open_store(f"{scheme}://{bucket}", {}, limits)
-    if isinstance(store, ObjectStore) and isinstance(known, ObjectStore):
-        store.access = known.access if known.access.reaches(store.access) else store.access
-    return store, path
+    return kind(bucket, access), path
 
 
-def _s3(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+def _s3(place: str, access: _Reach) -> Store:
     from cq_engine.catalog.storage.objects import ObjectStore  # which a warehouse in a directory does without
     from cq_engine.catalog.storage.s3 import S3Access
 
     _check(place, "s3://bucket/prefix", "storage.access_key_id and storage.secret_access_key")
-    return ObjectStore(f"s3://{place}", place, S3Access.of(options, limits))
+    return ObjectStore(f"s3://{place}", place, access(S3Access, ""))
 
 
-def _google(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+def _google(place: str, access: _Reach) -> Store:
     from cq_engine.catalog.storage.google import GoogleAccess
     from cq_engine.catalog.storage.objects import ObjectStore
 
     _check(place, "gs://bucket/prefix", "the file that storage.credentials_file names")
-    return ObjectStore(f"gs://{place}", place, GoogleAccess.of(options, limits))
+    return ObjectStore(f"gs://{place}", place, access(GoogleAccess, ""))
 
 
-def _azure(place: str, options: Mapping[str, str], limits: Limits) -> Store:
+def _azure(place: str, access: _Reach) -> Store:
     from cq_engine.catalog.storage.azure import AzureAccess
     from cq_engine.catalog.storage.objects import ObjectStore
 
@@ -90,11 +111,11 @@ def _azure(place: str, options: Mapping[str, str], limits: Limits) -> Store:
     container, account = found.groups() if found else ("", "")
     inside = f"{container}{slash}{prefix}"
     _check(inside, "abfss://container@account.dfs.core.windows.net/prefix", "storage.account_key")
-    access = replace(AzureAccess.of(options, limits), account=account)
-    return ObjectStore(f"abfss://{container}@{account}.dfs.core.windows.net{slash}{prefix}", inside, access)
+    location = f"abfss://{container}@{account}.dfs.core.windows.net{slash}{prefix}"
+    return ObjectStore(location, inside, access(AzureAccess, account))
 
 
-_KINDS: Mapping[str, Callable[[str, Mapping[str, str], Limits], Store]] = {
+_KINDS: Mapping[str, Callable[[str, _Reach], Store]] = {
     "s3": _s3,
     "s3a": _s3,
     "gs": _google,
@@ -107,7 +128,7 @@ def _check(place: str, form: str, keys: str) -> None:
     """Raises StorageError unless there is a bucket or container, perhaps with a prefix."""
     if not _PREFIX.fullmatch(place) or any(part in (".", "..") for part in place.split("/")):
         raise StorageError(
-            "the warehouse's URL does not name a bucket and a prefix",
+            "the URL does not name a bucket and a prefix",
             detail="a prefix consists of letters, digits and - _ . = + ~ between single slashes, and keys do not stand in it",
             hint=f"write {form}; keys go into {keys}, or the environment",
         )

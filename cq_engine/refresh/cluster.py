@@ -25,7 +25,7 @@ from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.delta_rows import UPDATED, Summary, log_rows_in_order
-from cq_engine.refresh.executors import Changes, Executor
+from cq_engine.refresh.executors import Changes, Executor, FallbackError, size_guard
 from cq_engine.refresh.relations import change_files, change_width, completed_files, few_changes
 from cq_engine.refresh.shedding import Shed, room_for, shed_frame
 from cq_engine.spark.arrow_io import to_arrow
@@ -88,10 +88,19 @@ class Cluster(Executor[DataFrame]):
     def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:
         """Few rows go to the driver: what they meet can be looked up by their keys, and Spark plans the next statement
         without the plan of this one."""
-        if rows.count() <= self.services.limits.log_rows:
-            self.binder.bind_rows(leaf, to_arrow(rows), columns)
-        else:
+        few = self._few(rows, rows.count())
+        if few is None:
             self.binder.bind_frame(leaf, rows)
+        else:
+            self.binder.bind_rows(leaf, few, columns)
+
+    def _few(self, rows: DataFrame, count: int) -> pa.Table | None:
+        """So many rows in Arrow, where the driver can have them: wide ones may be more than Spark sends it."""
+        if count > self.services.limits.log_rows:
+            return None
+        with suppress(FallbackError), size_guard():
+            return to_arrow(rows)
+        return None
 
     def union(self, parts: Sequence[DataFrame]) -> DataFrame:
         return reduce(DataFrame.unionByName, parts)
@@ -119,8 +128,9 @@ class Cluster(Executor[DataFrame]):
         columns = change_columns(table)
         shown = rows.select(*(f.col(quote(c.name)) for c in columns))
         count = shown.count()
-        if count <= self.services.limits.log_rows:
-            return conform(to_arrow(shown), columns)
+        few = self._few(shown, count)
+        if few is not None:
+            return conform(few, columns)
         if table.identity:
             keys = [f.col(quote(k)) for k in table.identity]
             width = change_width(self.services, size_of_rows(count, columns))
@@ -160,8 +170,9 @@ class Cluster(Executor[DataFrame]):
         )
 
     def log_changes(self, log: DataFrame) -> Changes:
-        if self._rows <= self.services.limits.log_rows:
-            return log_rows_in_order(self.query.result, to_arrow(log), self.services)
+        few = self._few(log, self._rows)
+        if few is not None:
+            return log_rows_in_order(self.query.result, few, self.services)
         a, b = self.interval.a, self.interval.b
         return write_log(self.services, self.attempt, self.query, log, a, b, rows=self._rows)
 

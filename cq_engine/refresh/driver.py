@@ -6,8 +6,8 @@ rows are few; Spark runs the others, prepared where they can be, and their rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,20 +24,17 @@ from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.delta_rows import Summary, log_rows_in_order, state_rows, summarize
-from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError
+from cq_engine.refresh.executors import Changes, Executor, Fallback, FallbackError, size_guard
 from cq_engine.refresh.interval import Interval
 from cq_engine.refresh.plan_cache import CachedPlan
 from cq_engine.refresh.relations import few_changes
 from cq_engine.refresh.shedding import Shed, room_for, shed_rows
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.settings import few_rows_settings, small_settings
-from cq_engine.spark.sql import SPARK_ERRORS, run_sql
+from cq_engine.spark.sql import run_sql
 from cq_engine.storage.rows import change_columns, conform
 
 __all__ = ["Driver"]
-
-_TOO_LARGE = "spark.driver.maxResultSize"
-"""Named by the error of a job whose rows are more than the driver takes."""
 
 
 class Driver(Executor[pa.Table]):
@@ -109,7 +106,7 @@ class Driver(Executor[pa.Table]):
     def _run_by_spark(self, statement: Statement) -> pa.Table:
         assert self._cached is not None
         spark, binder, cached = self.services.spark(), self.binder, self._cached
-        with _size_guard():
+        with size_guard():
             # What a function of the user means may change from one refresh to the next.
             lasting = not self.query.functions
             what = (statement.name, statement.text, binder, self._most + 1, self._many)
@@ -132,7 +129,7 @@ class Driver(Executor[pa.Table]):
         return few_rows_settings(spark) if few else small_settings(spark)
 
     def load(self, frame: DataFrame) -> pa.Table:
-        with _size_guard():
+        with size_guard():
             return self._collect(frame)
 
     def _collect(self, frame: DataFrame) -> pa.Table:
@@ -186,14 +183,3 @@ class Driver(Executor[pa.Table]):
         if rows.num_rows > self._most:
             raise FallbackError(Fallback.TOO_LARGE)
         return rows
-
-
-@contextmanager
-def _size_guard() -> Iterator[None]:
-    """Falls back where Spark says that rows are more than the driver takes."""
-    try:
-        yield
-    except SPARK_ERRORS as error:
-        if _TOO_LARGE not in str(error):
-            raise
-        raise FallbackError(Fallback.TOO_LARGE) from error

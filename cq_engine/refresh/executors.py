@@ -8,7 +8,8 @@ recomputation gives both from scratch. What repairs groups, counts rows and chec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -33,12 +34,14 @@ from cq_engine.refresh.partial import PartialBinder
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
 from cq_engine.refresh.shedding import Shed
-from cq_engine.spark.sql import run_sql
+from cq_engine.spark.sql import SPARK_ERRORS, run_sql
 
-__all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute"]
+__all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute", "size_guard"]
 
 Changes: TypeAlias = pa.Table | Sequence[DataFile]
 """Change rows in memory, or in files that executors wrote."""
+_TOO_LARGE = "spark.driver.maxResultSize"
+"""Named by the error of a job whose rows are more than the driver takes."""
 Rows = TypeVar("Rows")
 """How an executor has rows between statements."""
 
@@ -57,6 +60,17 @@ class FallbackError(Exception):
     def __init__(self, reason: Fallback) -> None:
         super().__init__(reason.value)
         self.reason = reason
+
+
+@contextmanager
+def size_guard() -> Iterator[None]:
+    """Falls back where Spark says that rows are more than the driver takes."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if _TOO_LARGE not in str(error):
+            raise
+        raise FallbackError(Fallback.TOO_LARGE) from error
 
 
 @dataclass(frozen=True)

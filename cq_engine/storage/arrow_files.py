@@ -25,7 +25,6 @@ from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.tables import CODEC, footer_stats, reading
 from cq_engine.core.columns import Column
-from cq_engine.core.disk import RESTORE
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import columns_of, spark_schema
 from cq_engine.spark.arrow_io import received, receiving, sendable, sent, sent_schema
@@ -53,10 +52,8 @@ def read(
     restrict: Mapping[str, pa.Array],
     *,
     limits: Limits,
-    hint: str = RESTORE,
 ) -> DataFrame:
-    """The rows of `files` as a DataFrame with exactly `columns`; columns a file lacks are NULL. `hint` says what to do about a file that
-    cannot be read.
+    """The rows of `files` as a DataFrame with exactly `columns`; columns a file lacks are NULL.
 
     With `restrict` rows without a wanted value may be missing: row groups are left out by their statistics.
     """
@@ -66,7 +63,7 @@ def read(
     # Of their statistics tasks have no use, and each gets all shares.
     sent_files = ((replace(file, stats={}), file.bytes, True) for file in files)
     tasks = cut(sent_files, task_bytes(size, cores(spark), limits))
-    reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows, hint)
+    reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows)
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, sent_schema(schema))
     return receiving(frame, schema)
 
@@ -77,7 +74,6 @@ def _reader(
     columns: tuple[Column, ...],
     restrict: Mapping[str, pa.Array],
     batch_rows: int,
-    hint: str,
 ) -> Task:
     """What runs in Spark's Python processes: it gets the numbers of the tasks."""
 
@@ -87,7 +83,7 @@ def _reader(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for share in tasks[number]:
-                    for rows in _rows(store, share, columns, restrict, batch_rows, hint):
+                    for rows in _rows(store, share, columns, restrict, batch_rows):
                         yield from in_layout(sent(rows, schema), wanted).to_batches()
 
     return task
@@ -99,9 +95,8 @@ def _rows(
     columns: Sequence[Column],
     restrict: Mapping[str, pa.Array],
     batch_rows: int,
-    hint: str,
 ) -> Iterator[pa.Table]:
-    with reading(f"read {share.file.path}", store, [share.file], hint):
+    with reading(f"read {share.file.path}", store, [share.file]):
         dataset = open_dataset([store.path(share.file.path)], columns, store.filesystem)
         (whole,) = dataset.get_fragments()
         first, end = (whole.num_row_groups * n // share.of for n in (share.number, share.number + 1))

@@ -37,7 +37,7 @@ FORMATS: dict[str, str] = {
     ".parquet": "parquet",
 }
 """What a file name's ending says where COPY INTO has no FORMAT."""
-_ALIASES = {"delimiter": "sep", "delim": "sep", "null": "nullValue", "nullstr": "nullValue"}
+_ALIASES = {"delimiter": "sep", "delim": "sep", "null": "nullvalue", "nullstr": "nullvalue"}
 """What PostgreSQL and DuckDB call options of Spark's reader."""
 _NO_FILE_SYSTEM = re.compile(
     r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\."
@@ -65,7 +65,7 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
     options = {"mode": "FAILFAST"} if kind != "parquet" else {}
     if kind == "csv":
         options |= {"header": "true"} | ({"sep": "\t"} if statement.path.lower().endswith(".tsv") else {})
-    options |= {_ALIASES.get(name.lower(), name): value for name, value in statement.options}
+    options |= {_ALIASES.get(name.lower(), name.lower()): value for name, value in statement.options}
 
     def rows(files: _Files) -> tuple[DataFrame, Size | None]:
         frame, weight = _read(table, files, kind, options, columns), files.bytes
@@ -196,7 +196,7 @@ class _SparkFiles:
         return self.spark.read.options(**self.options).schema(spark_schema(columns)).json(self.path)
 
     def csv_names(self) -> list[str]:
-        return self.spark.read.options(**{**self.options, "inferSchema": "false"}).csv(self.path).columns
+        return self.spark.read.options(**{**self.options, "inferschema": "false"}).csv(self.path).columns
 
     def csv(self, columns: Sequence[Column]) -> DataFrame:
         return self.spark.read.options(**self.options).schema(spark_schema(columns)).csv(self.path)

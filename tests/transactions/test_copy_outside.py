@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.catalog.storage.base import Found
 from cq_engine.catalog.storage.local import LocalStore
-from cq_engine.catalog.storage.location import open_beside
+from cq_engine.catalog.storage.location import open_beside, open_store
+from cq_engine.catalog.storage.objects import ObjectStore
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import CQError
 from cq_engine.core.limits import Limits
 from cq_engine.spark.sql import translate_errors
-from cq_engine.storage import outside_files
+from cq_engine.storage.outside_files import find
+from cq_engine.storage.outside_lines import first_line, read_lines
 from cq_engine.transactions.copy_into import _SparkFiles
 from cq_engine.transactions.copy_outside import OutsideFiles
 from tests.object_store import ObjectStoreServer
@@ -81,14 +83,16 @@ def _plain(value: Any) -> Any:
 
 
 FIELD = st.one_of(
-    st.integers(-9, 120).map(str), st.sampled_from(["", " ", "x", '"q,r"', '"a ""b"""', "é", "NULL", "1.5", "#", "NaN", '"', "\\"])
+    st.integers(-9, 120).map(str), st.sampled_from(["", " ", "x", '"q,r"', '"a ""b"""', "é", "NULL", "1.5", "#", "NaN", '"', "\\", "\u00a0", "\x01"])
 )  # fmt: skip
 LINE = st.one_of(
     st.tuples(st.integers(-9, 99).map(str), FIELD, st.sampled_from(["", "1.5", "-2", "NaN"])).map(",".join),
     st.lists(FIELD, min_size=0, max_size=4).map(",".join),
     st.sampled_from(["", "  ", "# no row", "#"]),
 )
-TEXTS = st.tuples(st.lists(LINE, max_size=6), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
+TEXTS = st.tuples(
+    st.lists(LINE, max_size=6), st.sampled_from(["\n", "\r\n", "\r", "\n\r", "\r\r\n"]), st.booleans()
+)
 OPTIONS = st.fixed_dictionaries(
     {"mode": st.sampled_from(["FAILFAST", "PERMISSIVE"])},
     optional={
@@ -184,6 +188,112 @@ def test_parquet_is_read_as_spark_reads_it(spark: SparkSession, place: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("header", "options"),
+    [
+        ('"a","b"', {"escape": '"'}),
+        ("a||b", {"sep": "||"}),
+        ("a\x01b", {"sep": "\x01"}),
+        ("a\tb", {"sep": "\\t"}),
+        (" a ,b", {"ignoreleadingwhitespace": "true", "ignoretrailingwhitespace": "true"}),
+        ("NULL,b", {"nullvalue": "NULL"}),
+        ("'a,1',b", {"quote": "'"}),
+        ("a", {}),
+        ("# no\n\na,b", {"comment": "#"}),
+    ],
+)
+def test_headers_are_read_as_spark_reads_them(
+    spark: SparkSession, place: Path, header: str, options: Mapping[str, str]
+) -> None:
+    write(place, {"0.csv": b"", "1.csv": header.encode() + b"\n"})
+    theirs, ours = both(spark, place, {**options, "header": "true", "mode": "FAILFAST"})
+    assert ours.csv_names() == theirs.csv_names()
+
+
+def test_files_without_lines_have_no_rows(spark: SparkSession, place: Path) -> None:
+    write(place, {"0.csv": b"", "1.csv": b"\n \n"})
+    _, ours = both(spark, place, {"header": "true", "mode": "FAILFAST"})
+    assert ours.csv_names() == []
+    assert ours.csv([]).collect() == []
+
+
+@pytest.mark.parametrize(
+    "line", ['\t[{"a": 1}]', '[{"a": 1}, null]', b'{"b": "\xe9"}', '[{"a": 1}, {"a": 2}]']
+)
+def test_json_of_other_forms(spark: SparkSession, place: Path, line: str | bytes) -> None:
+    write(place, {"0.json": line if isinstance(line, bytes) else line.encode()})
+    theirs, ours = both(spark, place, {"mode": "FAILFAST"})
+    assert rows(lambda: ours.json(COLUMNS)) == rows(lambda: theirs.json(COLUMNS))
+
+
+def test_parquet_files_of_several_writers(spark: SparkSession, place: Path) -> None:
+    old = {"use_deprecated_int96_timestamps": True}
+    times = pa.array([0, None, -(10**16)], pa.timestamp("us"))
+    first = pa.table(
+        {"Id": pa.array([1, 2, 3], pa.int64()), "t": times, "x": pa.array([0.5, None, 1], pa.float64())}
+    )
+    other = pa.table(
+        {
+            "iD": pa.array([4, 5, 6], pa.int32()),
+            "z": ["p", "q", "r"],
+            "x": pa.array([0.5, None, 1], pa.float32()),
+        }
+    )
+    write(place, {"9.parquet": b""})
+    pq.write_table(first, place / "in" / "0.parquet", **old)
+    pq.write_table(other, place / "in" / "1.parquet")
+    (place / "in" / "9.parquet").unlink()
+    theirs, ours = both(spark, place, {})
+    assert ours.parquet().dtypes == theirs.parquet().dtypes
+    assert rows(ours.parquet) == rows(theirs.parquet) != "refused"
+    write(place, {"0.parquet": b""})
+    with pytest.raises(cq_engine.CQError, match=r"0\.parquet is empty"):
+        both(spark, place, {})[1].parquet()
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (pa.array([1.5], pa.float32()), pa.array([0.1], pa.float64())),
+        (pa.array([1], pa.date32()), pa.array([10**12], pa.timestamp("us"))),
+        (pa.array([1], pa.timestamp("us", "UTC")), pa.array([1], pa.timestamp("us"))),
+        (pa.array([1], pa.int32()), pa.array(["7"])),
+        (pa.array(["1"]), pa.array([7], pa.int32())),
+        (pa.array([{"p": 1}]), pa.array([{"q": 1}])),
+        (pa.array([1], pa.int32()), pa.array([2**40], pa.int64())),
+    ],
+)
+def test_other_types_in_other_files_are_refused(spark: SparkSession, place: Path, one: Any, two: Any) -> None:
+    write(place, {})
+    for n, values in enumerate((one, two)):
+        pq.write_table(pa.table({"a": values}), place / "in" / f"{n}.parquet")
+    frame = both(spark, place, {})[1].parquet()
+    with (
+        pytest.raises(cq_engine.CQError, match=r"1\.parquet has a as .*, other files as"),
+        translate_errors(),
+    ):
+        frame.collect()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"a": [1], "A": [2]}), "names differ in their letters' case only"),
+        (pa.table({"a": pa.array([1], pa.timestamp("ns"))}), "nanoseconds"),
+        (pa.table({"a": pa.array([[[1]]], pa.list_(pa.list_(pa.timestamp("ns"))))}), "nanoseconds"),
+    ],
+)
+def test_parquet_that_spark_does_not_read(
+    spark: SparkSession, place: Path, table: pa.Table, said: str
+) -> None:
+    write(place, {})
+    pq.write_table(table, place / "in" / "0.parquet")
+    theirs, ours = both(spark, place, {})
+    assert rows(theirs.parquet) == "refused"
+    with pytest.raises(cq_engine.CQError, match=said):
+        ours.parquet()
+
+
+@pytest.mark.parametrize(
     ("pattern", "found"),
     [
         ("in", ["in/a.csv", "in/b.csv", "in/c[1].csv"]),
@@ -196,6 +306,10 @@ def test_parquet_is_read_as_spark_reads_it(spark: SparkSession, place: Path) -> 
         ("*/b.csv", ["in/b.csv"]),
         ("in/deep", ["in/deep/d.csv"]),
         (r"in/c\[1\].csv", ["in/c[1].csv"]),
+        ("in/[!d]*p/d.csv", []),
+        ("{in/deep/d,in/a}.csv", ["in/a.csv", "in/deep/d.csv"]),
+        ("in/{a,{b,deep/d}}.csv", ["in/a.csv", "in/b.csv", "in/deep/d.csv"]),
+        ("in/dee[!q]d.csv", []),
     ],
 )
 def test_names_mean_what_they_mean_to_spark(
@@ -212,30 +326,42 @@ def test_names_mean_what_they_mean_to_spark(
     ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(name)
-    assert [each.path for each in outside_files.find(Streams(str(place)), pattern)] == found
+    if not found:
+        with pytest.raises(cq_engine.CQError, match="there are no files"):
+            find(Streams(str(place)), pattern)
+        return
+    assert [each.path for each in find(Streams(str(place)), pattern)] == found
     theirs = [row[0] for row in spark.read.text(f"{place}/{pattern}").collect()]
     assert sorted(theirs) == found
 
 
 def test_what_is_not_there_says_so(place: Path) -> None:
     (place / "in" / "day=1").mkdir(parents=True)
+    (place / "in" / "b.csv").write_text("beside the partitions")
     (place / "in" / "day=1" / "a.csv").write_text("a")
     store = Streams(str(place))
     for pattern, text in (
         ("in", "in partitions"),
         ("none", "there are no files"),
-        ("gone/[", "no files"),
+        ("gone/[", "no pattern"),
         ("{in", "no pattern"),
     ):
         with pytest.raises(cq_engine.CQError, match=text):
-            outside_files.find(store, pattern)
+            find(store, pattern)
 
 
 @pytest.mark.parametrize(
-    "name", ["multiLine", "lineSep", "encoding", "pathGlobFilter", "recursiveFileLookup"]
+    "name",
+    ["multiLine", "lineSep", "encoding", "pathGlobFilter", "recursiveFileLookup", "enforceSchema", "mode"],
 )
 def test_what_only_spark_heeds_is_refused(spark: SparkSession, place: Path, name: str) -> None:
-    given = {"multiLine": "true", "recursiveFileLookup": "true", "encoding": "UTF-16"}.get(name, "x")
+    given = {
+        "multiLine": "true",
+        "recursiveFileLookup": "true",
+        "encoding": "UTF-16",
+        "enforceSchema": "false",
+        "mode": "DROPMALFORMED",
+    }.get(name, "x")
     _, ours = both(spark, place, {name: given})
     write(place, {"a.csv": b"a,b,c\n"})
     for reading in (lambda: ours.csv(COLUMNS), ours.csv_names, lambda: ours.json(COLUMNS), ours.parquet):
@@ -253,12 +379,12 @@ def test_what_cannot_be_read_says_which_file(spark: SparkSession, place: Path) -
     with pytest.raises(cq_engine.CQError, match=r"in/b\.parquet") as caught, translate_errors():
         both(spark, place, {})[1].parquet().collect()
     assert "warehouse" not in caught.value.hint
-    pq.write_table(pa.table({"a": pa.array([[1]], pa.list_(pa.uint8()))}), place / "in" / "a.parquet")
+    pq.write_table(pa.table({"a": pa.array([1], pa.decimal256(50, 2))}), place / "in" / "a.parquet")
     with pytest.raises(cq_engine.CQError, match="types that Spark has not"):
         both(spark, place, {})[1].parquet()
     store = Streams(str(place))
     with pytest.raises(cq_engine.CQError, match=r"in/gone\.csv"):
-        outside_files.first_line(store, Found("in/gone.csv", 3, 0))
+        first_line(store, [Found("in/gone.csv", 3, 0)])
 
 
 def test_a_long_file_comes_in_many_shares(spark: SparkSession, place: Path) -> None:
@@ -274,7 +400,7 @@ def test_a_long_file_comes_in_many_shares(spark: SparkSession, place: Path) -> N
     frame = files.csv(COLUMNS)
     assert frame.select("a").distinct().count() == frame.count() == 20_000
     assert frame.selectExpr("sum(length(b))").first() == (sum(n % 50 for n in range(20_000)),)
-    assert outside_files.read_lines(spark, files.store, files.files, files.limits).rdd.getNumPartitions() > 10
+    assert read_lines(spark, files.store, files.files, files.limits).rdd.getNumPartitions() > 10
 
 
 def test_copy_from_a_bucket(
@@ -320,10 +446,39 @@ def test_copy_from_a_bucket(
             engine.execute(f"COPY INTO t0 FROM '{bucket_url}/none.csv'")
         for text, said in (
             ("z\n1\n", "'z', which COPY INTO t0 does not load"),
-            ("a\n9999\nno number\n", "Malformed"),
+            ("a\n9999\nno number\n", r"/z\.csv has a line that is no \(a int\): no number"),
         ):
             with store.writing(f"{inside}/z.csv") as sink:
                 sink.write(text.encode())
             with pytest.raises(cq_engine.CQError, match=said):
                 engine.execute(f"COPY INTO t0 FROM '{bucket_url}/z.csv'")
         assert engine.execute("SELECT count(*) FROM t0").fetchall()[0][0] == 501
+
+
+def test_what_is_compressed_otherwise_is_refused(spark: SparkSession, place: Path) -> None:
+    write(place, {"a.csv.snappy": b"no text"})
+    with pytest.raises(cq_engine.CQError, match=r"a\.csv\.snappy is compressed"):
+        both(spark, place, {})[1].csv(COLUMNS)
+
+
+def test_the_keys_of_the_warehouse_open_what_lies_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"access_key_id": "k", "secret_access_key": "s"}
+    known = open_store("s3://lake/shop", keys)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half of a pair")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    found = open_beside("s3a://other/in/x y.csv", known)
+    assert found is not None
+    assert (found[0].location, found[1]) == ("s3://other", "in/x y.csv")
+    assert isinstance(found[0], ObjectStore)
+    assert found[0].access is known.access  # type: ignore[attr-defined]
+    azure = open_store("abfss://lake@one.dfs.core.windows.net/shop", {"account_key": "a2V5"})
+    for account, same in (("one", True), ("two", False)):
+        beside = open_beside(f"abfss://other@{account}.dfs.core.windows.net/x", azure)
+        assert beside is not None
+        assert isinstance(beside[0], ObjectStore)
+        assert (beside[0].access.account, beside[0].access is azure.access) == (account, same)  # type: ignore[attr-defined]
+    assert open_beside("oss://lake/x", known) is None
+    with pytest.raises(cq_engine.CQError, match="the URL does not name a bucket"):
+        open_beside("s3:///x.csv", known)
+    with pytest.raises(cq_engine.CQError, match="one is not given"):
+        open_beside("s3://lake/x.csv", azure)

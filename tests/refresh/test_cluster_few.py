@@ -1,0 +1,52 @@
+"""What executors computed and is few goes to the driver, but where Spark says that it is too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import cq_engine
+from cq_engine.core.limits import Limits
+from cq_engine.refresh import cluster
+from cq_engine.refresh.binding import IntervalBinder
+from tests.limits import forced
+
+QUERY = "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM t GROUP BY k) x GROUP BY n"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_that_are_too_wide_stay_with_executors(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    bound = []
+
+    def to_arrow(frame: Any) -> pa.Table:
+        if wide and "_change_type" not in frame.columns:
+            raise PySparkException(
+                "Total size of serialized results is bigger than spark.driver.maxResultSize"
+            )
+        return right(frame)
+
+    right, rows, frame = cluster.to_arrow, IntervalBinder.bind_rows, IntervalBinder.bind_frame
+    monkeypatch.setattr(cluster, "to_arrow", to_arrow)
+    monkeypatch.setattr(IntervalBinder, "bind_rows", lambda *given: (bound.append("rows"), rows(*given))[1])
+    monkeypatch.setattr(
+        IntervalBinder, "bind_frame", lambda *given: (bound.append("frame"), frame(*given))[1]
+    )
+    limits = Limits(**{**forced(bulk=True, large=True), "log_rows": 1000})
+    with cq_engine.connect(tmp_path / "w", spark=spark, scheduler=False, limits=limits) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, k INT)")
+        engine.execute("INSERT INTO t SELECT id, id % 7 FROM range(50)")
+        engine.execute(f"CREATE CONTINUOUS QUERY q PRIMARY KEY (n) ON DEMAND START FROM SNAPSHOT AS {QUERY}")
+        bound.clear()
+        engine.execute("INSERT INTO t SELECT id, id % 11 FROM range(50, 90)")
+        engine.execute("DELETE FROM t WHERE k = 3")
+        engine.refresh("q")
+        assert bound[0] == ("frame" if wide else "rows")
+        result = engine.execute("SELECT * FROM q").fetchall()
+        assert sorted(map(tuple, result)) == sorted(map(tuple, engine.execute(QUERY).fetchall()))
