@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
@@ -21,7 +22,7 @@ from uuid import uuid4
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CQError
 
-__all__ = ["Call", "Interrupted", "call", "carried", "current", "one_call", "stop_all"]
+__all__ = ["Call", "Interrupted", "apart", "call", "carried", "current", "one_call", "stop_all"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -285,6 +286,24 @@ def one_call(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return run
+
+
+def apart(work: Callable[[], R]) -> R:
+    """What `work` gives. It is done in another thread while the main thread waits, which Ctrl-C reaches there and not inside a library
+    that waits for a network; nobody hears of what comes of it then."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: Future[R] = Future()
+    carry = carried(work)
+
+    def run() -> None:
+        try:
+            done.set_result(carry())
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="cq-apart", daemon=True).start()
+    return done.result()
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

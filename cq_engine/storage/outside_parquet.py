@@ -27,7 +27,7 @@ from cq_engine.storage.outside_files import asking
 from cq_engine.storage.rows import conform
 from cq_engine.storage.shares import Share, cut
 
-__all__ = ["parquet", "parquet_rows"]
+__all__ = ["parquet", "parquet_rows", "parquet_types"]
 
 Batches = Iterator[pa.RecordBatch]
 _READ_AS: dict[pa.DataType, pa.DataType] = {
@@ -38,14 +38,22 @@ _READ_AS: dict[pa.DataType, pa.DataType] = {
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
-def parquet(spark: SparkSession, store: Store, files: Sequence[Found], limits: Limits) -> DataFrame:
-    """The rows of Parquet files, with the columns of the first one; what another file lacks is NULL. Raises StorageError."""
-    known = [file for file in files if file.size]
-    if not known:
+def parquet_types(store: Store, files: Sequence[Found]) -> dict[str, pa.DataType]:
+    """The columns of the first of Parquet files, in the types that Spark reads them as. Raises StorageError."""
+    first = next((file for file in files if file.size), None)
+    if first is None:
         raise StorageError(
             f"{store.uri(files[0].path)} is empty", hint="a Parquet file has a footer at least"
         )
-    kinds = _types(store, known[0])
+    with asking(f"read {store.uri(first.path)}", store), _opened(store, first) as source:
+        return _file_types(store, first, source)
+
+
+def parquet(
+    spark: SparkSession, store: Store, files: Sequence[Found], kinds: dict[str, pa.DataType], limits: Limits
+) -> DataFrame:
+    """The rows of Parquet files, with columns of such types; what a file lacks is NULL. Raises StorageError."""
+    known = [file for file in files if file.size]
     try:
         columns = columns_of(from_arrow_schema(pa.schema(list(kinds.items())), prefer_timestamp_ntz=True))
         schema = spark_schema(columns)
@@ -70,12 +78,6 @@ def parquet_rows(store: Store, files: Sequence[Found]) -> int:
             return int(pq.read_metadata(store.source(file.path)).num_rows)
 
     return sum(store.together(rows, [file for file in files if file.size]))
-
-
-def _types(store: Store, file: Found) -> dict[str, pa.DataType]:
-    """The columns of a file, in the types that Spark reads them as. Raises StorageError."""
-    with asking(f"read {store.uri(file.path)}", store), _opened(store, file) as source:
-        return _file_types(store, file, source)
 
 
 def _opened(store: Store, file: Found) -> pq.ParquetFile:

@@ -17,13 +17,14 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cq_engine.catalog.storage.base import Found, Store
+from cq_engine.core.calls import apart
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.limits import Limits
 from cq_engine.spark.sql import quote
 from cq_engine.storage.outside_files import find
 from cq_engine.storage.outside_lines import first_line, read_lines
-from cq_engine.storage.outside_parquet import parquet, parquet_rows
+from cq_engine.storage.outside_parquet import parquet, parquet_rows, parquet_types
 
 __all__ = ["OutsideFiles"]
 
@@ -61,7 +62,7 @@ class OutsideFiles:
     @cached_property
     def files(self) -> Sequence[Found]:
         """Raises StorageError where there are none, or the store refuses to tell."""
-        return find(self.store, self.inside)
+        return apart(lambda: find(self.store, self.inside))
 
     @property
     def bytes(self) -> int:
@@ -71,11 +72,14 @@ class OutsideFiles:
     def parquet(self) -> DataFrame:
         """Their rows, with the columns of the first of them."""
         self._check()
-        return parquet(self.spark, self.store, self.files, self.limits)
+        files = self.files
+        kinds = apart(lambda: parquet_types(self.store, files))
+        return parquet(self.spark, self.store, files, kinds, self.limits)
 
     def count(self, rows: DataFrame) -> int:  # noqa: ARG002 - the footers say it
         """How many rows files of Parquet have."""
-        return parquet_rows(self.store, self.files)
+        files = self.files
+        return apart(lambda: parquet_rows(self.store, files))
 
     def json(self, columns: Sequence[Column]) -> DataFrame:
         """A row for each object; a line is one, or an array of some."""
@@ -93,7 +97,8 @@ class OutsideFiles:
     def csv_names(self) -> list[str]:
         """What the header of the first file says."""
         self._check()
-        line = first_line(self.store, self.files, self._option("comment"))
+        files = self.files
+        line = apart(lambda: first_line(self.store, files, self._option("comment")))
         if not line:
             return []
         # By Spark's own rules, as many texts as there are.

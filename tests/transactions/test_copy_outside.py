@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -482,3 +485,29 @@ def test_the_keys_of_the_warehouse_open_what_lies_beside_it(monkeypatch: pytest.
         open_beside("s3:///x.csv", known)
     with pytest.raises(cq_engine.CQError, match="one is not given"):
         open_beside("s3://lake/x.csv", azure)
+
+
+def test_ctrl_c_does_not_wait_for_a_store(spark: SparkSession, place: Path) -> None:
+    write(place, {"a.csv": b"a,b,c\n"})
+    silent, asked = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    class Silent(Streams):
+        def path(self, path: str) -> str:
+            if threading.current_thread() is not threading.main_thread():
+                asked.set()
+                waited.append(silent.wait(60))
+            return super().path(path)
+
+    def interrupt() -> None:
+        asked.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    files = OutsideFiles(spark, Silent(str(place)), "in", {}, LIMITS)
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            files.csv_names()
+        assert waited == [], "the store is silent still"
+    finally:
+        silent.set()
