@@ -60,12 +60,15 @@ def read(
     schema = spark_schema(columns)
     few = {name: values for name, values in restrict.items() if len(values) <= limits.in_list}
     size = sum(file.bytes for file in files)
-    # Of their statistics tasks have no use, and each gets all shares.
-    sent_files = ((replace(file, stats={}), file.bytes, True) for file in files)
-    tasks = cut(sent_files, task_bytes(size, cores(spark), limits))
+    tasks = _cut(files, task_bytes(size, cores(spark), limits))
     reader = _reader(store, tasks, tuple(columns), few, limits.store_batch_rows)
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, sent_schema(schema))
     return receiving(frame, schema)
+
+
+def _cut(files: Sequence[DataFile], size: int) -> list[list[Share[DataFile]]]:
+    """Who reads what. Of the files' statistics tasks have no use, and each gets all shares."""
+    return cut(((replace(file, stats={}), file.bytes, True) for file in files), size)
 
 
 def _reader(
