@@ -42,7 +42,7 @@ class ObjectStore(Store):
     # ------------------------------------------------------------ names
 
     def path(self, path: str) -> str:
-        return f"{self._top}/{path}" if path else self._top
+        return f"{self._top}/{path}"
 
     @property
     def filesystem(self) -> pafs.FileSystem:

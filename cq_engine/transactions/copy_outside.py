@@ -95,7 +95,7 @@ class OutsideFiles:
         return self._rows(lines, rows, bad, columns)
 
     def csv_names(self) -> list[str]:
-        """What the header of the first file says."""
+        """What the header says: the first line of the first file that has one."""
         self._check()
         files = self.files
         line = apart(lambda: first_line(self.store, files, self._option("comment")))
