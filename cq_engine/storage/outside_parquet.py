@@ -7,7 +7,6 @@ letters, and have types that these hold exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -187,10 +186,7 @@ def _rows(
             batch_rows, row_groups=range(first, end), columns=list(there) or None
         ):
             rows = pa.Table.from_batches([batch])
-            arrays = [_cast(rows.column(name), kind) for name, (_, kind) in there.items()]
-            shown = pa.Table.from_arrays(arrays, names=[called for called, _ in there.values()])
-            yield shown if there else pa.table({"": pa.nulls(rows.num_rows)})
-
-
-def _cast(values: Any, kind: pa.DataType) -> Any:
-    return values if values.type.equals(kind) else values.cast(kind)
+            if there:
+                yield rows.select(list(there)).rename_columns([called for called, _ in there.values()])
+            else:
+                yield pa.table({"": pa.nulls(rows.num_rows)})
