@@ -32,6 +32,7 @@ TARGETS: Mapping[tuple[str, str], str] = {
     ("destinations", "rows per second"): "at least 0.5 of a plain loop",
     ("merged_table", "merge over history"): "at most 2",
     ("cliffs", "cliff"): "at most 2",
+    ("states", "cliff"): "at most 2",
     ("background", "over"): "commits 2, refreshes 2.5 (over the median)",
     ("mesh_choice", "choice"): "at least 0.9",
     ("cluster", "two workers over one"): "at least 1.7 (with a core for each)",
@@ -86,6 +87,7 @@ _WHERE = (
     "per_second",
     "queue",
     "gigabytes",
+    "groups",
 )
 """What tells the lines of one figure apart."""
 _ASIDE = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_LIMITS", "HELD", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "GROWING", "HELD", "Limits"]
 
 _MIB = 2**20
 _WHOLE_MEMORY = 7 * 2**30
+_MOST_SHARE = 4.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class Limits:
     """Change rows that the driver is willing to apply to build one image in memory."""
     joined_sets: int = 8
     """Change rows of a table's uncompacted log that lie in so many change sets or more are kept put together: each commit reads them."""
-    joined_bytes: int = 64 * _MIB
+    joined_rows: int = 10_000
+    """Likewise from so many rows on, in however few change sets; pieces with so many are searched in order."""
+    joined_bytes: int = 128 * _MIB
     """Up to so many bytes, of all tables; those read last stay."""
     change_files: int = 64
     """Change files that the driver reads itself."""
@@ -103,7 +106,8 @@ class Limits:
     recompute_bytes: int = 128 * _MIB
     """Of larger tables executors keep and compare the results of a recomputation; the driver takes no more than `log_rows`."""
     refresh_changes: int = 1_000_000
-    """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`."""
+    """Up to so many change rows a refresh leaves through Arrow, if its rows are at most `refresh_rows`. It matters where one commit
+    has more: intervals of several are cut."""
     slice_changes: int = 500_000
     """Of a transactional query, an interval with more change rows is refreshed in slices of whole commits, each with about so
     many at most: the rows that one of them makes stay within the other bounds, and the time grows with the changes."""
@@ -309,11 +313,12 @@ class Limits:
 
     @classmethod
     def for_memory(cls, memory: int) -> Limits:
-        """The bounds of a driver with so many bytes of memory, Spark's own part included: with 7 GiB (what is called 8 GB) or more
+        """The bounds of a driver with so many bytes of memory, Spark's own part included: with 7 GiB (what is called 8 GB)
         the defaults; with less, those of what it holds at once shrink with it, to an eighth at least. What is beyond them
-        is left to executors, who spill to disk, or done in more pieces."""
-        share = max(1 / 8, min(1.0, memory / _WHOLE_MEMORY))
-        return cls(**{name: int(getattr(cls, name) * share) for name in HELD})
+        is left to executors, who spill to disk, or done in more pieces. With more, those of a refresh grow with it, to four times
+        as much: the driver takes a tenth of the time that Spark takes on its cores."""
+        share = max(1 / 8, min(_MOST_SHARE, memory / _WHOLE_MEMORY))
+        return cls(**{name: int(getattr(cls, name) * share) for name in (HELD if share < 1 else GROWING)})
 
     def __post_init__(self) -> None:
         if self.batch_deltas < 1:
@@ -330,5 +335,11 @@ HELD = (
 """The bounds of what the driver holds in memory at once, apart from what is small with any of them. Files are smaller with the slices
 in which they are merged. `apply_rows` is none of them: it also says how large a transaction of some kinds may be, and that shall not
 depend on the machine."""
+GROWING = (
+    "look_up_rows", "look_up_candidates", "change_rows", "joined_bytes", "change_bytes", "refresh_changes", "sliced_changes",
+    "refresh_rows", "arrow_rows", "driver_changes", "driver_change_bytes", "driver_rows", "driver_bytes", "state_changes",
+    "key_values", "known_values",
+)  # fmt: skip
+"""The bounds of a refresh: how many change rows, and rows that meet them, the driver takes. Files, slices and caches stay as they are."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""

@@ -172,7 +172,7 @@ class IntervalBinder:
         if name not in self._logs:
             table = self.tables[name]
             limits = self.reader.limits
-            rows = self.reader.changes_arrow(
+            rows = self.reader.change_runs(
                 table, self._start(table), self.b, limits.driver_changes, limits.driver_change_bytes
             )
             if rows is None:

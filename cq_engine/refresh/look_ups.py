@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, UPDATE_PREIMAGE
+from cq_engine.catalog.change_rows import CHANGE_TYPE, DELETE, UPDATE_PREIMAGE
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.arrays import distinct
 from cq_engine.core.limits import Limits
@@ -111,8 +111,8 @@ class LookUps:
 def _parent_keys(log: UncompactedLog | None, key: Reference) -> pa.Table:
     """What the changed rows referred to, by the parent's names: without undo, what they were is read from the base."""
     assert log is not None
-    before = pc.is_in(log.rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE]))
-    rows = log.rows.filter(pc.and_(before, pc.greater(log.rows.column(COMMIT_VERSION), log.a)))
+    rows = log.parts[1].table
+    rows = rows.filter(pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array([DELETE, UPDATE_PREIMAGE])))
     return rows.select(list(key.columns)).rename_columns(list(key.parent_columns))
 
 

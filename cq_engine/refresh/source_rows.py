@@ -44,7 +44,7 @@ def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> 
     before, recent = log.parts
     if not wanted or before.num_rows <= most or before.num_rows < recent.num_rows // 4:
         return log
-    kept = [relevant_changes(log.table, before, base, wanted, most), recent]
+    kept = [relevant_changes(log.table, before, base, wanted, most), recent.table]
     return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, log.b, log.compressed)
 
 
@@ -106,10 +106,10 @@ def state_rows(
         return None
     layout = reader.catalog.layout(table.id, version)
     base = reader.base_arrow(table, layout, restrict, choose=together.choose)
-    rows = reader.changes_arrow(table, layout.base, version, reader.limits.state_changes)
-    if base is None or rows is None:
+    changes = reader.change_runs(table, layout.base, version, reader.limits.state_changes)
+    if base is None or changes is None:
         return None
-    rows = filter_rows(rows, restrict)
+    rows = changes.having(restrict)
     if together.choose is not None:
         rows = rows.filter(pa.array(together.choose(rows)))
     return UncompactedLog.of(table, rows, version, version, compressed=False).image(base)

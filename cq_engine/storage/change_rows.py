@@ -25,6 +25,7 @@ from cq_engine.core.limits import Limits
 from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import from_arrow
 from cq_engine.spark.sql import quote
+from cq_engine.storage.change_runs import ChangeRuns
 from cq_engine.storage.data_files import read_files
 from cq_engine.storage.joined_changes import JoinedChanges
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
@@ -57,7 +58,7 @@ class ChangeReader:
     def __init__(self, catalog: Catalog, spark: Callable[[], SparkSession]) -> None:
         self.catalog = catalog
         self.spark = spark
-        self.joined = JoinedChanges(catalog.limits.joined_bytes)
+        self.joined = JoinedChanges(catalog.limits.joined_bytes, catalog.limits.joined_rows)
 
     @property
     def limits(self) -> Limits:
@@ -143,16 +144,29 @@ class ChangeReader:
     ) -> pa.Table | None:
         """The rows of `changes` as Arrow, in version order, or None where they are many (more than `limit_rows`, or than
         the engine's limit; more than `limit_bytes` in memory) or in many files."""
+        runs = self.change_runs(table, a, b, limit_rows, limit_bytes)
+        return None if runs is None else runs.table
+
+    @retry_reading
+    def change_runs(
+        self,
+        table: VersionedTable,
+        a: int,
+        b: int,
+        limit_rows: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> ChangeRuns | None:
+        """The same in runs, for who needs some of them: where they go on from a snapshot, as they are kept."""
         base, sets = self._change_sets(table, a, b)
         log = table if table.part is None else shared_log(table)
         if base == a:
-            rows = self.rows_since(log, sets, a, b, limit_rows, limit_bytes)
-            rows = None if rows is None else rows.combine_chunks()
+            runs = self.rows_since(log, sets, a, b, limit_rows, limit_bytes)
         else:
             rows = self.rows_of(log, sets, a, b, limit_rows, limit_bytes=limit_bytes)
-        if rows is None or table.part is None:
-            return rows
-        return rows.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER])
+            runs = None if rows is None else ChangeRuns.of(rows)
+        if runs is None or table.part is None:
+            return runs
+        return ChangeRuns.of(runs.table.filter(pc.field(MEMBER) == table.part).drop_columns([MEMBER]))
 
     def _change_sets(self, table: VersionedTable, a: int, b: int) -> tuple[int | None, list[ChangeSet]]:
         """Those with rows of (a, b], and the snapshot's version that they come after."""
@@ -239,30 +253,29 @@ class ChangeReader:
         version: int,
         limit_rows: int | None = None,
         limit_bytes: int | None = None,
-    ) -> pa.Table | None:
-        """What `rows_of` gives of a log from the snapshot at `base` on, in several chunks; what was put together the last time
-        is not again."""
+    ) -> ChangeRuns | None:
+        """What `rows_of` gives of a log from the snapshot at `base` on; what was put together the last time is not again."""
         limits = self.limits
+        count = sum(each.rows_within(base, version) for each in sets)
+        if count > (limits.change_rows if limit_rows is None else limit_rows):
+            return None
         begin = max((n for n, each in enumerate(sets, 1) if each.low <= base), default=0)
         end = next((n for n in range(begin, len(sets)) if sets[n].high > version), len(sets))
-        if end - begin < limits.joined_sets:
-            return self.rows_of(table, sets, base, version, limit_rows, limit_bytes=limit_bytes)
-        most = limits.change_rows if limit_rows is None else limit_rows
-        if sum(each.rows_within(base, version) for each in sets) > most:
-            return None
+        if end - begin < limits.joined_sets and count < limits.joined_rows:
+            begin = end = 0
         key, whole = (table.id, change_columns(table)), sets[begin:end]
         known, there = self.joined.find(key, whole)
         parts = [
-            self.rows_of(table, part, base, version, most, limit_bytes=limit_bytes)
+            self.rows_of(table, part, base, version, limit_rows, limit_bytes=limit_bytes)
             for part in (sets[:begin], whole[known:], sets[end:])
         ]
-        if parts[1] is not None and known < len(whole):
-            self.joined.add(key, known, whole, parts[1])
-        if there is not None:
-            parts.insert(1, there)
         if any(part is None for part in parts):
             return None
-        rows = pa.concat_tables(parts)
+        before, new, after = parts
+        if known < len(whole):
+            self.joined.add(key, known, whole, new)
+        runs = [ChangeRuns.of(before), *([] if there is None else [there]), *map(ChangeRuns.of, (new, after))]
+        rows = reduce(ChangeRuns.__add__, runs)
         return None if limit_bytes is not None and rows.nbytes > limit_bytes else rows
 
     def _cached(self, change_set: ChangeSet, columns: Sequence[Column]) -> pa.Table | None:

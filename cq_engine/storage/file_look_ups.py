@@ -16,9 +16,10 @@ from cq_engine.core.arrays import distinct_values
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
-from cq_engine.storage.indexed_columns import Choose, IndexedColumns, Restrict
+from cq_engine.storage.indexed_columns import Choose, IndexedColumns
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
+from cq_engine.storage.sorted_columns import Restrict
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

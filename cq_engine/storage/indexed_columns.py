@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core import faults
-from cq_engine.core.arrays import distinct, one_array, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
@@ -34,18 +33,22 @@ from cq_engine.core.limits import Limits
 from cq_engine.core.types import arrow_schema
 from cq_engine.storage.rows import open_dataset
 from cq_engine.storage.scratch import scratch_directory
+from cq_engine.storage.sorted_columns import (
+    Restrict,
+    SortedColumn,
+    can_be_sorted,
+    find_ordered,
+    numbers_of,
+    places_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["Choose", "IndexedColumns", "Restrict"]
+__all__ = ["Choose", "IndexedColumns"]
 
-Restrict: TypeAlias = Mapping[str, pa.Array]
-"""Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
-columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
 Choose: TypeAlias = "Callable[[pa.Table], npt.NDArray[np.bool_]]"
 """Which of the rows that a `Restrict` gives are wanted: those with a wanted combination of values."""
-Places: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class IndexedColumns:
@@ -82,10 +85,12 @@ class IndexedColumns:
         by_name = {c.name: copies[c] for c in columns}
         known = {c.name for c in columns if can(c.type, Use.EQUAL)}
         most = limit if choose is None else max(limit, self._limits.look_up_candidates)
-        places = _search(
+        limits = self._limits
+        places = places_of(
             [(by_name[name], values) for name, values in restrict.items() if name in known],
             most,
-            self._limits,
+            limits.column_copy_places,
+            limits.column_copy_search,
         )
         if places is not None and len(places) > most:
             return None
@@ -201,7 +206,8 @@ class IndexedColumns:
             return False
         most = self._limits.column_copy_common
         copies = {
-            c: _Copy.of(rows.column(c.name), self._directory, most if c.name in keys else 0) for c in columns
+            c: _Copy.made(rows.column(c.name), self._directory, most if c.name in keys else 0)
+            for c in columns
         }
         with self._guard:
             file.copies.update(copies)
@@ -250,108 +256,35 @@ class _File:
 
 
 @dataclass
-class _Copy:
-    """A column, its values in order, and their places; without these where `ordered` is the column itself."""
+class _Copy(SortedColumn):
+    """A column and its values in order, mapped from files."""
 
-    values: pa.ChunkedArray
-    ordered: npt.NDArray[np.signedinteger] | None
-    places: npt.NDArray[np.signedinteger] | None
     nbytes: int
     paths: tuple[Path, ...]
 
     @classmethod
-    def of(cls, column: pa.ChunkedArray, directory: Path, common: int) -> _Copy:
+    def made(cls, column: pa.ChunkedArray, directory: Path, common: int) -> _Copy:
         """A copy that look-ups search where a value has on average at most `common` rows; 0: they do not."""
         paths = [_path(directory)]
         values = _map_columns(paths[0], {"values": column.combine_chunks()})["values"]
         ordered = places = None
-        if common and _is_number(column.type) and not column.null_count and len(column):
-            numbers = _numbers(values)
+        if common and can_be_sorted(column):
+            numbers = numbers_of(values)
             if bool(np.all(numbers[:-1] <= numbers[1:])):
                 ordered = numbers
             elif len(column) <= common * len(pc.unique(column)):
-                order = sort_places(numbers).astype(np.int32)
+                found, order = find_ordered(numbers)
                 paths.append(_path(directory))
-                index = _map_columns(
-                    paths[1], {"ordered": pa.array(numbers[order]), "places": pa.array(order)}
-                )
-                ordered, places = _numbers(index["ordered"]), _numbers(index["places"])
-        return cls(values, ordered, places, sum(path.stat().st_size for path in paths), tuple(paths))
+                index = _map_columns(paths[1], {"ordered": pa.array(found), "places": pa.array(order)})
+                ordered, places = numbers_of(index["ordered"]), numbers_of(index["places"])
+        nbytes = sum(path.stat().st_size for path in paths)
+        return cls(values, ordered, places, nbytes, tuple(paths))
 
     def remove(self) -> None:
         """Takes the files away; who reads them goes on."""
         for path in self.paths:
             with suppress(OSError):
                 path.unlink()
-
-    def ranges(self, values: pa.Array, search: int) -> tuple[Places, Places] | None:
-        """For each wanted value, where in `ordered` its rows begin and end; None where there is no order, or the values
-        are more than one in `search` of the rows."""
-        if self.ordered is None or len(values) * search > len(self.ordered) or not _is_number(values.type):
-            return None
-        kind = np.iinfo(self.ordered.dtype)
-        wanted = distinct(_numbers(values.drop_null()))
-        wanted = wanted[(wanted >= kind.min) & (wanted <= kind.max)].astype(self.ordered.dtype)
-        if len(self.ordered):  # of a table that is clustered by the column, a file has one range
-            among = (
-                np.searchsorted(wanted, self.ordered[0]),
-                np.searchsorted(wanted, self.ordered[-1], "right"),
-            )
-            wanted = wanted[slice(*among)]
-        low = np.searchsorted(self.ordered, wanted, "left")
-        there = low < len(self.ordered)
-        there[there] = self.ordered[low[there]] == wanted[there]
-        return low[there], np.searchsorted(self.ordered, wanted[there], "right")
-
-    def at(self, low: Places, high: Places) -> Places:
-        """The places, in order, of the rows in these ranges."""
-        lengths = high - low
-        steps = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-        found = steps + np.arange(len(steps))
-        return found if self.places is None else np.sort(self.places[found].astype(np.int64))
-
-
-def _search(wanted: Iterable[tuple[_Copy, pa.Array]], limit: int, limits: Limits) -> Places | None:
-    """The places of the rows with a wanted value in every column; None where nothing is restricted. May be longer than
-    `limit`, and is then not all that it should be."""
-    ranges, others = [], []
-    for copy, values in wanted:
-        found = copy.ranges(values, limits.column_copy_search)
-        if found is not None:
-            ranges.append((int((found[1] - found[0]).sum()), copy, found, values))
-        else:
-            others.append((copy, values))
-    ranges.sort(key=lambda each: each[0])
-    places: Places | None = None
-    if ranges:
-        if ranges[0][0] > max(limit, limits.column_copy_places):
-            return np.arange(limit + 1)
-        places = ranges[0][1].at(*ranges[0][2])
-        others = [*((copy, values) for _, copy, _, values in ranges[1:]), *others]
-    for copy, values in others:
-        column = copy.values if places is None else copy.values.take(pa.array(places))
-        held = np.flatnonzero(np.asarray(_is_in(column, values)))
-        places = held if places is None else places[held]
-    return places
-
-
-def _is_in(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    found = pc.is_in(column, value_set=pc.unique(values).drop_null().cast(column.type))
-    return pc.or_(found, pc.is_null(column)) if values.null_count else found
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind))
-
-
-def _numbers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.signedinteger]:
-    """The numbers of a column without NULLs; not copied where it is in one piece."""
-    if isinstance(column, pa.ChunkedArray):
-        column = one_array(column)
-    if pa.types.is_date32(column.type):
-        column = column.view(pa.int32())
-    numbers: npt.NDArray[np.signedinteger] = column.to_numpy(zero_copy_only=False)
-    return numbers
 
 
 def _path(directory: Path) -> Path:

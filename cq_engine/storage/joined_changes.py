@@ -18,6 +18,7 @@ from cachetools import LRUCache
 from cq_engine.catalog.model import ChangeSet
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
+from cq_engine.storage.change_runs import ChangeRuns, Run
 
 __all__ = ["JoinedChanges"]
 
@@ -31,15 +32,15 @@ class _Joined:
     ids: list[int]
     ends: list[int]
     """How many rows each and those before it have."""
-    runs: tuple[pa.Table, ...]
+    runs: tuple[Run, ...]
 
     @property
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self.runs)
 
-    def first(self, count: int) -> pa.Table:
+    def first(self, count: int) -> ChangeRuns:
         """The rows of the first change sets."""
-        return pa.concat_tables(self.runs).slice(0, self.ends[count - 1])
+        return ChangeRuns.joined(self.runs, self.runs[0].rows.schema).first(self.ends[count - 1])
 
     def common(self, ids: Sequence[int]) -> int:
         """With how many of these change sets it begins."""
@@ -50,14 +51,16 @@ class _Joined:
 
 
 class JoinedChanges:
-    """Those of the tables that were read last, of at most `most_bytes`. Thread-safe."""
+    """Those of the tables that were read last, of at most `most_bytes`, in runs that are searched in order from `searched_rows` on.
+    Thread-safe."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, searched_rows: int) -> None:
+        self._searched_rows = searched_rows
         self._tables: LRUCache[_Key, _Joined] = LRUCache(most_bytes, getsizeof=lambda joined: joined.nbytes)
         self._guard = threading.Lock()
 
-    def find(self, key: _Key, sets: Sequence[ChangeSet]) -> tuple[int, pa.Table | None]:
-        """Of how many leading change sets the rows are there, and these rows, in several chunks."""
+    def find(self, key: _Key, sets: Sequence[ChangeSet]) -> tuple[int, ChangeRuns | None]:
+        """Of how many leading change sets the rows are there, and these rows."""
         with self._guard:
             joined = self._tables.get(key)
             known = joined.common([s.id for s in sets]) if joined is not None else 0
@@ -72,22 +75,26 @@ class JoinedChanges:
         there = joined.common(ids) if joined is not None else 0
         if there != known or sum(s.rows for s in sets[known:]) != rows.num_rows:
             return  # somebody else was faster
-        runs: list[pa.Table] = []
+        runs: list[Run] = []
         ends: list[int] = []
         if joined is not None and known:
             ends = joined.ends[:known]
-            runs = list(joined.runs) if known == len(joined.ids) else [joined.first(known)]
+            parts = joined.first(known).parts
+            runs = [part.run if part.is_whole else self._run(part.rows) for part in parts]
         for each in sets[known:]:
             ends.append((ends[-1] if ends else 0) + each.rows)
-        runs.append(rows)
+        runs.append(self._run(rows))
         if sum(run.nbytes for run in runs) > self._tables.maxsize:
             return
-        while len(runs) > 1 and runs[-2].num_rows <= 2 * runs[-1].num_rows:
-            runs[-2:] = [pa.concat_tables(runs[-2:]).combine_chunks()]
+        while len(runs) > 1 and runs[-2].rows.num_rows <= 2 * runs[-1].rows.num_rows:
+            runs[-2:] = [self._run(pa.concat_tables([run.rows for run in runs[-2:]]))]
         with self._guard:
             if self._tables.get(key) is joined:
                 with suppress(ValueError):  # larger than all that may be kept
                     self._tables[key] = _Joined(ids, ends, tuple(runs))
+
+    def _run(self, rows: pa.Table) -> Run:
+        return Run(rows, rows.num_rows >= self._searched_rows)
 
     def keep_tables(self, tables: Container[int]) -> None:
         """Forgets the rows of other tables."""

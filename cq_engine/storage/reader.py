@@ -31,11 +31,11 @@ from cq_engine.core.types import spark_type
 from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import quote
 from cq_engine.storage.change_rows import ChangeReader, retry_reading
+from cq_engine.storage.change_runs import ChangeRuns
 from cq_engine.storage.file_look_ups import (
     Choose,
     FileLookUps,
     Restrict,
-    filter_rows,
     prune_files,
     restriction,
 )
@@ -250,7 +250,7 @@ class Reader(ChangeReader):
         base = self.base_arrow(table, layout, restrict, choose=choose)
         if base is None:
             return None
-        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows).combine_chunks()
+        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
         return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
@@ -295,7 +295,7 @@ def join_identities(rows: DataFrame, others: DataFrame, identity: Sequence[str],
 
 
 def relevant_changes(
-    table: VersionedTable, changes: pa.Table, base: pa.Table, restrict: Restrict, most: int
+    table: VersionedTable, changes: ChangeRuns, base: pa.Table, restrict: Restrict, most: int
 ) -> pa.Table:
     """The change rows of identities that have a row in `base`, or a change row with wanted values.
 
@@ -303,12 +303,12 @@ def relevant_changes(
     """
     identity = identity_columns(table)
     if changes.num_rows <= most or not all(can(c.type, Use.EQUAL) for c in identity):
-        return changes
+        return changes.table
     kinds = {name: changes.schema.field(name).type for name in restrict}
-    wanted = filter_rows(changes, {name: values.cast(kinds[name]) for name, values in restrict.items()})
+    wanted = changes.having({name: values.cast(kinds[name]) for name, values in restrict.items()})
     names = [c.name for c in identity]
     named = pa.concat_tables([base.select(names), wanted.select(names)])
-    return filter_rows(changes, restriction(named, identity))
+    return changes.having(restriction(named, identity))
 
 
 _PLAIN = (

@@ -17,7 +17,8 @@ from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.arrays import array, group_starts, is_in, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
-from cq_engine.storage.file_look_ups import Restrict, filter_rows, restriction
+from cq_engine.storage.change_runs import ChangeRuns
+from cq_engine.storage.file_look_ups import Restrict, restriction
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
@@ -30,76 +31,99 @@ _NEW = array(["insert", "update_postimage"], pa.string())
 
 @dataclass(frozen=True)
 class UncompactedLog:
-    """`rows` are the change rows of (base, b] of `table`; `changes` and `versions` are about (a, b]."""
+    """The change rows of (base, b] of `table`; `changes` and `versions` are about (a, b].
+
+    What needs all of them is computed when it is asked for: a small delta asks for those that concern it (`among`).
+    """
 
     table: VersionedTable
-    rows: pa.Table
-    net: pa.Table
-    """`rows` netted: physical columns, `ROW_VERSION`, `ROW_WEIGHT`; with `net_numbers` the identity of each."""
+    source: ChangeRuns
     a: int
     b: int
     compressed: bool
-    _kept: Numbers | None = None
-    """Which of `rows` stand in `net`, in its order; None: all."""
-    _numbered: Identities | None = None
-    """The identities of `rows`, where they were needed for `net`."""
     _versions: dict[bool, pa.Table] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, table: VersionedTable, rows: pa.Table, a: int, b: int, compressed: bool) -> UncompactedLog:
-        weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
-        signed = rows.select([c.name for c in table.physical_columns])
-        signed = signed.append_column(ROW_VERSION, rows.column(COMMIT_VERSION)).append_column(
-            ROW_WEIGHT, weights
-        )
-        if not compressed:
-            return cls(table, rows, signed, a, b, compressed)
-        versions = _numbers(rows, COMMIT_VERSION)
-        early, recent = np.flatnonzero(versions <= a), np.flatnonzero(versions > a)
-        before, after = _split(signed, ROW_VERSION, a)
-        identities = Identities(after, identity_columns(table))  # what changed before is not walked
-        kept = _net_places(identities.numbers, after)
-        after = after.take(pa.array(kept))
-        position = after.column_names.index(ROW_VERSION)
-        after = after.set_column(position, ROW_VERSION, pa.array(np.full(len(kept), b)))
-        net = pa.concat_tables([before, after])
-        numbered = None if len(early) else identities
-        return cls(table, rows, net, a, b, compressed, np.append(early, recent[kept]), numbered)
+    def of(
+        cls, table: VersionedTable, rows: pa.Table | ChangeRuns, a: int, b: int, compressed: bool
+    ) -> UncompactedLog:
+        runs = rows if isinstance(rows, ChangeRuns) else ChangeRuns.of(rows)
+        return cls(table, runs, a, b, compressed)
 
     @cached_property
-    def identities(self) -> Identities:
-        """The identities of `rows`; numbered when they are asked for, since not every refresh does."""
-        return self._numbered or Identities(self.rows, identity_columns(self.table))
+    def parts(self) -> tuple[ChangeRuns, ChangeRuns]:
+        """The change rows up to `a`, and those of the interval."""
+        return self.source.split(self.a)
 
     @cached_property
-    def net_numbers(self) -> Numbers:
-        """The identities of the rows in `net`."""
-        return self.identities.numbers if self._kept is None else self.identities.numbers[self._kept]
+    def rows(self) -> pa.Table:
+        """All change rows, those up to `a` before the others."""
+        return (self.parts[0] + self.parts[1]).table
+
+    @cached_property
+    def net(self) -> pa.Table:
+        """`rows` netted: physical columns, `ROW_VERSION`, `ROW_WEIGHT`; with `net_numbers` the identity of each."""
+        before = self.parts[0]
+        return pa.concat_tables([self._signed(before.table), self.changes]) if before.parts else self.changes
 
     @cached_property
     def changes(self) -> pa.Table:
         """The signed rows of the interval."""
-        return _split(self.net, ROW_VERSION, self.a)[1]
+        signed = self._signed(self.parts[1].table)
+        if self._kept is None:
+            return signed
+        signed = signed.take(pa.array(self._kept))
+        position = signed.column_names.index(ROW_VERSION)
+        return signed.set_column(position, ROW_VERSION, pa.array(np.full(len(self._kept), self.b)))
+
+    def _signed(self, rows: pa.Table) -> pa.Table:
+        weights = pc.if_else(pc.is_in(rows.column(CHANGE_TYPE), value_set=_NEW), 1, -1).cast(pa.int32())
+        signed = rows.select([c.name for c in self.table.physical_columns])
+        signed = signed.append_column(ROW_VERSION, rows.column(COMMIT_VERSION))
+        return signed.append_column(ROW_WEIGHT, weights)
 
     @cached_property
-    def parts(self) -> tuple[pa.Table, pa.Table]:
-        """The change rows up to `a`, and those of the interval."""
-        return _split(self.rows, COMMIT_VERSION, self.a)
+    def _recent(self) -> Identities:
+        """The identities of the interval's change rows: what changed before is not walked for its net changes."""
+        return Identities(self.parts[1].table, identity_columns(self.table))
+
+    @cached_property
+    def _kept(self) -> Numbers | None:
+        """Which change rows of the interval are a net change; None: all."""
+        return (
+            _net_places(self._recent.numbers, self._signed(self.parts[1].table)) if self.compressed else None
+        )
+
+    @cached_property
+    def identities(self) -> Identities:
+        """The identities of `rows`; numbered when they are asked for, since not every refresh does."""
+        if self.compressed and not self.parts[0].parts:
+            return self._recent
+        return Identities(self.rows, identity_columns(self.table))
+
+    @cached_property
+    def net_numbers(self) -> Numbers:
+        """The identities of the rows in `net`."""
+        numbers, before = self.identities.numbers, self.parts[0].num_rows
+        if self._kept is None:
+            return numbers
+        return np.append(numbers[:before], numbers[before:][self._kept])
 
     def among(self, keys: Restrict, most: int) -> UncompactedLog:
         """The log without the change rows of at least some identities whose values do not stand in `keys` (identity columns); as
         it is where that is at most `most` rows, or not many more than the keys are."""
-        count = self.rows.num_rows
+        count = self.source.num_rows
         kinds = {c.name: c.type for c in self.table.physical_columns}
         known = {name: values for name, values in keys.items() if can(kinds[name], Use.EQUAL)}
         known = {name: values for name, values in known.items() if _FEWER * len(values) < count}
         if count <= most or not known:
             return self
+        schema = self.source.schema
         try:
-            fitting = {name: values.cast(self.rows.schema.field(name).type) for name, values in known.items()}
+            fitting = {name: values.cast(schema.field(name).type) for name, values in known.items()}
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values that the column cannot have
             return self
-        return UncompactedLog.of(self.table, filter_rows(self.rows, fitting), self.a, self.b, self.compressed)
+        return UncompactedLog.of(self.table, self.source.having(fitting), self.a, self.b, self.compressed)
 
     @cached_property
     def touched(self) -> KeySet:
@@ -136,8 +160,8 @@ class UncompactedLog:
         """The row versions that begin or end in the interval. Where there are more than `most` change rows, the history of rows
         that only changed before it is not walked."""
         recent = self.parts[1]
-        few = _FEWER * recent.num_rows < 2 * self.rows.num_rows
-        log = self.among(restriction(recent, identity_columns(self.table)), most) if few else self
+        few = _FEWER * recent.num_rows < 2 * self.source.num_rows
+        log = self.among(restriction(recent.table, identity_columns(self.table)), most) if few else self
         rows = log.versions()
         return rows.filter(moves(rows))
 
@@ -193,17 +217,6 @@ def moves(rows: pa.Table) -> pa.ChunkedArray:
     """Which row versions begin or end in the interval."""
     starts = pc.not_equal(rows.column(ROW_FROM), BEFORE)
     return pc.or_(starts, pc.not_equal(rows.column(ROW_TO), FOREVER))
-
-
-def _split(rows: pa.Table, column: str, version: int) -> tuple[pa.Table, pa.Table]:
-    """The rows up to a version, and the later ones: slices where the rows stand in the order of their versions, as they do in
-    most logs."""
-    versions = _numbers(rows, column)
-    if np.all(versions[:-1] <= versions[1:]):
-        place = int(np.searchsorted(versions, version, side="right"))
-        return rows.slice(0, place), rows.slice(place)
-    later = pa.array(versions > version)
-    return rows.filter(pc.invert(later)), rows.filter(later)
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -340,3 +341,26 @@ def test_cliffs(run: Run, tmp_path: Path) -> None:
     assert [figure["transactions"] for figure in named(figures, "step")] == [1, 2, 4]
     (cliff,) = named(figures, "cliff")
     assert cliff["ratio"] >= 1
+
+
+def test_states(run: Run, tmp_path: Path) -> None:
+    arguments = ["--most", "2048", "--changes", "40", "--rounds", "2", "--queries", "balance", "left_join"]
+    figures = run("states", *arguments, "--plot", str(tmp_path / "plot.png"))
+    states = named(figures, "state")
+    assert [(f["groups"], f["query"]) for f in states] == [
+        (groups, query) for groups in (1_024, 2_048) for query in ("balance", "left_join")
+    ]
+    assert {f["groups"] for f in named(figures, "cliff")} == {2_048}
+    assert all(f["ratio"] > 0 for figure in ("cliff", "growth") for f in named(figures, figure))
+
+
+def test_payments_of_states_keep_their_accounts() -> None:
+    """The amounts change, and not whom they belong to: what LOADS computes is computed once more."""
+    states = import_module("states")
+    begin, end = 0, states.LEAST
+    while end <= 16 * states.LEAST:
+        ids = np.arange(begin, end)
+        accounts = begin + (ids * states.STEP) % (end - begin)
+        assert (states._account(ids) == accounts).all()
+        assert sorted(accounts) == ids.tolist(), "each account once"
+        begin, end = end, 2 * end

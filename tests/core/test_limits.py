@@ -12,7 +12,7 @@ import pytest
 
 import cq_engine
 from cq_engine.core import limits, memory
-from cq_engine.core.limits import HELD, Limits
+from cq_engine.core.limits import GROWING, HELD, Limits
 
 connect = import_module("cq_engine.api.connect")
 
@@ -47,11 +47,15 @@ def test_a_batch_holds_something() -> None:
         Limits(batch_deltas=0)
 
 
-@pytest.mark.parametrize(("gib", "share"), [(64, 1), (7, 1), (3.5, 0.5), (1, 1 / 7), (0.25, 1 / 8)])
+SHARES = [(64, 4), (14, 2), (7, 1), (3.5, 0.5), (1, 1 / 7), (0.25, 1 / 8)]
+
+
+@pytest.mark.parametrize(("gib", "share"), SHARES)
 def test_what_the_driver_holds_follows_its_memory(gib: float, share: float) -> None:
     whole, fitted = Limits(), Limits.for_memory(int(gib * 2**30))
+    follow = HELD if share < 1 else GROWING
     for each in fields(Limits):
-        expected = getattr(whole, each.name) * (share if each.name in HELD else 1)
+        expected = getattr(whole, each.name) * (share if each.name in follow else 1)
         assert abs(getattr(fitted, each.name) - expected) <= 1, each.name
     assert fitted.least_slice_changes <= fitted.slice_changes
     assert fitted.snapshot_file_rows <= fitted.merge_rows, "files that a merge has written are small for ever"

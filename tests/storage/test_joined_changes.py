@@ -40,7 +40,7 @@ def ask(joined: JoinedChanges, sets: Sequence[ChangeSet]) -> int:
     assert (there is None) == (known == 0)
     if known < len(sets):
         joined.add(KEY, known, sets, rows_of(sets[known:]))
-    found = pa.concat_tables([*([] if there is None else [there]), rows_of(sets[known:])])
+    found = pa.concat_tables([*([] if there is None else [there.table]), rows_of(sets[known:])])
     assert found.column("n").to_pylist() == rows_of(sets).column("n").to_pylist()
     return len(sets) - known
 
@@ -50,7 +50,7 @@ def ask(joined: JoinedChanges, sets: Sequence[ChangeSet]) -> int:
 def test_rows_are_those_of_the_change_sets(seed: int, most: int) -> None:
     """While commits come, logs are flushed and merged, and readers ask for older versions."""
     chance = random.Random(seed)
-    joined, sets, last = JoinedChanges(most), [made(0, 3)], 0
+    joined, sets, last = JoinedChanges(most, 20), [made(0, 3)], 0
     for _ in range(60):
         step = chance.random()
         if step < 0.6:
@@ -67,18 +67,18 @@ def test_rows_are_those_of_the_change_sets(seed: int, most: int) -> None:
 
 
 def test_a_row_is_read_once_and_runs_are_few() -> None:
-    joined, sets = JoinedChanges(10**9), []
+    joined, sets = JoinedChanges(10**9, 20), []
     for number in range(1, 1_001):
         sets.append(made(number, 3))
         assert ask(joined, sets) == 1
         assert ask(joined, sets[: max(1, number // 2)]) == 0, "an older version is a part of it"
         _, there = joined.find(KEY, sets)
         assert there is not None
-        assert there.column("n").num_chunks <= 2 + math.log2(number)
+        assert len(there.parts) <= 2 + math.log2(number)
 
 
 def test_what_somebody_else_has_added_meanwhile_stays() -> None:
-    joined, sets = JoinedChanges(10**9), [made(n, 2) for n in range(1, 6)]
+    joined, sets = JoinedChanges(10**9, 20), [made(n, 2) for n in range(1, 6)]
     known, _ = joined.find(KEY, sets[:3])
     ask(joined, sets)
     joined.add(KEY, known, sets[:3], rows_of(sets[:3]))
@@ -93,7 +93,7 @@ def test_what_somebody_else_has_added_meanwhile_stays() -> None:
 
 def test_what_has_no_room_is_not_copied() -> None:
     """The rows that are there stay, and no run is put together to be thrown away."""
-    joined, sets = JoinedChanges(1_000), [made(n, 10) for n in range(1, 30)]
+    joined, sets = JoinedChanges(1_000, 10**9), [made(n, 10) for n in range(1, 30)]
     for number in range(1, 30):
         ask(joined, sets[:number])
     known, there = joined.find(KEY, sets)
@@ -107,7 +107,12 @@ def engine(
     spark: SparkSession, warehouse: Path, request: pytest.FixtureRequest
 ) -> Iterator[cq_engine.Engine]:
     limits = Limits(
-        small_rows=-1, joined_sets=2, inline_bytes=request.param[0], joined_bytes=request.param[1]
+        small_rows=-1,
+        joined_sets=2,
+        joined_rows=8,
+        relevant_rows=2,
+        inline_bytes=request.param[0],
+        joined_bytes=request.param[1],
     )
     with cq_engine.connect(
         warehouse, spark=spark, scheduler=False, conf={"maintenance": "manual"}, limits=limits
