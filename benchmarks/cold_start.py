@@ -7,7 +7,8 @@ The warehouse exists, with a query of every shape and 20 transactions (see `reco
 have not seen; each round commits another 20. Every figure is a process of its own, started as a user starts it.
 
     first delta    `cq exec "REFRESH CONTINUOUS QUERY q" "SELECT * FROM q CHANGES ..."`: seconds until the first delta
-                   is printed, which takes the start of Java and Spark, and until the process has ended
+                   is printed, and until the process has ended; beside it `pyspark_seconds`, until an empty program of
+                   PySpark has the result of its first query, and how many times as long the first delta takes
     prompt         `cq WAREHOUSE` at a pseudo-terminal: seconds until the prompt shows; `first_answer_seconds` until
                    `SHOW TABLES;`, typed at once, is answered
 
@@ -29,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from frame import JOINED, Figure, apply, arguments, canvas, create, run
+from frame import JOINED, Figure, apply, arguments, canvas, create, ratio, run
 from pyspark.sql import SparkSession
 
 import cq_engine
@@ -38,6 +39,14 @@ from estore import STREAM_B, Shop, Transaction, change_tables, load
 NAME = "cold_start"
 CQ = (sys.executable, "-m", "cq_engine")
 DELTA = "_change_type"
+EMPTY = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(5).toArrow()
+print("done", flush=True)
+spark.stop()
+"""
+"""The least that a program of PySpark's does."""
 """The column of a change feed that only a table of deltas has."""
 _LIMIT = 300.0
 """Seconds after which a process is given up."""
@@ -72,7 +81,7 @@ def measure(
         for query in options.queries:
             create(engine, query, JOINED[query])
     refreshed = {query: _Seconds() for query in options.queries}
-    prompt = _Seconds()
+    prompt, empty = _Seconds(), []
     for _ in range(options.rounds):
         batch = list(islice(shop.transactions(mix=STREAM_B, orders=12), options.transactions))
         since = _commit(warehouse, spark, batch)
@@ -80,6 +89,7 @@ def measure(
             first, end = first_delta(warehouse, query, since)
             into.first.append(first)
             into.second.append(end)
+        empty.append(first_query())
         shown, answered = time_to_prompt(warehouse)
         prompt.first.append(shown)
         prompt.second.append(answered)
@@ -90,6 +100,8 @@ def measure(
             "query": query,
             "first_delta_seconds": round(median(into.first), 3),
             "process_seconds": round(median(into.second), 3),
+            "pyspark_seconds": round(median(empty), 3),
+            "ratio": ratio(median(into.first), median(empty)),
             "n": len(into.first),
         }
     yield {
@@ -107,6 +119,20 @@ def _commit(warehouse: Path, spark: SparkSession | None, batch: list[Transaction
         before = engine.catalog.newest_version
         apply(engine, change_tables(batch))
         return before
+
+
+def first_query() -> float:
+    """Seconds until an empty program of PySpark has its first result. Raises ProcessError."""
+    started = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", EMPTY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = time.perf_counter() - started
+        if process.wait(_LIMIT) or said != "done\n":
+            raise ProcessError("PySpark did not start")
+    return found
 
 
 def first_delta(warehouse: Path, query: str, since: int) -> tuple[float, float]:

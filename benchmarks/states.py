@@ -1,19 +1,20 @@
 """Whether the size of a state is felt: the same delta over tables and states that double in size, across every bound.
 
-    python benchmarks/states.py                                  # up to 8.4 million groups, about twenty minutes
+    python benchmarks/states.py                                  # up to 8.4 million groups, a quarter of an hour
     python benchmarks/states.py --most 65536 --queries balance
     python benchmarks/states.py --drawn states.jsonl --plot states.png
 
-One warehouse has accounts and payments and a query of each shape, with a state or a result that has about a row for each
-account. The accounts double, from 1 024 to `--most`; the queries catch up, and everything is merged. Then come `--rounds`
-commits of `--changes` rows, half of them new payments and half new amounts of old ones, all over the accounts; each query
-is refreshed after each commit. The bounds of `cq_engine.core.limits.Limits` lie somewhere between two sizes: a table or a
+One warehouse has accounts and payments and a query of each shape; the results have from a ninetieth of a row to one for each
+account, the aggregates a group. The accounts double, from 1 024 to `--most`; the queries catch up with the one commit that has
+their payments, and the tables are merged. Then come commits of `--changes` rows, half of them new payments and half new amounts
+of old ones, all over the accounts (of the fewest nearly every one), merged when that is due, as in the background; each query is
+refreshed after each commit, in turn. The bounds of `cq_engine.core.limits.Limits` lie somewhere between two sizes: a table or a
 state that passes one is read in another way.
 
     state    of a query and a number of groups: seconds of the commit and of the refresh (medians of the rounds; the first
-             refresh, which prepares plans, is given beside them), and of catching up with the doubling (one shot)
-    cliff    of a query: the greatest factor by which commit and refresh take longer with twice as many groups. 2 means:
-             no bound makes a refresh cost more than twice as much.
+             refresh after the doubling is given beside them), and of catching up with the doubling (one shot; of the first
+             size, CREATE)
+    cliff    of a query: the greatest factor by which a refresh, and a commit with it, take longer with twice as many groups
     growth   of a query: how many times longer they take with the most groups than with the fewest
 """
 
@@ -115,7 +116,7 @@ def measure(directory: Path, options: argparse.Namespace, spark: SparkSession | 
             begin, groups = groups, 2 * groups
     for query, of in states.items():
         yield {"figure": "cliff", "query": query, **_cliff(of)}
-        yield {"figure": "growth", "query": query, "ratio": ratio(_both(of[-1]), _both(of[0]))}
+        yield {"figure": "growth", "query": query, "ratio": ratio(_refresh(of[-1]), _refresh(of[0]))}
 
 
 def _grow(engine: cq_engine.Engine, queries: Sequence[str], begin: int, end: int) -> dict[str, float]:
@@ -128,6 +129,8 @@ def _grow(engine: cq_engine.Engine, queries: Sequence[str], begin: int, end: int
             seconds[query], _ = timed(lambda query=query: create(engine, query, QUERIES[query]))
         else:
             seconds[query], _ = timed(lambda query=query: engine.refresh(query))
+    for table in TABLES:
+        engine.execute(f"COMPACT TABLE {table}")
     engine.maintain()
     return seconds
 
@@ -176,14 +179,22 @@ def _state(query: str, groups: int, grown: float, rounds: Sequence[Figure]) -> F
     }
 
 
+def _refresh(state: Figure) -> float:
+    return float(state["refresh_seconds"])
+
+
 def _both(state: Figure) -> float:
     return float(state["commit_seconds"] + state["refresh_seconds"])
 
 
 def _cliff(states: Sequence[Figure]) -> Figure:
-    steps = [(ratio(_both(after), _both(before)), after["groups"]) for before, after in pairwise(states)]
-    worst, groups = max(steps, default=(1.0, LEAST))
-    return {"ratio": worst, "groups": groups}
+    steps = list(pairwise(states))
+    worst: Figure = {"ratio": 1.0, "groups": states[-1]["groups"], "with_commit": 1.0}
+    if steps:
+        before, after = max(steps, key=lambda step: _refresh(step[1]) / _refresh(step[0]))
+        worst = {"ratio": ratio(_refresh(after), _refresh(before)), "groups": after["groups"]}
+        worst["with_commit"] = max(ratio(_both(later), _both(earlier)) for earlier, later in steps)
+    return worst
 
 
 def plot(figures: Sequence[Figure], path: str) -> None:

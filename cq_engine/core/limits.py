@@ -115,6 +115,8 @@ class Limits:
     """A slice with more change rows than this is cut again where an operator gives more than `arrow_rows`."""
     sliced_changes: int = 4_000_000
     """An interval with more change rows than this is not cut: executors take it as a whole."""
+    refresh_inline_bytes: int = 64 * _MIB
+    """Change rows of one table that a refresh on the driver stores in the catalog, in one value of its database; more go into files."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
     arrow_rows: int = 2_000_000
@@ -336,10 +338,10 @@ HELD = (
 in which they are merged. `apply_rows` is none of them: it also says how large a transaction of some kinds may be, and that shall not
 depend on the machine."""
 GROWING = (
-    "look_up_rows", "look_up_candidates", "change_rows", "joined_bytes", "change_bytes", "refresh_changes", "sliced_changes",
-    "refresh_rows", "arrow_rows", "driver_changes", "driver_change_bytes", "driver_rows", "driver_bytes", "state_changes",
+    "look_up_rows", "look_up_candidates", "refresh_changes", "refresh_rows", "arrow_rows", "driver_rows", "state_changes",
     "key_values", "known_values",
 )  # fmt: skip
-"""The bounds of a refresh: how many change rows, and rows that meet them, the driver takes. Files, slices and caches stay as they are."""
+"""Of a refresh, the change rows and the rows that meet them, which the driver takes. What is bounded in bytes stays as it is, so that
+Spark gets no more of them; so do files, slices and caches."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""

@@ -267,8 +267,7 @@ class IntervalBinder:
             known = log is not None and self.undo and len(found) == len(groups)
             self._known_rows[key] = None
             if known and log is not None:
-                moving = log.moving(self.reader.limits.relevant_rows)
-                self._known_rows[key] = unite(moving, found, log.table)
+                self._known_rows[key] = unite(log.moving(), found, log.table)
         return self._known_rows[key]
 
     def _history(self, leaf: nodes.History) -> str:

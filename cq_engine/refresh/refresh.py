@@ -45,6 +45,7 @@ from cq_engine.refresh.prefetch import Part, Prefetch
 from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
+from cq_engine.refresh.staged import stage_large
 from cq_engine.refresh.sweeps import swept
 from cq_engine.spark.failures import plain_errors
 from cq_engine.storage.sizes import size_at
@@ -391,6 +392,8 @@ class Refresher:
     ) -> None:
         catalog = self.services.catalog
         now = self.services.clock.now()
+        if isinstance(outcome, Outcome):
+            outcome = stage_large(self.services, query, interval, outcome)
         attempt = outcome.attempt if isinstance(outcome, Outcome) else None
         with catalog.lock, catalog.write(attempt) as unit:
             if isinstance(outcome, Outcome):

@@ -264,7 +264,7 @@ class ChangeReader:
         if end - begin < limits.joined_sets and count < limits.joined_rows:
             begin = end = 0
         key, whole = (table.id, change_columns(table)), sets[begin:end]
-        known, there = self.joined.find(key, whole)
+        known, there = self.joined.find(key, whole) if whole else (0, None)
         parts = [
             self.rows_of(table, part, base, version, limit_rows, limit_bytes=limit_bytes)
             for part in (sets[:begin], whole[known:], sets[end:])

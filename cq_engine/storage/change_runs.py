@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -121,6 +121,13 @@ class ChangeRuns:
     def nbytes(self) -> int:
         """Bytes of the rows, without what searching them takes."""
         return sum(part.rows.nbytes for part in self.parts)
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """Do all rows stand in the order of their versions?"""
+        ends = [(part.run.versions[part.start], part.run.versions[part.stop - 1]) for part in self.parts]
+        follow = all(before[1] <= after[0] for before, after in pairwise(ends))
+        return follow and all(part.run.is_in_order for part in self.parts)
 
     @cached_property
     def table(self) -> pa.Table:

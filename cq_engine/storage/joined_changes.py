@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from cachetools import LRUCache
@@ -42,6 +42,10 @@ class _Joined:
         """The rows of the first change sets."""
         return ChangeRuns.joined(self.runs, self.runs[0].rows.schema).first(self.ends[count - 1])
 
+    def unsorted(self) -> _Joined:
+        """The same rows, which are looked through."""
+        return replace(self, runs=tuple(Run(run.rows) for run in self.runs))
+
     def common(self, ids: Sequence[int]) -> int:
         """With how many of these change sets it begins."""
         most = min(len(ids), len(self.ids))
@@ -64,7 +68,11 @@ class JoinedChanges:
         with self._guard:
             joined = self._tables.get(key)
             known = joined.common([s.id for s in sets]) if joined is not None else 0
-        return known, joined.first(known) if joined is not None and known else None
+            if joined is None or not known:
+                self._tables.pop(key, None)  # of before a merge
+                return 0, None
+            self._put(key, joined)  # it may have become larger: its columns are sorted when they are searched
+        return known, joined.first(known)
 
     def add(self, key: _Key, known: int, sets: Sequence[ChangeSet], rows: pa.Table) -> None:
         """`rows` are those of `sets` from number `known` on, up to where `find` had found them. What is more than may be kept is
@@ -84,14 +92,20 @@ class JoinedChanges:
         for each in sets[known:]:
             ends.append((ends[-1] if ends else 0) + each.rows)
         runs.append(self._run(rows))
-        if sum(run.nbytes for run in runs) > self._tables.maxsize:
+        if sum(run.rows.nbytes for run in runs) > self._tables.maxsize:
             return
         while len(runs) > 1 and runs[-2].rows.num_rows <= 2 * runs[-1].rows.num_rows:
             runs[-2:] = [self._run(pa.concat_tables([run.rows for run in runs[-2:]]))]
         with self._guard:
             if self._tables.get(key) is joined:
-                with suppress(ValueError):  # larger than all that may be kept
-                    self._tables[key] = _Joined(ids, ends, tuple(runs))
+                self._put(key, _Joined(ids, ends, tuple(runs)))
+
+    def _put(self, key: _Key, joined: _Joined) -> None:
+        """Keeps rows, and others as far as there is room; without sorted copies where there is none for these."""
+        if joined.nbytes > self._tables.maxsize:
+            joined = joined.unsorted()
+        with suppress(ValueError):  # larger than all that may be kept
+            self._tables[key] = joined
 
     def _run(self, rows: pa.Table) -> Run:
         return Run(rows, rows.num_rows >= self._searched_rows)

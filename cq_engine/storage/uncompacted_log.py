@@ -18,7 +18,7 @@ from cq_engine.core.arrays import array, group_starts, is_in, sort_places
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import BEFORE, FOREVER, ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT
 from cq_engine.storage.change_runs import ChangeRuns
-from cq_engine.storage.file_look_ups import Restrict, restriction
+from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
@@ -58,7 +58,7 @@ class UncompactedLog:
     @cached_property
     def rows(self) -> pa.Table:
         """All change rows, those up to `a` before the others."""
-        return (self.parts[0] + self.parts[1]).table
+        return self.source.table if self.source.is_in_order else (self.parts[0] + self.parts[1]).table
 
     @cached_property
     def net(self) -> pa.Table:
@@ -156,12 +156,11 @@ class UncompactedLog:
             self._versions[undo] = self._find_versions(undo)
         return self._versions[undo]
 
-    def moving(self, most: int) -> pa.Table:
-        """The row versions that begin or end in the interval. Where there are more than `most` change rows, the history of rows
-        that only changed before it is not walked."""
-        recent = self.parts[1]
-        few = _FEWER * recent.num_rows < 2 * self.source.num_rows
-        log = self.among(restriction(recent.table, identity_columns(self.table)), most) if few else self
+    def moving(self) -> pa.Table:
+        """The row versions that begin or end in the interval. What a row was that changed before it, too, its before-image in the
+        interval says, so that the history up to there is not walked."""
+        before, recent = self.parts
+        log = UncompactedLog.of(self.table, recent, self.a, self.b, self.compressed) if before.parts else self
         rows = log.versions()
         return rows.filter(moves(rows))
 

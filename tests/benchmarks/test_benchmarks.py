@@ -129,6 +129,7 @@ def test_cold_start(run: Run) -> None:
     figures = run("cold_start", "--scale", "0.001", "--rounds", "1", "--transactions", "3")
     delta, prompt = figures
     assert 0 < delta["first_delta_seconds"] <= delta["process_seconds"]
+    assert delta["pyspark_seconds"] > 0
     assert 0 < prompt["prompt_seconds"] < prompt["first_answer_seconds"]
 
 
@@ -351,6 +352,7 @@ def test_states(run: Run, tmp_path: Path) -> None:
         (groups, query) for groups in (1_024, 2_048) for query in ("balance", "left_join")
     ]
     assert {f["groups"] for f in named(figures, "cliff")} == {2_048}
+    assert all(f["with_commit"] > 0 for f in named(figures, "cliff"))
     assert all(f["ratio"] > 0 for figure in ("cliff", "growth") for f in named(figures, figure))
 
 

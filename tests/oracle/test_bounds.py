@@ -21,7 +21,7 @@ from tests.oracle.warehouse import Tally, check_in_fresh_warehouse
 TALLY = Tally()
 FILES = {
     **forced(bulk=True, large=True), "inline_bytes": -1, "start_rows": -1, "row_group_rows": 2,
-    "change_bytes": 0, "row_group_files": 1, "driver_change_bytes": -1, "most_tasks": 1,
+    "change_bytes": 0, "row_group_files": 1, "driver_change_bytes": -1, "most_tasks": 1, "refresh_inline_bytes": 0,
 }  # fmt: skip
 """Everything lies in files, of which the driver reads next to nothing, a task each piece of work."""
 IMAGES = {
@@ -40,7 +40,7 @@ OF_LARGE_WRITES = {
 }  # fmt: skip
 """What small statements never come to; tests of `apply_changes`, of merges and of slices go beyond these."""
 OTHERS = ("look_up_files", "in_list", "relevant_rows", "change_files", "log_rows", "pending_rows", "start_rows", "known_gone_rows",
-          "merge_files", "image_frames", "row_group_files", "input_spare", "most_tasks")  # fmt: skip
+          "merge_files", "image_frames", "refresh_inline_bytes", "joined_sets", "joined_rows", "row_group_files", "input_spare", "most_tasks")  # fmt: skip
 
 
 @pytest.mark.parametrize(

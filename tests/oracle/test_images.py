@@ -187,7 +187,7 @@ def test_a_part_of_a_log_says_the_same(
     moves = pc.or_(
         pc.not_equal(versions.column(ROW_FROM), BEFORE), pc.not_equal(versions.column(ROW_TO), FOREVER)
     )
-    assert bag(whole.moving(0)) == bag(versions.filter(moves))
+    assert bag(whole.moving()) == bag(versions.filter(moves))
     rng = random.Random(seeds[0])
     rows = log.changes.select(log.names)
     keys = rows.filter(pa.array([rng.random() < 0.2 for _ in range(rows.num_rows)], pa.bool_()))

@@ -102,6 +102,41 @@ def test_what_has_no_room_is_not_copied() -> None:
     assert known == there.num_rows // 10
 
 
+def wide_rows(sets: Sequence[ChangeSet]) -> pa.Table:
+    count = sum(s.rows for s in sets)
+    version = pa.array([s.id for s in sets for _ in range(s.rows)], pa.int64())
+    return pa.table({"n": pa.array(range(count, 0, -1), pa.int64()), COMMIT_VERSION: version})
+
+
+@pytest.mark.parametrize(("most", "stays_sorted"), [(60_000, True), (30_000, False)])
+def test_sorted_copies_count(most: int, stays_sorted: bool) -> None:
+    """They are made after rows were kept. Where both have no room, rows are looked through, and later ones are kept all the same."""
+    joined, sets = JoinedChanges(most, 20), [made(1, 1_000)]
+    joined.add(KEY, 0, sets, wide_rows(sets))
+    for number in range(2, 12):
+        known, there = joined.find(KEY, sets)
+        assert known == len(sets)
+        assert there is not None
+        assert there.having({"n": pa.array([5], pa.int64())}).num_rows >= 1
+        assert joined._tables.currsize <= most
+        sets.append(made(number, 10))
+        joined.add(KEY, known, sets, wide_rows(sets[known:]))
+    _, there = joined.find(KEY, sets)
+    assert there is not None
+    assert there.parts[0].run.is_searched == stays_sorted
+    assert joined._tables.currsize == sum(part.run.nbytes for part in there.parts)
+
+
+def test_rows_of_before_a_merge_give_way() -> None:
+    joined = JoinedChanges(50_000, 10**9)
+    old, other, new = ((number, KEY[1]) for number in (1, 2, 3))
+    for key in (old, other):
+        joined.add(key, 0, [made(1, 1_000)], wide_rows([made(1, 1_000)]))
+    assert joined.find(old, [made(2, 10)]) == (0, None), "its change sets have been merged"
+    joined.add(new, 0, [made(1, 1_000)], wide_rows([made(1, 1_000)]))
+    assert joined.find(other, [made(1, 1_000)])[0] == 1
+
+
 @pytest.fixture(params=[(10**6, ROOM), (0, ROOM), (10**6, 3_000)], ids=["inline", "files", "no room"])
 def engine(
     spark: SparkSession, warehouse: Path, request: pytest.FixtureRequest
