@@ -39,6 +39,7 @@ from estore import STREAM_B, Shop, Transaction, change_tables, load
 NAME = "cold_start"
 CQ = (sys.executable, "-m", "cq_engine")
 DELTA = "_change_type"
+"""The column of a change feed that only a table of deltas has."""
 EMPTY = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
@@ -47,7 +48,6 @@ print("done", flush=True)
 spark.stop()
 """
 """The least that a program of PySpark's does."""
-"""The column of a change feed that only a table of deltas has."""
 _LIMIT = 300.0
 """Seconds after which a process is given up."""
 
@@ -125,7 +125,11 @@ def first_query() -> float:
     """Seconds until an empty program of PySpark has its first result. Raises ProcessError."""
     started = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-c", EMPTY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", EMPTY],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdout is not None
         said = process.stdout.readline()

@@ -15,7 +15,8 @@ state that passes one is read in another way.
              refresh after the doubling is given beside them), and of catching up with the doubling (one shot; of the first
              size, CREATE)
     cliff    of a query: the greatest factor by which a refresh, and a commit with it, take longer with twice as many groups
-    growth   of a query: how many times longer they take with the most groups than with the fewest
+             (`with_commit`, at whatever size that is)
+    growth   of a query: how many times longer a refresh takes with the most groups than with the fewest
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _grow(engine: cq_engine.Engine, queries: Sequence[str], begin: int, end: int
 
 
 def _changes(random: np.random.Generator, groups: int, rows: int, ids: int) -> pa.Table:
-    """New payments and new amounts of old ones, one transaction, each row once."""
+    """New payments and new amounts of old ones (one in seven is the old amount), one transaction, each row once."""
     old = random.choice(groups, min(groups, rows // 2), replace=False)
     new = np.arange(ids, ids + rows - old.size)
     accounts = np.concatenate([_account(old), random.integers(0, groups, new.size)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from cq_engine.catalog.attempts import root_of, roots
 from cq_engine.catalog.layouts import TableLayout
 from cq_engine.catalog.view import Retired, Storage, View
 
@@ -26,7 +28,33 @@ def retire(view: View, holds: Mapping[int, int], *, logs: bool) -> list[Retired]
             for number, layout in view.layouts.items()
             if number in kinds and number in holds
         ]
-    return [entry for entry in found if entry is not None]
+    return _without_shared(view, [entry for entry in found if entry is not None])
+
+
+def _without_shared(view: View, entries: Sequence[Retired]) -> list[Retired]:
+    """The entries without files that another table needs: executors write the rows of a query's delta log and those of its result once,
+    where these are the same. They go with the change set that reads them last, unless they belong to a published log."""
+    gone = {number for entry in entries for number in entry.changes}
+    with view.lock:
+        sets = [c for layout in view.layouts.values() for c in layout.changes if c.id not in gone]
+        storages = dict(view.storage)
+    read = {file.path for each in sets for file in each.files}
+    published = tuple(f"{root_of(each, 'log')}/" for each in storages.values() if _has_open_log(each))
+
+    def may_go(path: str, own: tuple[str, ...]) -> bool:
+        return path not in read and (path.startswith(own) or not path.startswith(published))
+
+    found = []
+    for entry in entries:
+        storage = storages.get(entry.table_id)
+        own = tuple(f"{root}/" for root in roots(storage)) if storage is not None else ()
+        found.append(replace(entry, files=tuple(path for path in entry.files if may_go(path, own))))
+    return found
+
+
+def _has_open_log(storage: Storage) -> bool:
+    """Do its change files belong to a Delta table that others read?"""
+    return storage.kind in ("base", "changes", "delta") and storage.published_log > 0
 
 
 def forgettable(view: View, below: int, retired: Sequence[Retired]) -> list[int]:
@@ -56,7 +84,7 @@ def _retire(layout: TableLayout, kind: str, hold: int, storage: Storage | None, 
     outside = {p: f for p, f in layout.files.items() if f.removed is not None and f.removed <= highest}
     files = [path for path in outside if path not in read]
     current = {p for p, f in layout.files.items() if p not in outside}
-    open_log = kind in ("base", "changes", "delta") and storage is not None and storage.published_log > 0
+    open_log = storage is not None and _has_open_log(storage)
     files += [
         f.path
         for c in gone

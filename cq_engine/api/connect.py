@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,8 +15,12 @@ from cq_engine.core.clock import Clock, SystemClock
 from cq_engine.core.limits import Limits
 from cq_engine.core.memory import memory_bytes
 from cq_engine.core.options import STORAGE, check_conf
+from cq_engine.spark.jobs import LOST
 
 __all__ = ["connect"]
+
+_HEAP = "spark.driver.memory"
+_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def connect(
@@ -56,7 +62,7 @@ def connect(
     storage = {n.removeprefix(STORAGE): checked.pop(n) for n in list(checked) if n.startswith(STORAGE)}
     chosen = clock or SystemClock()
     opened = Catalog.open(
-        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or Limits.for_memory(memory_bytes()),
+        str(warehouse), url=catalog, read_only=read_only, clock=chosen, limits=limits or Limits.for_memory(memory_bytes(), _heap(checked, spark)),
         duties=duties, yields=duties is None and not scheduler, storage=storage,
     )  # fmt: skip
     try:
@@ -64,3 +70,13 @@ def connect(
     except BaseException:
         opened.close()
         raise
+
+
+def _heap(conf: Mapping[str, str], spark: SparkSession | None) -> int | None:
+    """Bytes of Java's heap, where a session or an option says it; None: the engine's default, or what Java would not understand."""
+    text = conf.get(_HEAP)
+    if spark is not None:
+        with suppress(*LOST):
+            text = spark.conf.get(_HEAP, "1g")
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", (text or "").strip().lower())
+    return int(found[1]) << _SHIFTS[found[2] or "m"] if found is not None else None

@@ -13,7 +13,8 @@ __all__ = ["DEFAULT_LIMITS", "GROWING", "HELD", "Limits"]
 
 _MIB = 2**20
 _WHOLE_MEMORY = 7 * 2**30
-_MOST_SHARE = 4.0
+_WHOLE_HEAP = 2_800 * _MIB
+_MOST_SHARE = 3.0
 
 
 @dataclass(frozen=True)
@@ -314,12 +315,15 @@ class Limits:
     """Queries that DRAIN refreshes at the same time; they share the session, and Spark runs the jobs of several threads."""
 
     @classmethod
-    def for_memory(cls, memory: int) -> Limits:
+    def for_memory(cls, memory: int, heap: int | None = None) -> Limits:
         """The bounds of a driver with so many bytes of memory, Spark's own part included: with 7 GiB (what is called 8 GB)
         the defaults; with less, those of what it holds at once shrink with it, to an eighth at least. What is beyond them
-        is left to executors, who spill to disk, or done in more pieces. With more, those of a refresh grow with it, to four times
-        as much: the driver takes a tenth of the time that Spark takes on its cores."""
+        is left to executors, who spill to disk, or done in more pieces. With more, those of a refresh grow with it, to three times
+        as much: the driver takes a tenth of the time that Spark takes on its cores. They grow with Java's `heap`, too, of which
+        40 % of the memory are the default: what the driver cannot evaluate goes through it."""
         share = max(1 / 8, min(_MOST_SHARE, memory / _WHOLE_MEMORY))
+        if heap is not None and share > 1:
+            share = max(1.0, min(share, heap / _WHOLE_HEAP))
         return cls(**{name: int(getattr(cls, name) * share) for name in (HELD if share < 1 else GROWING)})
 
     def __post_init__(self) -> None:
@@ -338,10 +342,10 @@ HELD = (
 in which they are merged. `apply_rows` is none of them: it also says how large a transaction of some kinds may be, and that shall not
 depend on the machine."""
 GROWING = (
-    "look_up_rows", "look_up_candidates", "refresh_changes", "refresh_rows", "arrow_rows", "driver_rows", "state_changes",
-    "key_values", "known_values",
+    "look_up_rows", "look_up_candidates", "refresh_changes", "refresh_rows", "arrow_rows", "driver_rows", "driver_bytes",
+    "driver_change_bytes", "change_bytes", "joined_bytes", "state_changes", "key_values", "known_values",
 )  # fmt: skip
-"""Of a refresh, the change rows and the rows that meet them, which the driver takes. What is bounded in bytes stays as it is, so that
-Spark gets no more of them; so do files, slices and caches."""
+"""Of a refresh, the change rows and the rows that meet them, which the driver takes, and their bytes; what is not merged yet and
+each commit and refresh searches. Slices, other caches and files stay as they are."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""

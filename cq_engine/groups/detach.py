@@ -80,7 +80,8 @@ def _copy_log(
     services: Services, start: Start, query: ContinuousQuery, own: ContinuousQuery, position: int
 ) -> None:
     first = max(query.created_version - 1, services.catalog.floor(query.result.id), 0)
-    rows = services.reader.changes_arrow(query.result, first, position)
+    most = services.limits.refresh_inline_bytes
+    rows = services.reader.changes_arrow(query.result, first, position, limit_bytes=most)
     sets = services.catalog.changes(query.result.id, first + 1, position)
     kinds = frozenset().union(*(c.kinds for c in sets))
     if rows is None:

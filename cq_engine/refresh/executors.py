@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame
 
 from cq_engine.algebra.nodes import FROM, TO, Given
 from cq_engine.catalog.attempts import Attempt
+from cq_engine.catalog.change_rows import EVENTS
 from cq_engine.catalog.graph import sheds
-from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
+from cq_engine.catalog.model import PARTIAL, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
 from cq_engine.planner.compiled import KEY_STATE, StoredAggregate
@@ -39,7 +40,7 @@ from cq_engine.spark.sql import SPARK_ERRORS, run_sql
 __all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute", "size_guard"]
 
 Changes: TypeAlias = pa.Table | Sequence[DataFile]
-"""Change rows in memory, or in files that executors wrote."""
+"""Change rows in memory, or in files."""
 _TOO_LARGE = "spark.driver.maxResultSize"
 """Named by the error of a job whose rows are more than the driver takes."""
 Rows = TypeVar("Rows")
@@ -83,6 +84,10 @@ class Outcome:
     summary: Summary
     relation: Changes = ()
     attempt: Attempt | None = None
+
+    def relation_kinds(self, query: ContinuousQuery) -> frozenset[str]:
+        """The kinds of changes in the files of `relation`: the log's, but where it was partial and rows were completed, any."""
+        return EVENTS if query.verdict == PARTIAL else self.summary.kinds
 
 
 class Executor(ABC, Generic[Rows]):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -245,6 +246,9 @@ class Refresher:
         if isinstance(outcome, Fallback):
             return None
         faults.point("refresh.computed")
+        if isinstance(outcome, Outcome):
+            with self._failing(query, interval):
+                outcome = stage_large(self.services, query, interval, outcome)
         report = self.reports.setdefault(query.name, Report())
         result = Refresh(query.name, interval.a, interval.b, plan=query.verdict)
         if isinstance(outcome, Outcome):
@@ -285,9 +289,15 @@ class Refresher:
     def _compute(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None = None
     ) -> Outcome | NoChange | Fallback:
+        with self._failing(query, interval):
+            return self._run_choices(query, compiled, interval, part)
+
+    @contextmanager
+    def _failing(self, query: ContinuousQuery, interval: Interval) -> Iterator[None]:
+        """Whatever fails in the block is a RefreshError, but where the disk fails."""
         try:
             with plain_errors(f"refresh {query.name}", self.services.catalog.warehouse):
-                return self._run_choices(query, compiled, interval, part)
+                yield
         except DiskError:
             raise  # of the machine, not of the query: it can be tried again
         except CQError as error:
@@ -392,16 +402,14 @@ class Refresher:
     ) -> None:
         catalog = self.services.catalog
         now = self.services.clock.now()
-        if isinstance(outcome, Outcome):
-            outcome = stage_large(self.services, query, interval, outcome)
         attempt = outcome.attempt if isinstance(outcome, Outcome) else None
         with catalog.lock, catalog.write(attempt) as unit:
             if isinstance(outcome, Outcome):
-                summary = outcome.summary
-                low, high = summary.low, summary.high
-                write_changes(unit, query.result, low, high, outcome.log, summary.kinds)
+                low, high = outcome.summary.low, outcome.summary.high
+                write_changes(unit, query.result, low, high, outcome.log, outcome.summary.kinds)
                 if query.relation is not None:
-                    write_changes(unit, query.relation.storage, low, high, outcome.relation, summary.kinds)
+                    relation, kinds = query.relation.storage, outcome.relation_kinds(query)
+                    write_changes(unit, relation, low, high, outcome.relation, kinds)
                 for table, rows in outcome.states:
                     write_changes(unit, table, interval.b, interval.b, rows, EVENTS)
             unit.set_status(query.name, QueryStatus(interval.b, catalog.status(query.name).state, "", now))

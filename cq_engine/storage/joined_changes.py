@@ -33,6 +33,8 @@ class _Joined:
     ends: list[int]
     """How many rows each and those before it have."""
     runs: tuple[Run, ...]
+    low: int
+    """The version at which they begin."""
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +71,8 @@ class JoinedChanges:
             joined = self._tables.get(key)
             known = joined.common([s.id for s in sets]) if joined is not None else 0
             if joined is None or not known:
-                self._tables.pop(key, None)  # of before a merge
+                if joined is not None and sets and sets[0].low > joined.low:
+                    del self._tables[key]  # the table was merged since
                 return 0, None
             self._put(key, joined)  # it may have become larger: its columns are sorted when they are searched
         return known, joined.first(known)
@@ -98,12 +101,13 @@ class JoinedChanges:
             runs[-2:] = [self._run(pa.concat_tables([run.rows for run in runs[-2:]]))]
         with self._guard:
             if self._tables.get(key) is joined:
-                self._put(key, _Joined(ids, ends, tuple(runs)))
+                self._put(key, _Joined(ids, ends, tuple(runs), sets[0].low))
 
     def _put(self, key: _Key, joined: _Joined) -> None:
         """Keeps rows, and others as far as there is room; without sorted copies where there is none for these."""
         if joined.nbytes > self._tables.maxsize:
             joined = joined.unsorted()
+        self._tables.pop(key, None)  # whose room is free then
         with suppress(ValueError):  # larger than all that may be kept
             self._tables[key] = joined
 

@@ -244,13 +244,15 @@ class Reader(ChangeReader):
     ) -> pa.Table | None:
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        changes = self.rows_since(table, sets, layout.base, version)
+        limits = self.limits
+        most = limits.driver_changes, limits.driver_change_bytes
+        changes = self.rows_since(table, sets, layout.base, version, *most)
         if changes is None:
             return None
         base = self.base_arrow(table, layout, restrict, choose=choose)
         if base is None:
             return None
-        changes = relevant_changes(table, changes, base, restrict, self.limits.relevant_rows)
+        changes = relevant_changes(table, changes, base, restrict, limits.relevant_rows)
         return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:

@@ -47,7 +47,7 @@ def test_a_batch_holds_something() -> None:
         Limits(batch_deltas=0)
 
 
-SHARES = [(64, 4), (14, 2), (7, 1), (3.5, 0.5), (1, 1 / 7), (0.25, 1 / 8)]
+SHARES = [(64, 3), (14, 2), (7, 1), (3.5, 0.5), (1, 1 / 7), (0.25, 1 / 8)]
 
 
 @pytest.mark.parametrize(("gib", "share"), SHARES)
@@ -62,6 +62,21 @@ def test_what_the_driver_holds_follows_its_memory(gib: float, share: float) -> N
     assert fitted.sweep_rows <= fitted.apply_rows
     assert fitted.sliced_changes <= fitted.driver_changes
     assert fitted.compact_long_rows <= min(fitted.change_rows, fitted.state_changes, fitted.merge_changes)
+
+
+@pytest.mark.parametrize(("heap", "share"), [(None, 3), (2**34, 3), (5_600 * 2**20, 2), (2**30, 1)])
+def test_they_grow_with_the_heap_only(heap: int | None, share: int) -> None:
+    """A small heap makes nothing smaller: the memory does."""
+    assert Limits.for_memory(64 * 2**30, heap).refresh_changes == share * Limits().refresh_changes
+    assert Limits.for_memory(2 * 2**30, heap) == Limits.for_memory(2 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("4g", 4096), ("512m", 512), ("700", 700), ("2T", 2**21), ("1024kb", 1), ("much", None)]
+)
+def test_the_heap_is_read_as_spark_reads_it(text: str, mib: int | None) -> None:
+    assert connect._heap({"spark.driver.memory": text}, None) == (mib and mib * 2**20)
+    assert connect._heap({}, None) is None
 
 
 def test_every_bound_in_the_table_of_the_driver_follows_its_memory() -> None:
