@@ -154,6 +154,7 @@ class Resolver:
         self._results, self._asked = self._asked, {}
         self.notes, self.now = [], []
         names = {r: fresh_name(r.name) for r in references}
+        spark = self.services.spark()  # which relations and their columns are made of
         relations = {names[r]: self.relation(r, source) for r in references}
         replaced, positions = substitute(source.text, references, names.get)
         back = {n: r.name for r, n in names.items()}
@@ -162,7 +163,7 @@ class Resolver:
         self.translate = lambda e: translate_spark_error(
             e, source.user, names=back, positions=steps, seen=seen
         )
-        spark, given = self.services.spark(), {**relations, **self.extra}
+        given = {**relations, **self.extra}
         try:
             if restricted:
                 rights.check_plan(spark, replaced, given)
