@@ -139,7 +139,7 @@ def markdown(directory: Path) -> Iterator[str]:
         yield "| figure | of | target | ratio | measured | n |"
         yield "|---|---|---|---|---|---|"
         for figure in figures:
-            if figure["figure"] not in {"machine", "load", "commit", "delivery", "step"}:
+            if figure["figure"] not in {"machine", "load", "commit", "delivery", "step", "state"}:
                 yield _row(figure)
     yield ""
 
