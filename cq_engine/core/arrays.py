@@ -25,6 +25,7 @@ __all__ = [
     "first_places",
     "group_starts",
     "is_in",
+    "is_in_order",
     "number_values",
     "one_array",
     "repeated",
@@ -79,6 +80,11 @@ def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     found: npt.NDArray[_Number] = ordered[first]
     return found
+
+
+def is_in_order(numbers: npt.NDArray[_Number]) -> bool:
+    """Is none of the numbers less than the one before it?"""
+    return bool(np.all(numbers[:-1] <= numbers[1:]))
 
 
 def number_values(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

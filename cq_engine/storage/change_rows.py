@@ -133,7 +133,6 @@ class ChangeReader:
         rows = self._changes_frame(shared_log(table), sets, a, b)
         return rows.where(f.col(MEMBER) == table.part).drop(MEMBER)
 
-    @retry_reading
     def changes_arrow(
         self,
         table: VersionedTable,

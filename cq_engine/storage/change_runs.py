@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.catalog.change_rows import COMMIT_VERSION
-from cq_engine.core.arrays import empty_table
+from cq_engine.core.arrays import empty_table, is_in_order
 from cq_engine.storage.file_look_ups import filter_rows
 from cq_engine.storage.sorted_columns import Places, Restrict, SortedColumn, places_of
 
@@ -42,7 +42,7 @@ class Run:
     @cached_property
     def is_in_order(self) -> bool:
         """Do the rows stand in the order of their versions?"""
-        return bool(np.all(self.versions[:-1] <= self.versions[1:]))
+        return is_in_order(self.versions)
 
     def places(self, restrict: Restrict) -> Places | None:
         """The places, in order, of the rows that have a wanted value in every column; None without `restrict`."""

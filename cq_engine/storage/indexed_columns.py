@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cq_engine.core import faults
+from cq_engine.core.arrays import is_in_order
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
@@ -37,9 +38,9 @@ from cq_engine.storage.sorted_columns import (
     Restrict,
     SortedColumn,
     can_be_sorted,
-    find_ordered,
     numbers_of,
     places_of,
+    sort_numbers,
 )
 
 if TYPE_CHECKING:
@@ -270,10 +271,10 @@ class _Copy(SortedColumn):
         ordered = places = None
         if common and can_be_sorted(column):
             numbers = numbers_of(values)
-            if bool(np.all(numbers[:-1] <= numbers[1:])):
+            if is_in_order(numbers):
                 ordered = numbers
             elif len(column) <= common * len(pc.unique(column)):
-                found, order = find_ordered(numbers)
+                found, order = sort_numbers(numbers)
                 paths.append(_path(directory))
                 index = _map_columns(paths[1], {"ordered": pa.array(found), "places": pa.array(order)})
                 ordered, places = numbers_of(index["ordered"]), numbers_of(index["places"])

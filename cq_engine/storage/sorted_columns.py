@@ -11,17 +11,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.core.arrays import distinct, one_array, sort_places
+from cq_engine.core.arrays import distinct, is_in_order, one_array, sort_places
 
 __all__ = [
     "Places",
     "Restrict",
     "SortedColumn",
     "can_be_sorted",
-    "find_ordered",
-    "is_wanted",
     "numbers_of",
     "places_of",
+    "sort_numbers",
 ]
 
 Restrict: TypeAlias = Mapping[str, pa.Array]
@@ -44,7 +43,8 @@ class SortedColumn:
         """A column that is in memory."""
         if not can_be_sorted(values):
             return cls(values, None, None)
-        return cls(values, *find_ordered(numbers_of(values)))
+        numbers = numbers_of(values)
+        return cls(values, numbers, None) if is_in_order(numbers) else cls(values, *sort_numbers(numbers))
 
     @property
     def order_bytes(self) -> int:
@@ -99,27 +99,25 @@ def places_of(
         others = [*((column, values) for _, column, _, values in ranges[1:]), *others]
     for column, values in others:
         among = column.values if places is None else column.values.take(pa.array(places))
-        held = np.flatnonzero(np.asarray(is_wanted(among, values)))
+        held = np.flatnonzero(np.asarray(_is_wanted(among, values)))
         places = held if places is None else places[held]
     return places
 
 
 def can_be_sorted(column: pa.ChunkedArray) -> bool:
-    """Does `find_ordered` order it? Whole numbers and dates without NULL, at least one of them."""
+    """Is it one that is sorted? Whole numbers and dates without NULL, at least one of them."""
     return _is_number(column.type) and not column.null_count and len(column) > 0
 
 
-def find_ordered(
+def sort_numbers(
     numbers: npt.NDArray[np.signedinteger],
-) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.signedinteger] | None]:
-    """Whole numbers in order, and the place of each; None for these where the numbers are in order."""
-    if bool(np.all(numbers[:-1] <= numbers[1:])):
-        return numbers, None
+) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.int32]]:
+    """Whole numbers in order, and the place of each."""
     order = sort_places(numbers).astype(np.int32)
     return numbers[order], order
 
 
-def is_wanted(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+def _is_wanted(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
     """Which values of a column are wanted; NULL is a value."""
     found = pc.is_in(column, value_set=pc.unique(values).drop_null().cast(column.type))
     return pc.or_(found, pc.is_null(column)) if values.null_count else found

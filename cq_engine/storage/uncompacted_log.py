@@ -69,10 +69,9 @@ class UncompactedLog:
     @cached_property
     def changes(self) -> pa.Table:
         """The signed rows of the interval."""
-        signed = self._signed(self.parts[1].table)
         if self._kept is None:
-            return signed
-        signed = signed.take(pa.array(self._kept))
+            return self._recent_signed
+        signed = self._recent_signed.take(pa.array(self._kept))
         position = signed.column_names.index(ROW_VERSION)
         return signed.set_column(position, ROW_VERSION, pa.array(np.full(len(self._kept), self.b)))
 
@@ -83,6 +82,10 @@ class UncompactedLog:
         return signed.append_column(ROW_WEIGHT, weights)
 
     @cached_property
+    def _recent_signed(self) -> pa.Table:
+        return self._signed(self.parts[1].table)
+
+    @cached_property
     def _recent(self) -> Identities:
         """The identities of the interval's change rows: what changed before is not walked for its net changes."""
         return Identities(self.parts[1].table, identity_columns(self.table))
@@ -90,9 +93,7 @@ class UncompactedLog:
     @cached_property
     def _kept(self) -> Numbers | None:
         """Which change rows of the interval are a net change; None: all."""
-        return (
-            _net_places(self._recent.numbers, self._signed(self.parts[1].table)) if self.compressed else None
-        )
+        return _net_places(self._recent.numbers, self._recent_signed) if self.compressed else None
 
     @cached_property
     def identities(self) -> Identities:
