@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cq_engine.algebra.rewrite.pruning import scans
-from cq_engine.catalog.model import ChangeSet, ContinuousQuery
+from cq_engine.catalog.model import PARTIAL, ChangeSet, ContinuousQuery
 from cq_engine.catalog.store import Catalog
 from cq_engine.context.services import Services
 from cq_engine.planner.compiled import Compiled
@@ -18,8 +18,10 @@ __all__ = [
     "Interval",
     "cut_interval",
     "decide",
+    "first_slice",
     "foreign_keys",
     "interval_between",
+    "may_cut",
     "pending_interval",
     "statistics",
     "touched_versions",
@@ -141,3 +143,24 @@ def decide(services: Services, query: ContinuousQuery, compiled: Compiled, inter
     known = statistics(services, query, compiled, interval)
     form, pre_image = options.get("form", "auto"), options.get("pre_image", "auto")
     return choose(known, form, pre_image, services.limits)
+
+
+def may_cut(services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
+    """Whether the deltas of the interval's commits do not depend on how they are refreshed, and it is large."""
+    limits = services.limits
+    if query.mode != "TRANSACTIONAL" or compiled.node is None or compiled.verdict == PARTIAL:
+        return False
+    if not limits.least_slice_changes < interval.rows <= limits.sliced_changes:
+        return False
+    return decide(services, query, compiled, interval).form != "recompute"
+
+
+def first_slice(
+    services: Services, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int
+) -> Interval:
+    """The first commits of an interval with about `most` change rows at most, or all of it; divisible where it can be cut again."""
+    interval = cut_interval(services.catalog, query, compiled, interval, most)
+    if interval.rows <= services.limits.least_slice_changes:
+        return interval
+    half = cut_interval(services.catalog, query, compiled, interval, interval.rows // 2)
+    return replace(interval, divisible=half.b < interval.b)

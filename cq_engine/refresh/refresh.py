@@ -2,7 +2,7 @@
 catalog transaction.
 
 1. *What changed*: `interval.pending_interval`, from the catalog, without reading rows.
-2. *Plan*: a delta plan (`plan_cache`), or a recomputation (`recompute`); with it goes who runs it.
+2. *Plan*: a delta plan (`plan_cache`), or a recomputation (`recompute`); `choosing` says which, and who runs it.
 3. *Run*: `executors.execute`, by the driver (`driver`) where rows are few, else by the cluster (`cluster`). Where one
    gives up, the next way is taken.
 4. *Write*: delta log, states, position and a record of the refresh.
@@ -25,9 +25,9 @@ from cq_engine.core.errors import CQError, DiskError, RefreshError
 from cq_engine.core.keeping import keep
 from cq_engine.grammar import OnCommit
 from cq_engine.planner.compiled import Compiled
-from cq_engine.planner.partial import PartialPlan, plan_partial
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.choice import Choice, NoChange, Place
+from cq_engine.refresh.choosing import Chooser
 from cq_engine.refresh.cluster import Cluster
 from cq_engine.refresh.driver import Driver
 from cq_engine.refresh.executors import Fallback, Outcome, execute
@@ -36,25 +36,24 @@ from cq_engine.refresh.interval import (
     Interval,
     cut_interval,
     decide,
+    first_slice,
     foreign_keys,
     interval_between,
+    may_cut,
     pending_interval,
 )
 from cq_engine.refresh.mesh import Meshes, MeshRun, QueryMesh
 from cq_engine.refresh.plan_cache import CachedPlan, PlanCache
 from cq_engine.refresh.prefetch import Part, Prefetch
-from cq_engine.refresh.recompute import Recomputation, plan_full, plan_recomputation
 from cq_engine.refresh.relations import write_changes
 from cq_engine.refresh.report import Report
 from cq_engine.refresh.staged import stage_large
 from cq_engine.refresh.sweeps import swept
 from cq_engine.spark.failures import plain_errors
-from cq_engine.storage.sizes import size_at
 
 __all__ = ["Refresh", "Refresher"]
 
 _UNFORESEEN = "this is a fault of cq-engine: report it; ALTER CONTINUOUS QUERY … RESUME tries again"
-
 
 _DIVISIONS = 3
 """How often a part of a mesh join is divided before executors have what is left: each attempt is a scan."""
@@ -92,6 +91,7 @@ class Refresher:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.plans = PlanCache(services.limits)
+        self.chooser = Chooser(services, self.plans)
         self.meshes = Meshes(services.reader)
         self._prefetches: defaultdict[str, Prefetch] = defaultdict(Prefetch)
         """By query what is gathered before its refresh begins."""
@@ -163,7 +163,12 @@ class Refresher:
                     if part is not None:
                         interval = part.interval
                     else:
-                        cut = self._slice if divided < _DIVISIONS else partial(cut_interval, catalog)
+                        divisible = divided < _DIVISIONS
+                        cut = (
+                            partial(first_slice, self.services)
+                            if divisible
+                            else partial(cut_interval, catalog)
+                        )
                         interval = cut(query, compiled, interval, min(most, mesh.changes))
                     with mesh.told(partial(see, interval.b)):
                         see(interval.b)
@@ -189,7 +194,7 @@ class Refresher:
         if interval.b <= interval.a or not interval.kinds:
             return None
         interval = cut_interval(self.services.catalog, query, compiled, interval, most)
-        choice = self._choose(query, compiled, interval)
+        choice = self.chooser.choose(query, compiled, interval)
         if not isinstance(choice, Choice) or choice.place is not Place.DRIVER:
             return None
         if not isinstance(choice.plan, CachedPlan):
@@ -204,34 +209,17 @@ class Refresher:
     ) -> Generator[Refresh, None, None]:
         """The interval as a whole, or slice by slice; smaller ones where the driver cannot have the rows of one."""
         end = interval.b
-        most = self.services.limits.slice_changes if self._may_cut(query, compiled, interval) else 0
+        services = self.services
+        most = services.limits.slice_changes if may_cut(services, query, compiled, interval) else 0
         while interval.a < end:
-            with self.services.foreground.busy():
-                interval = self._slice(query, compiled, interval, most) if most else interval
+            with services.foreground.busy():
+                interval = first_slice(services, query, compiled, interval, most) if most else interval
                 done = self._refresh(query, compiled, interval)
             if done is None:
                 most = interval.rows // 2
             else:
                 yield done
             interval = self.interval(query, compiled, end)
-
-    def _may_cut(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> bool:
-        """Whether the deltas of the interval's commits do not depend on how they are refreshed, and it is large."""
-        limits = self.services.limits
-        if query.mode != "TRANSACTIONAL" or compiled.node is None or compiled.verdict == PARTIAL:
-            return False
-        if not limits.least_slice_changes < interval.rows <= limits.sliced_changes:
-            return False
-        return decide(self.services, query, compiled, interval).form != "recompute"
-
-    def _slice(self, query: ContinuousQuery, compiled: Compiled, interval: Interval, most: int) -> Interval:
-        """The first slice of an interval, with about `most` change rows at most, or all of it."""
-        catalog = self.services.catalog
-        interval = cut_interval(catalog, query, compiled, interval, most)
-        if interval.rows <= self.services.limits.least_slice_changes:
-            return interval
-        half = cut_interval(catalog, query, compiled, interval, interval.rows // 2)
-        return replace(interval, divisible=half.b < interval.b)
 
     def _refresh(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None = None
@@ -309,7 +297,7 @@ class Refresher:
     def _run_choices(
         self, query: ContinuousQuery, compiled: Compiled, interval: Interval, part: Part | None
     ) -> Outcome | NoChange | Fallback:
-        choice = self._choose(query, compiled, interval) if part is None else part.choice
+        choice = self.chooser.choose(query, compiled, interval) if part is None else part.choice
         while isinstance(choice, Choice):
             if part is not None and choice is part.choice:
                 report, binder = part.report, part.binder
@@ -320,53 +308,8 @@ class Refresher:
             outcome = self._run(query, interval, choice, binder)
             if isinstance(outcome, Outcome) or outcome is Fallback.DIVIDE:
                 return outcome
-            choice = self._fall_back(query, compiled, interval, choice, outcome)
+            choice = self.chooser.fall_back(query, compiled, interval, choice, outcome)
         return choice
-
-    # ------------------------------------------------------------ plan
-
-    def _choose(self, query: ContinuousQuery, compiled: Compiled, interval: Interval) -> Choice | NoChange:
-        if not interval.kinds:
-            return NoChange.NO_ROWS
-        if compiled.node is None:
-            small = self._input_bytes(compiled, interval) <= self.services.limits.recompute_bytes
-            place = Place.DRIVER if small else Place.CLUSTER
-            return Choice(plan_full(self.services, query, compiled, interval), place, "FULL")
-        if compiled.verdict == PARTIAL:
-            return self._choose_partial(compiled, interval)
-        decision = decide(self.services, query, compiled, interval)
-        small = interval.rows <= self.services.limits.refresh_changes
-        what = (compiled, interval.changed, interval.insert_only, query.session)
-        prepared = small and not query.functions
-        plan = self.plans.plan(*what, at_once=decision.undo) if prepared else self.plans.exact_plan(*what)
-        if plan is None:
-            return NoChange.NO_EFFECT
-        if decision.form == "recompute":
-            recomputation = plan_recomputation(self.services, query, compiled, interval)
-            return Choice(recomputation, Place.CLUSTER, decision.form, decision)
-        return Choice(
-            plan, Place.DRIVER if small else Place.CLUSTER, f"{interval.rows} change rows", decision
-        )
-
-    def _input_bytes(self, compiled: Compiled, interval: Interval) -> int:
-        tables = (table.storage for table in compiled.sources.values() if table.storage.kind != "constants")
-        return size_at(self.services.catalog, tables, interval.b).bytes
-
-    def _choose_partial(self, compiled: Compiled, interval: Interval) -> Choice | NoChange:
-        plan = plan_partial(compiled, interval.changed)
-        if plan is None:
-            return NoChange.NO_EFFECT
-        small = interval.rows <= self.services.limits.refresh_changes
-        return Choice(plan, Place.DRIVER if small else Place.CLUSTER, f"{interval.rows} change rows")
-
-    def _fall_back(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, choice: Choice, reason: Fallback
-    ) -> Choice | NoChange:
-        place = Place.DRIVER if reason is Fallback.UNPREPARED else Place.CLUSTER
-        if isinstance(choice.plan, Recomputation | PartialPlan):
-            return replace(choice, place=place, why=reason.value)
-        plan = self.plans.exact_plan(compiled, interval.changed, interval.insert_only, query.session)
-        return NoChange.NO_EFFECT if plan is None else Choice(plan, place, reason.value, choice.decision)
 
     # ------------------------------------------------------------ run
 

@@ -72,7 +72,7 @@ def test_what_nobody_foresaw_fails_the_query(engine: Engine, monkeypatch: pytest
         raise KeyError("x")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.queries.refresher, "_choose", bug)
+        patch.setattr(engine.queries.refresher.chooser, "choose", bug)
         with pytest.raises(RefreshError, match="internal error: KeyError"):
             engine.refresh("q")
     assert engine.catalog.status("q").state == "FAILED"
