@@ -71,7 +71,8 @@ class Attempt:
         return f"{root}/{tail}"
 
     def abandon(self) -> None:
-        """Removes the files and forgets the attempt."""
+        """Removes the files and forgets the attempt. Where that fails, it is done later, and whatever was the reason to give up is
+        what is raised."""
         self._abandon(self)
 
 

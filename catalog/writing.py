@@ -107,8 +107,7 @@ class Writing(Reading):
                 self.write_set(unit.writes, attempt, by_any=by_any)
         except BaseException:
             if attempt is not None:
-                with suppress(CQError):
-                    self._abandon(attempt)  # which an attempt that was written outlives
+                self._abandon(attempt)  # which an attempt that was written outlives
             raise
 
     def write_set(
@@ -295,12 +294,13 @@ class Writing(Reading):
                         self._commit()
 
     def _abandon(self, attempt: Attempt) -> None:
-        """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where the
-        catalog cannot be written, `sweep` does it later."""
+        """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where catalog or
+        store cannot be written, `sweep` does it later."""
         self._live_attempts.pop(attempt.id, None)
-        with self.aside() as connection:
-            left = self._give_up(connection, attempt.id)
-        self._remove(left)
+        with suppress(CQError):
+            with self.aside() as connection:
+                left = self._give_up(connection, attempt.id)
+            self._remove(left)
 
     def _give_up_left(self, connection: sa.Connection) -> list[str]:
         """Ends the attempts that nobody works on: this process's own that it let go of, and those of processes that are not

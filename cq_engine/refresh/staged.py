@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from cq_engine.catalog.flush import conform_log, with_timestamps
 from cq_engine.catalog.model import ContinuousQuery, DataFile, VersionedTable
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.context.services import Services
-from cq_engine.core.errors import CQError
 from cq_engine.refresh.executors import Changes, Outcome
 from cq_engine.refresh.interval import Interval
 
@@ -49,8 +47,7 @@ def stage_large(services: Services, query: ContinuousQuery, interval: Interval, 
             attempt=attempt,
         )
     except BaseException:
-        with suppress(CQError):
-            attempt.abandon()
+        attempt.abandon()
         raise
 
 

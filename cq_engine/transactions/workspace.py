@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -122,8 +122,7 @@ class Workspace:
         """Drops what is pending, with its files."""
         for attempt in (self._scratch, self._attempt):
             if attempt is not None:
-                with suppress(CQError):  # recovery removes what stays
-                    attempt.abandon()
+                attempt.abandon()
         self._scratch = self._attempt = None
         self.pending = {}
 

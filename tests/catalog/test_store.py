@@ -28,7 +28,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.tables import write_parquet
 from cq_engine.core import faults
 from cq_engine.core.clock import SystemClock
-from cq_engine.core.errors import CatalogError, DiskError, StorageError, TransactionError
+from cq_engine.core.errors import CatalogError, StorageError, TransactionError
 from tests.catalog.conftest import vacuum
 
 Open = Callable[..., Catalog]
@@ -443,8 +443,7 @@ class TestRecovery:
         stage(catalog, other, sample.orders, sample.plain([3]))
         with monkeypatch.context() as patch:
             patch.setattr(faults, "point", full)
-            with pytest.raises(DiskError):
-                attempt.abandon()
+            attempt.abandon()  # raises nothing, so that what went wrong before is what is said
         assert len(files_below(warehouse)) == 2
         catalog.sweep(600)
         assert [other.id in path for path in files_below(warehouse)] == [True]
