@@ -117,7 +117,8 @@ class Limits:
     sliced_changes: int = 4_000_000
     """An interval with more change rows than this is not cut: executors take it as a whole."""
     refresh_inline_bytes: int = 64 * _MIB
-    """Change rows of one table that a refresh on the driver stores in the catalog, in one value of its database; more go into files."""
+    """Change rows of one table that a refresh on the driver, or a CREATE, stores in the catalog, in one value of its database; more go
+    into files."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
     arrow_rows: int = 2_000_000

@@ -155,7 +155,13 @@ def _few(
     if start.many or query.functions:
         return None
     rows = evaluate()
-    return rows if rows is not None and rows.num_rows <= services.limits.start_rows else None
+    few = rows is not None and rows.num_rows <= services.limits.start_rows and _fits(services, rows)
+    return rows if few else None
+
+
+def _fits(services: Services, rows: pa.Table) -> bool:
+    """Can the catalog have the rows as one value?"""
+    return bool(rows.nbytes <= services.limits.refresh_inline_bytes)
 
 
 def _evaluated_state(
@@ -193,7 +199,7 @@ def _counted(
     """The rows in Arrow where they are few, else the frame, which executors keep for the block, and their number."""
     with _once(start, frame) as once:
         rows = few_rows(once, services.limits.start_rows)
-        if rows is not None:
+        if rows is not None and _fits(services, rows):
             yield rows, once, rows.num_rows
             return
         with nullcontext(once) if start.many else persisted(once) as kept:

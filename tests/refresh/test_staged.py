@@ -106,6 +106,21 @@ def test_what_cannot_be_written_leaves_nothing(
     assert results(engine, "SELECT * FROM q") == results(engine, QUERY)
 
 
+@pytest.mark.parametrize("query", [QUERY, "SELECT id, k, v FROM t"])
+def test_a_start_writes_files(query: str, engine: cq_engine.Engine) -> None:
+    """Of a query with a state and of one without, whose rows few as they are would be too large for a value."""
+    engine.execute(f"CREATE CONTINUOUS QUERY begun ON DEMAND START FROM SNAPSHOT AS {query}")
+    begun, newest = engine.catalog.state.queries["begun"], engine.catalog.newest_version
+    for table in (begun.result, *(table for _, table in begun.states)):
+        layout = engine.catalog.layout(table.id, newest)
+        assert layout.snapshot or layout.changes, table.name
+        assert all(changes.inline_id is None and changes.files for changes in layout.changes), table.name
+    assert len(list(engine.deltas("begun"))) == len(results(engine, query))
+    engine.execute("UPDATE t SET v = v + 100 WHERE k < 5")
+    engine.refresh("begun")
+    assert results(engine, "SELECT * FROM begun") == results(engine, query)
+
+
 @pytest.mark.parametrize("most", [0, 300])
 def test_the_delta_law_holds(most: int, spark: SparkSession) -> None:
     """With all change rows in files, and with those of some tables and not of others."""
