@@ -27,6 +27,8 @@ Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 _MOST = 2**62
 """Numbers of combinations that fit into 64 bits."""
+_NEAR = 2**30
+"""A range of whole numbers that are taken as they are: what is sorted with them in one number (`sort_places`) still has room."""
 
 
 def find_places(wanted: Numbers, among: Numbers) -> Numbers:
@@ -46,13 +48,19 @@ def find_places(wanted: Numbers, among: Numbers) -> Numbers:
 class Identities:
     """Numbers the identities that `rows` have in `columns`; `numbers` are those of `rows`, in order.
 
-    Columns are numbered each by itself where there are fewer than `most` combinations.
+    One column of whole numbers that are not far apart is taken as it is; others are numbered each by itself where there are
+    fewer than `most` combinations.
     """
 
     def __init__(self, rows: pa.Table, columns: Sequence[Column], most: int = _MOST) -> None:
         self._columns = tuple(columns)
         self._rows = rows.select([c.name for c in columns])
         self._values: list[pa.Array] | None = None
+        self._low: int | None = None
+        near = _near(self._rows, self._columns)
+        if near is not None:
+            self._low, self.numbers = near
+            return
         if all(_is_plain(c, rows.schema.field(c.name).type) for c in columns):
             encoded = [encode_values(rows.column(c.name)) for c in columns]
             if prod(len(values) for values, _ in encoded) < most:
@@ -64,7 +72,7 @@ class Identities:
     @property
     def is_plain(self) -> bool:
         """Are they numbered column by column, by Arrow? Else by Python, row by row."""
-        return self._values is not None
+        return self._values is not None or self._low is not None
 
     def first_places(self) -> Numbers:
         """Where each identity of `rows` stands first."""
@@ -72,6 +80,10 @@ class Identities:
 
     def find(self, rows: pa.Table) -> Numbers:
         """The number of each row's identity; one that no row of `self` has may be -1, or a number of no other row."""
+        if self._low is not None:
+            near = rows.column(self._columns[0].name)
+            if _is_whole(near.type):
+                return _above(near, self._low)
         if self._values is None or not self._comparable(rows):
             keys = identity_keys(rows, self._columns)
             return np.fromiter((self._places.get(key, -1) for key in keys), np.int64, len(keys))
@@ -94,7 +106,7 @@ class Identities:
     def _places(self) -> dict[Hashable, int]:
         """By Python key its number: the same as that of `find` by columns, where there is one."""
         keys = identity_keys(self._rows, self._columns)
-        if self._values is not None:
+        if self.is_plain:
             return dict(zip(keys, self.numbers.tolist()))
         places: dict[Hashable, int] = {}
         for key in keys:
@@ -150,6 +162,31 @@ def _is_plain(column: Column, kind: pa.DataType) -> bool:
     return can(column.type, Use.EQUAL) and (
         kind == own or (pa.types.is_integer(kind) and pa.types.is_integer(own))
     )
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind))
+
+
+def _near(rows: pa.Table, columns: Sequence[Column]) -> tuple[int, Numbers] | None:
+    """The least value of the only column, and how far above it each is; None where there are others, or one is NULL or far away."""
+    if len(columns) != 1 or not rows.num_rows or rows.column(0).null_count:
+        return None
+    kind = rows.schema.field(0).type
+    if not _is_whole(kind) or not _is_plain(columns[0], kind):
+        return None
+    values = np.asarray(rows.column(0)).astype(np.int64, copy=False)
+    low = int(values.min())
+    return (low, values - low) if int(values.max()) - low < _NEAR else None
+
+
+def _above(column: pa.ChunkedArray, low: int) -> Numbers:
+    """How far above `low` each value is, modulo 2⁶⁴; below it where it is NULL."""
+    there = np.asarray(column.fill_null(0), dtype=np.int64)
+    found: Numbers = there - low
+    if column.null_count:
+        found[np.asarray(column.is_null())] = -1
+    return found
 
 
 def _combine(places: Iterable[Numbers], values: Sequence[pa.Array], count: int) -> Numbers:

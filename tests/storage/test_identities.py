@@ -20,7 +20,7 @@ from cq_engine.storage.rows import identity_keys
 
 VALUES: dict[str, Sequence[Any]] = {
     "int": (None, -1, 0, 1, 2**31 - 1),
-    "bigint": (None, -1, 0, 1, 2**62),
+    "bigint": (None, -1, 0, 1, 2**62, -(2**63), 2**63 - 1, 2**63 - 2),
     "string": (None, "", "a", "A", "ä", "a "),
     "string collate UTF8_LCASE": (None, "", "a", "A", "b"),
     "boolean": (None, True, False),
