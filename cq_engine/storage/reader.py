@@ -308,6 +308,8 @@ def relevant_changes(
         return changes.table
     kinds = {name: changes.schema.field(name).type for name in restrict}
     wanted = changes.having({name: values.cast(kinds[name]) for name, values in restrict.items()})
+    if restrict.keys() <= {c.name for c in identity}:
+        return wanted  # which has all change rows of an identity, or none of them
     names = [c.name for c in identity]
     named = pa.concat_tables([base.select(names), wanted.select(names)])
     return changes.having(restriction(named, identity))
