@@ -88,7 +88,7 @@ class Driver(Executor[pa.Table]):
         for leaf in statement.leaves:
             found = self.binder.source_rows(leaf)
             if found is None:
-                if self.binder.too_large:
+                if self.binder.rows.too_large:
                     self._divide()
                 return None
             most -= found.rows.num_rows

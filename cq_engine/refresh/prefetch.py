@@ -54,14 +54,14 @@ class Part:
 
     def give_up(self) -> None:
         """Nobody will use the rows: they are gathered no further."""
-        self.binder.given_up.set()
+        self.binder.rows.given_up.set()
 
     def _gather(self, plan: DeltaPlan) -> None:
         try:
             statements = [*(stage.statement for stage in plan.stages), plan.statement]
             for statement in statements:
                 for leaf in statement.leaves:
-                    if self.binder.given_up.is_set():
+                    if self.binder.rows.given_up.is_set():
                         return
                     if isinstance(leaf, History) and not _waits(leaf, set()):
                         self.binder.source_rows(leaf)

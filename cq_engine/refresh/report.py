@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from cq_engine.catalog.model import VersionedTable
 from cq_engine.planner.forms import Decision, LookUp
 from cq_engine.refresh.mesh import MeshRun
 from cq_engine.refresh.shedding import Shed
@@ -52,6 +53,10 @@ class Report:
     def rows(self) -> int:
         """How many rows have been read so far."""
         return sum(read.rows for read in self.reads)
+
+    def note(self, table: VersionedTable, how: str, rows: int, files: int = 0) -> None:
+        """Adds a read of a table or state."""
+        self.reads.append(Read(table.name, how, rows, files))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import VersionedTable
@@ -17,9 +16,18 @@ from cq_engine.storage.file_look_ups import Restrict, filter_rows
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader, relevant_changes
 from cq_engine.storage.rows import identity_columns
-from cq_engine.storage.uncompacted_log import UncompactedLog, moves
+from cq_engine.storage.uncompacted_log import UncompactedLog
 
-__all__ = ["SourceRows", "narrow", "number_columns", "row_versions", "select_rows", "state_rows", "unite"]
+__all__ = [
+    "SourceRows",
+    "image_rows",
+    "narrow",
+    "number_columns",
+    "row_versions",
+    "select_rows",
+    "state_rows",
+    "unite",
+]
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,31 @@ def number_columns(rows: pa.Table, columns: Sequence[Column]) -> SourceRows:
     return SourceRows(rows.rename_columns([c.name for c in named]), named)
 
 
-def unite(moving: pa.Table, parts: Sequence[pa.Table], table: VersionedTable) -> pa.Table:
-    """The row versions that begin or end in the interval, which are `moving`, and those of several look-ups that do neither, each
-    once: of such a row there is one version."""
-    names = moving.column_names
-    resting = pa.concat_tables([part.filter(pc.invert(moves(part))).select(names) for part in parts])
-    if len(parts) > 1:
-        resting = resting.take(pa.array(Identities(resting, identity_columns(table)).first_places()))
-    return pa.concat_tables([moving, resting])
+def image_rows(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> pa.Table:
+    """The wanted rows at the interval's begin, whose image goes on from `base`: physical columns."""
+    before, recent = log.parts
+    if before.parts:
+        narrowed = wanted and before.num_rows >= recent.num_rows // 4
+        rows = relevant_changes(log.table, before, base, wanted, most) if narrowed else before.table
+        base = UncompactedLog.of(log.table, rows, log.a, log.a, compressed=False).image(base)
+    return filter_rows(base, wanted)
+
+
+def unite(log: UncompactedLog, images: Sequence[pa.Table]) -> pa.Table:
+    """The row versions that begin or end in the interval, and of the rows at its begin (`images`, which may have rows in common)
+    those that it leaves as they are, each once."""
+    moving = log.moving()
+    names = [name for name in moving.column_names if name not in (ROW_FROM, ROW_TO)]
+    resting = log.recent.untouched(pa.concat_tables([image.select(names) for image in images]))
+    if len(images) > 1:
+        resting = resting.take(pa.array(Identities(resting, identity_columns(log.table)).first_places()))
+    return pa.concat_tables([_always(resting).select(moving.column_names), moving])
+
+
+def _always(rows: pa.Table) -> pa.Table:
+    """As versions that are valid before the interval and after it."""
+    rows = rows.append_column(ROW_FROM, repeated(BEFORE, pa.int64(), rows.num_rows))
+    return rows.append_column(ROW_TO, repeated(FOREVER, pa.int64(), rows.num_rows))
 
 
 def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
@@ -79,10 +104,7 @@ def row_versions(log: UncompactedLog, base: pa.Table, undo: bool) -> pa.Table:
 
     What a changed row was before the interval comes from its before-image, or without `undo` from `base`.
     """
-    rest = log.untouched(base)
-    count = rest.num_rows
-    rest = rest.append_column(ROW_FROM, repeated(BEFORE, pa.int64(), count))
-    rest = rest.append_column(ROW_TO, repeated(FOREVER, pa.int64(), count))
+    rest = _always(log.untouched(base))
     changed = log.versions(undo)
     parts = [rest.select(changed.column_names), changed]
     if not undo:

@@ -157,12 +157,18 @@ class UncompactedLog:
             self._versions[undo] = self._find_versions(undo)
         return self._versions[undo]
 
+    @cached_property
+    def recent(self) -> UncompactedLog:
+        """The log of the interval's change rows alone."""
+        before, recent = self.parts
+        if not before.parts:
+            return self
+        return UncompactedLog.of(self.table, recent, self.a, self.b, self.compressed)
+
     def moving(self) -> pa.Table:
         """The row versions that begin or end in the interval. What a row was that changed before it, too, its before-image in the
         interval says, so that the history up to there is not walked."""
-        before, recent = self.parts
-        log = UncompactedLog.of(self.table, recent, self.a, self.b, self.compressed) if before.parts else self
-        rows = log.versions()
+        rows = self.recent.versions()
         return rows.filter(moves(rows))
 
     def _find_versions(self, undo: bool) -> pa.Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 
 from cq_engine.catalog.model import VersionedTable
-from cq_engine.core.columns import Column
+from cq_engine.core.columns import BEFORE, FOREVER, Column
 from cq_engine.core.limits import DEFAULT_LIMITS
 from cq_engine.core.types import arrow_schema
 from cq_engine.planner.forms import Decision, LookUp, Reference
 from cq_engine.refresh.look_ups import LookUps
 from cq_engine.refresh.report import Report
-from cq_engine.refresh.source_rows import row_versions
+from cq_engine.refresh.source_rows import image_rows, row_versions, unite
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.uncompacted_log import UncompactedLog
 from tests.oracle.budget import budget
@@ -41,6 +41,8 @@ WANTED = {
     "lines": (("o",), ("o", "n"), ("n",)),
 }
 Restrict = Mapping[str, pa.Array]
+RESTING = (BEFORE, FOREVER)
+"""From and to which version rows are valid that an interval does not change."""
 
 
 class _Interval:
@@ -83,6 +85,14 @@ class _Interval:
         rows = _among(row_versions(self.logs[name], self.base(name, read), undo), wanted)
         return Counter(tuple(row.values()) for row in rows.to_pylist())
 
+    def gathered(
+        self, name: str, reads: Sequence[Restrict], groups: Sequence[Restrict]
+    ) -> Counter[tuple[Any, ...]]:
+        """The versions of rows that change and of those with the wanted values of a group, if the base is read with `reads`."""
+        log = self.logs[name]
+        images = [image_rows(log, self.base(name, read), wanted, 0) for read, wanted in zip(reads, groups)]
+        return Counter(tuple(row.values()) for row in unite(log, images).to_pylist())
+
     def look_ups(self, decision: Decision) -> tuple[LookUps, list[LookUp]]:
         report = Report(decision)
         log = self.logs.__getitem__
@@ -116,8 +126,11 @@ def check(history: History, seed: int, saved: Counter[str]) -> None:
     for _ in range(30):
         interval = _Interval(recorded, chance, chance.random() < 0.5)
         name = chance.choice(list(WANTED))
-        wanted = _wanted(chance, chance.choice(WANTED[name]))
+        wanted, other = (_wanted(chance, chance.choice(WANTED[name])) for _ in range(2))
         expected = interval.versions(name, wanted, wanted, undo=True)
+        every = interval.versions(name, {}, {}, undo=True)
+        either = expected | interval.versions(name, other, other, undo=True)
+        gathered = Counter({row: n for row, n in every.items() if row[-2:] != RESTING or row in either})
         for form in ("general", "fk_pk", "fk_pk_units"):
             for pre_image in ("undo", "sql"):
                 look_ups, done = interval.look_ups(Decision(form, pre_image))
@@ -125,6 +138,9 @@ def check(history: History, seed: int, saved: Counter[str]) -> None:
                 undo = pre_image == "undo"
                 where = f"{name} by {wanted} in ({interval.a}, {interval.b}], {form}, {pre_image}, {read}"
                 assert interval.versions(name, read, wanted, undo) == expected, f"{where}\n{history.script()}"
+                if undo:
+                    reads = read, look_ups.reduce(interval.tables[name], other)
+                    assert interval.gathered(name, reads, (wanted, other)) == gathered, where
                 saved["units"] += done[0].in_changes
                 saved["keys"] += done[0].without_rows
                 assert form != "general" or read == wanted
