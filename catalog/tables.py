@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cq_engine.catalog.model import DataFile
@@ -36,6 +37,7 @@ __all__ = [
     "damage",
     "data_file",
     "data_files",
+    "dictionaries",
     "footer_stats",
     "prune",
     "reading",
@@ -133,7 +135,12 @@ def write_parquet(
         footers: list[pq.FileMetaData] = []
         with store.writing(path) as sink:
             pq.write_table(
-                rows, sink, compression=CODEC, row_group_size=row_group, metadata_collector=footers
+                rows,
+                sink,
+                compression=CODEC,
+                use_dictionary=dictionaries(rows),
+                row_group_size=row_group,
+                metadata_collector=footers,
             )
             size = sink.tell()
         if store.is_local:
@@ -141,6 +148,21 @@ def write_parquet(
         faults.point("file.written")
         return DataFile(path, rows.num_rows, size, footer_stats(footers[0], stats_columns))
 
+
+def dictionaries(rows: pa.Table) -> list[str] | bool:
+    """The columns that are written with a dictionary: those of whose values many are alike. For others it is made in vain, which takes
+    as long as everything else. Parquet names nested columns in its own way: where there are some, all have one."""
+    if rows.num_rows < _FEW or any(pa.types.is_nested(kind) for kind in rows.schema.types):
+        return True
+    places = pa.array(np.linspace(0, rows.num_rows - 1, _SAMPLE).astype(np.int64))
+    sample = rows.take(places)
+    return [name for name in sample.column_names if len(pc.unique(sample.column(name))) <= _SAMPLE // 2]
+
+
+_FEW = 10_000
+"""Rows that are written quickly in any case."""
+_SAMPLE = 512
+"""Values of a column that are looked at."""
 
 CODEC = next((c for c in ("zstd", "snappy") if pa.Codec.is_available(c)), "none")
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.base import Store
-from cq_engine.catalog.tables import CODEC, footer_stats, reading
+from cq_engine.catalog.tables import CODEC, dictionaries, footer_stats, reading
 from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
 from cq_engine.core.types import columns_of, spark_schema
@@ -184,7 +184,11 @@ def _write_parts(
     while group is not None:
         path, count = f"{prefix}-{number:03d}.parquet", 0
         footers: list[pq.FileMetaData] = []
-        options = {"compression": CODEC, "metadata_collector": footers}
+        options = {
+            "compression": CODEC,
+            "use_dictionary": dictionaries(group),
+            "metadata_collector": footers,
+        }
         with store.writing(path) as sink:
             with pq.ParquetWriter(sink, group.schema, **options) as writer:
                 while group is not None and (not most or count + group.num_rows <= most):

@@ -52,6 +52,27 @@ def test_statistics_are_json_values(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_dictionaries_of_what_is_alike(nested: bool, tmp_path: Path) -> None:
+    """Columns whose values are nearly all different have none, but where there are nested columns beside them."""
+    count = 20_000
+    numbers = pa.array(range(count), pa.int64())
+    rows = pa.table(
+        {"id": numbers, "k": pa.array([n % 50 for n in range(count)]), "kind": ["insert"] * count}
+    )
+    rows = rows.append_column("name", pa.array([f"name {n}" for n in range(count)]))
+    if nested:
+        rows = rows.append_column("tags", pa.array([["a", "b"]] * count))
+    store = LocalStore(str(tmp_path))
+    file = write_parquet(rows, "x.parquet", store, ["id"])
+    group = pq.read_metadata(tmp_path / file.path).row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    having = {c.path_in_schema for c in columns if c.has_dictionary_page}
+    everywhere = {"id", "k", "kind", "name", "tags.list.element"}
+    assert having == (everywhere if nested else {"k", "kind"})
+    assert pq.read_table(tmp_path / file.path).equals(rows)
+
+
 @pytest.mark.parametrize(
     "column",
     [
