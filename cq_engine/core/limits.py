@@ -117,8 +117,8 @@ class Limits:
     sliced_changes: int = 4_000_000
     """An interval with more change rows than this is not cut: executors take it as a whole."""
     refresh_inline_bytes: int = 64 * _MIB
-    """Change rows of one table that a refresh on the driver, or a CREATE, stores in the catalog, in one value of its database; more go
-    into files."""
+    """Change rows of one table that a refresh on the driver, or the start of a query, stores in the catalog, in one value of its
+    database; more go into files."""
     refresh_rows: int = 2_000_000
     """Rows of one statement of a refresh that the driver takes; more are written by executors."""
     arrow_rows: int = 2_000_000
@@ -344,9 +344,9 @@ in which they are merged. `apply_rows` is none of them: it also says how large a
 depend on the machine."""
 GROWING = (
     "look_up_rows", "look_up_candidates", "refresh_changes", "refresh_rows", "arrow_rows", "driver_rows", "driver_bytes",
-    "driver_change_bytes", "change_bytes", "joined_bytes", "state_changes", "key_values", "known_values",
+    "sliced_changes", "driver_changes", "driver_change_bytes", "change_bytes", "joined_bytes", "state_changes", "key_values", "known_values",
 )  # fmt: skip
 """Of a refresh, the change rows and the rows that meet them, which the driver takes, and their bytes; what is not merged yet and
-each commit and refresh searches. Slices, other caches and files stay as they are."""
+each commit and refresh searches. A slice, other caches and files stay as they are."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""

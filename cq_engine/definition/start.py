@@ -151,7 +151,7 @@ def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None
 def _few(
     services: Services, start: Start, query: ContinuousQuery, evaluate: Callable[[], pa.Table | None]
 ) -> pa.Table | None:
-    """Rows where they can be had without Spark, and are few."""
+    """Rows where they can be had without Spark, and the catalog can have them: few, and not too wide."""
     if start.many or query.functions:
         return None
     rows = evaluate()
@@ -196,7 +196,7 @@ def _once(start: Start, frame: DataFrame) -> AbstractContextManager[DataFrame]:
 def _counted(
     services: Services, start: Start, frame: DataFrame
 ) -> Iterator[tuple[pa.Table | None, DataFrame, int]]:
-    """The rows in Arrow where they are few, else the frame, which executors keep for the block, and their number."""
+    """The rows in Arrow where they are few and not too wide, else the frame, which executors keep for the block, and their number."""
     with _once(start, frame) as once:
         rows = few_rows(once, services.limits.start_rows)
         if rows is not None and _fits(services, rows):

@@ -71,10 +71,8 @@ class IntervalBinder:
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
         self.report = Report() if report is None else report
-        self._read = {tables[name].id: read for name, read in (columns or {}).items()}
-        self.rows = DriverRows(
-            reader, tables, states, a, b, compressed, references, self.report, self._read, mesh
-        )
+        read = {tables[name].id: read for name, read in (columns or {}).items()}
+        self.rows = DriverRows(reader, tables, states, a, b, compressed, references, self.report, read, mesh)
 
     def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""
@@ -189,8 +187,8 @@ class IntervalBinder:
         files = prune_files(layout.snapshot, restrict)
         self.report.note(table, "scan", sum(file.rows for file in files), len(files))
         if self.rows.start(table) == self.a:
-            return self.reader.image(table, self.a, restrict or None, self._read.get(table.id))
-        return self.reader.base(table, layout, restrict or None, self._read.get(table.id))
+            return self.reader.image(table, self.a, restrict or None, self.rows.read.get(table.id))
+        return self.reader.base(table, layout, restrict or None, self.rows.read.get(table.id))
 
     # ------------------------------------------------------------ states
 

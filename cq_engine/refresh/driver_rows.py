@@ -159,7 +159,7 @@ class DriverRows:
     # ------------------------------------------------------------ row versions
 
     def version_rows(self, leaf: nodes.History) -> tuple[tuple[object, ...], pa.Table | None]:
-        """The row versions that a leaf wants, where the driver can have them: physical columns, `ROW_FROM`, `ROW_TO`.
+        """The row versions that a leaf wants, where the driver can have them: the columns of `read_part`, `ROW_FROM`, `ROW_TO`.
 
         Before them a key that is the same for leaves with the same rows.
         """

@@ -47,8 +47,8 @@ _FIELDS = {
 
 
 def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> UncompactedLog:
-    """The change rows of (base, b] without what changed only before the interval and is neither in `base` nor wanted; as it is
-    where that is at most `most` rows, or little beside the interval's."""
+    """The change rows of (base, b] without what changed only before the interval and cannot be wanted; as it is where that is at
+    most `most` rows, or little beside the interval's. What comes of it is right for rows with wanted values."""
     before, recent = log.parts
     if not wanted or before.num_rows <= most or before.num_rows < recent.num_rows // 4:
         return log
@@ -73,7 +73,7 @@ def number_columns(rows: pa.Table, columns: Sequence[Column]) -> SourceRows:
 
 
 def image_rows(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> pa.Table:
-    """The wanted rows at the interval's begin, whose image goes on from `base`: physical columns."""
+    """The wanted rows at the interval's begin, whose image goes on from `base`; at least the columns of the log's table."""
     before, recent = log.parts
     if before.parts:
         narrowed = wanted and before.num_rows >= recent.num_rows // 4

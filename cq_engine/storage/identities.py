@@ -27,8 +27,9 @@ Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 _MOST = 2**62
 """Numbers of combinations that fit into 64 bits."""
-_NEAR = 2**30
-"""A range of whole numbers that are taken as they are: what is sorted with them in one number (`sort_places`) still has room."""
+_NEAR = 48
+"""Bits that the range of whole numbers and the number of rows may have for the numbers to be taken as they are: what is sorted
+with them in one number (`sort_places`) has the others."""
 
 
 def find_places(wanted: Numbers, among: Numbers) -> Numbers:
@@ -177,7 +178,8 @@ def _near(rows: pa.Table, columns: Sequence[Column]) -> tuple[int, Numbers] | No
         return None
     values = np.asarray(rows.column(0)).astype(np.int64, copy=False)
     low = int(values.min())
-    return (low, values - low) if int(values.max()) - low < _NEAR else None
+    bits = (int(values.max()) - low).bit_length() + len(values).bit_length()
+    return (low, values - low) if bits <= _NEAR else None
 
 
 def _above(column: pa.ChunkedArray, low: int) -> Numbers:

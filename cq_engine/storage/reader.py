@@ -299,9 +299,10 @@ def join_identities(rows: DataFrame, others: DataFrame, identity: Sequence[str],
 def relevant_changes(
     table: VersionedTable, changes: ChangeRuns, base: pa.Table, restrict: Restrict, most: int
 ) -> pa.Table:
-    """The change rows of identities that have a row in `base`, or a change row with wanted values.
+    """The change rows of identities that have a change row with wanted values, or a row in `base` that may have had them.
 
-    Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all.
+    Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all. A row of
+    `base` without wanted values may lack its changes.
     """
     identity = identity_columns(table)
     if changes.num_rows <= most or not all(can(c.type, Use.EQUAL) for c in identity):

@@ -22,7 +22,7 @@ from cq_engine.storage.file_look_ups import Restrict
 from cq_engine.storage.identities import Identities, KeySet, Numbers
 from cq_engine.storage.rows import identity_columns
 
-__all__ = ["UncompactedLog", "moves"]
+__all__ = ["UncompactedLog"]
 
 _FEWER = 8
 """Keys are picked out of a log that has so many times their number of rows."""
@@ -31,7 +31,7 @@ _NEW = array(["insert", "update_postimage"], pa.string())
 
 @dataclass(frozen=True)
 class UncompactedLog:
-    """The change rows of (base, b] of `table`; `changes` and `versions` are about (a, b].
+    """The change rows of (base, b] of `table`, of which its columns are shown; `changes` and `versions` are about (a, b].
 
     What needs all of them is computed when it is asked for: a small delta asks for those that concern it (`among`).
     """
@@ -168,8 +168,7 @@ class UncompactedLog:
     def moving(self) -> pa.Table:
         """The row versions that begin or end in the interval. What a row was that changed before it, too, its before-image in the
         interval says, so that the history up to there is not walked."""
-        rows = self.recent.versions()
-        return rows.filter(moves(rows))
+        return self.recent.versions()
 
     def _find_versions(self, undo: bool) -> pa.Table:
         if self.net.num_rows == 0:
@@ -217,12 +216,6 @@ class UncompactedLog:
         """The rows of `base` whose identity has no change."""
         touched = is_in(self.identities.find(base), self.net_numbers)
         return base.filter(pa.array(~touched)) if touched.any() else base
-
-
-def moves(rows: pa.Table) -> pa.ChunkedArray:
-    """Which row versions begin or end in the interval."""
-    starts = pc.not_equal(rows.column(ROW_FROM), BEFORE)
-    return pc.or_(starts, pc.not_equal(rows.column(ROW_TO), FOREVER))
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cq_engine.catalog import tables
 from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.catalog.tables import data_file, data_files, prune, write_parquet
@@ -56,21 +57,27 @@ def test_statistics_are_json_values(tmp_path: Path) -> None:
 def test_dictionaries_of_what_is_alike(nested: bool, tmp_path: Path) -> None:
     """Columns whose values are nearly all different have none, but where there are nested columns beside them."""
     count = 20_000
-    numbers = pa.array(range(count), pa.int64())
-    rows = pa.table(
-        {"id": numbers, "k": pa.array([n % 50 for n in range(count)]), "kind": ["insert"] * count}
-    )
-    rows = rows.append_column("name", pa.array([f"name {n}" for n in range(count)]))
+    rows = pa.table({"id": pa.array(range(count), pa.int64()), "kind": ["insert"] * count})
+    few = {"k": [n % 1_000 for n in range(count)], "run": [n // 10 for n in range(count)]}
+    for name, values in (*few.items(), ("name", [f"name {n}" for n in range(count)])):
+        rows = rows.append_column(name, pa.array(values))
     if nested:
         rows = rows.append_column("tags", pa.array([["a", "b"]] * count))
+    rows = pa.concat_tables([rows.slice(0, 9_999), rows.slice(9_999)])
     store = LocalStore(str(tmp_path))
     file = write_parquet(rows, "x.parquet", store, ["id"])
     group = pq.read_metadata(tmp_path / file.path).row_group(0)
     columns = [group.column(n) for n in range(group.num_columns)]
     having = {c.path_in_schema for c in columns if c.has_dictionary_page}
-    everywhere = {"id", "k", "kind", "name", "tags.list.element"}
-    assert having == (everywhere if nested else {"k", "kind"})
+    everywhere = {"id", "k", "run", "kind", "name", "tags.list.element"}
+    assert having == (everywhere if nested else {"k", "run", "kind"})
     assert pq.read_table(tmp_path / file.path).equals(rows)
+
+
+def test_wide_columns_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of a few thousand large values would be copied."""
+    monkeypatch.setattr(tables.pc, "unique", lambda _: pytest.fail("looked at"))
+    assert tables.dictionaries(pa.table({"wide": ["x" * 300] * 10_000})) == ["wide"]
 
 
 @pytest.mark.parametrize(
