@@ -206,6 +206,8 @@ class Limits:
     """Tasks, and so files, of one piece of work: the driver keeps some kilobytes for each task, the catalog for each file."""
     local_bytes: int = 32 * _MIB
     """Rows of the driver that travel in one task: a message of Spark's has 128 MiB at most (`spark.rpc.message.maxSize`)."""
+    one_part_bytes: int = 4 * _MIB
+    """Of a refresh, rows of the driver that stay in one partition: what joins them needs no shuffle. More are for all cores."""
     row_group_rows: int = 10_000
     """Rows of a Parquet row group: files are sorted, and a look-up by key decodes only the groups that may hold it."""
     start_rows: int = 100_000

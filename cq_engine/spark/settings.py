@@ -44,6 +44,8 @@ _WIDTH = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 _WIDE_SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    # Rows of the driver that are a local relation are projected and filtered by the driver, each time that a plan is made.
+    "spark.sql.execution.arrow.localRelationThreshold": "1m",
 }
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"

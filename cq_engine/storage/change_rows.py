@@ -72,9 +72,9 @@ class ChangeReader:
         return from_arrow(self.spark(), conform(rows, columns), columns, self.limits.local_bytes)
 
     def one_part(self, rows: pa.Table, columns: Sequence[Column]) -> DataFrame:
-        """The same in one partition, where it can travel in one task."""
+        """The same in one partition, where one task has soon done what follows."""
         frame = self.frame(rows, columns)
-        return frame.coalesce(1) if rows.nbytes <= self.limits.local_bytes else frame
+        return frame.coalesce(1) if rows.nbytes <= self.limits.one_part_bytes else frame
 
     def files(
         self,

@@ -47,7 +47,12 @@ COSTLY: dict[str, dict[str, Any]] = {
     "delta by executors": forced(bulk=True, large=False),
     "delta by executors of large tables": forced(bulk=True, large=True),
     "deltas of executors by the driver": {"refresh_changes": 0, "recompute_bytes": -1},
-    "files and tasks of few bytes": {"file_least_bytes": 1, "file_most_bytes": 200, "local_bytes": 100},
+    "files and tasks of few bytes": {
+        "file_least_bytes": 1,
+        "file_most_bytes": 200,
+        "local_bytes": 100,
+        "one_part_bytes": 100,
+    },
     "few delta rows": {"refresh_rows": 0},
     "changes netted by Spark": forced(bulk=False, large=False, spark=True),
     "changes of large tables netted by Spark": forced(bulk=False, large=True, spark=True),
