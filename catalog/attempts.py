@@ -72,7 +72,7 @@ class Attempt:
 
     def abandon(self) -> None:
         """Removes the files and forgets the attempt. Where that fails, it is done later, and whatever was the reason to give up is
-        what is raised."""
+        what is raised; but as a part of a transaction, where its end would make the half of it durable."""
         self._abandon(self)
 
 

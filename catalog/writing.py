@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from weakref import WeakValueDictionary, ref
 
@@ -297,9 +297,16 @@ class Writing(Reading):
         """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where catalog or
         store cannot be written, `sweep` does it later; as a part of a transaction, which would keep the half of it, it fails."""
         self._live_attempts.pop(attempt.id, None)
-        with suppress(CQError) if self._opened is None else nullcontext():
-            with self.aside() as connection:
-                left = self._give_up(connection, attempt.id)
+        with self.lock:
+            within = self._opened is not None and self._opened.block() is not None
+            try:
+                with self.aside() as connection:
+                    left = self._give_up(connection, attempt.id)
+            except CQError:
+                if within:
+                    raise
+                return
+        with suppress(CQError):
             self._remove(left)
 
     def _give_up_left(self, connection: sa.Connection) -> list[str]:
