@@ -131,6 +131,9 @@ class Limits:
     driver_changes: int = 4_000_000
     """More change rows than this of one table are netted by Spark, not by the driver: as many as `sliced_changes`, which are in
     the uncompacted log when the last slice is refreshed."""
+    shipped_changes: int = 1_000_000
+    """Where executors refresh, more change rows than this of one table are netted by them; fewer come from the driver, who knows
+    their keys."""
     driver_change_bytes: int = 512 * _MIB
     """Likewise, whatever their number."""
     driver_rows: int = 1_000_000
@@ -207,7 +210,7 @@ class Limits:
     local_bytes: int = 32 * _MIB
     """Rows of the driver that travel in one task: a message of Spark's has 128 MiB at most (`spark.rpc.message.maxSize`)."""
     one_part_bytes: int = 4 * _MIB
-    """Of a refresh, rows of the driver that stay in one partition: what joins them needs no shuffle. More are for all cores."""
+    """Of a refresh, rows of the driver that stay in one partition: what joins them needs no shuffle. More are for several cores."""
     row_group_rows: int = 10_000
     """Rows of a Parquet row group: files are sorted, and a look-up by key decodes only the groups that may hold it."""
     start_rows: int = 100_000
@@ -337,7 +340,7 @@ class Limits:
 HELD = (
     "inline_cache_bytes", "kept_change_bytes", "small_bytes", "look_up_rows", "look_up_candidates", "change_rows",
     "joined_bytes", "change_bytes", "column_copy_places", "refresh_changes", "slice_changes", "sliced_changes", "refresh_rows",
-    "arrow_rows", "driver_changes", "driver_change_bytes", "driver_rows", "driver_bytes", "state_changes", "recompute_bytes",
+    "arrow_rows", "driver_changes", "shipped_changes", "driver_change_bytes", "driver_rows", "driver_bytes", "state_changes", "recompute_bytes",
     "input_most_bytes", "staged_keys", "merge_changes", "merge_rows", "snapshot_file_rows", "staged_file_rows", "flush_rows",
     "sweep_rows",
 )  # fmt: skip

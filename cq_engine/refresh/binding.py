@@ -43,6 +43,7 @@ class IntervalBinder:
         report: its decision says how tables are read; it is told what was.
         columns: of which tables only which columns are read, by name.
         mesh: the query's mesh join, where it has one.
+        for_executors: do they run the plan?
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class IntervalBinder:
         report: Report | None = None,
         columns: Mapping[str, Collection[str]] | None = None,
         mesh: QueryMesh | None = None,
+        for_executors: bool = False,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -72,7 +74,9 @@ class IntervalBinder:
         self._ctes: dict[str, str] = {}
         self.report = Report() if report is None else report
         read = {tables[name].id: read for name, read in (columns or {}).items()}
-        self.rows = DriverRows(reader, tables, states, a, b, compressed, references, self.report, read, mesh)
+        self.rows = DriverRows(
+            reader, tables, states, a, b, compressed, references, self.report, read, mesh, for_executors
+        )
 
     def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""

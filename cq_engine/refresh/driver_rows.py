@@ -51,6 +51,7 @@ class DriverRows:
         report: its decision says how tables are read; it is told what was.
         read: by a table's id the columns that are read; all, where it is not there.
         mesh: the query's mesh join, where it has one.
+        for_executors: do they compute with the rows? What is much they read themselves.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class DriverRows:
         report: Report,
         read: Mapping[int, Collection[str]],
         mesh: QueryMesh | None,
+        for_executors: bool,
     ) -> None:
         self.reader = reader
         self.tables = tables
@@ -76,6 +78,8 @@ class DriverRows:
         self.undo = report.decision.undo
         self.read = read
         self._mesh = mesh
+        most = reader.limits.driver_changes
+        self._most_changes = min(most, reader.limits.shipped_changes) if for_executors else most
         self.too_large = False
         """Were there rows of a mesh join that are too many for the driver? Of fewer changes there may be fewer."""
         self.given_up = threading.Event()  # set where nobody wants what is prefetched any more
@@ -136,7 +140,7 @@ class DriverRows:
             table = self.tables[name]
             limits = self.reader.limits
             rows = self.reader.change_runs(
-                table, self.start(table), self.b, limits.driver_changes, limits.driver_change_bytes
+                table, self.start(table), self.b, self._most_changes, limits.driver_change_bytes
             )
             if rows is None:
                 self._logs[name] = None

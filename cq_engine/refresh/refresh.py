@@ -303,7 +303,7 @@ class Refresher:
                 report, binder = part.report, part.binder
             else:
                 report = Report(choice.decision, str(choice))
-                binder = self._binder(query, compiled, interval, report)
+                binder = self._binder(query, compiled, interval, report, choice.place)
             self.reports[query.name] = report
             outcome = self._run(query, interval, choice, binder)
             if isinstance(outcome, Outcome) or outcome is Fallback.DIVIDE:
@@ -314,7 +314,12 @@ class Refresher:
     # ------------------------------------------------------------ run
 
     def _binder(
-        self, query: ContinuousQuery, compiled: Compiled, interval: Interval, report: Report
+        self,
+        query: ContinuousQuery,
+        compiled: Compiled,
+        interval: Interval,
+        report: Report,
+        place: Place = Place.DRIVER,
     ) -> IntervalBinder:
         return IntervalBinder(
             self.services.reader,
@@ -327,6 +332,7 @@ class Refresher:
             report,
             compiled.read,
             self.meshes.of(query),
+            place is Place.CLUSTER,
         )
 
     def _run(

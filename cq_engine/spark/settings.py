@@ -44,8 +44,9 @@ _WIDTH = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 _WIDE_SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
-    # Rows of the driver that are a local relation are projected and filtered by the driver, each time that a plan is made.
-    "spark.sql.execution.arrow.localRelationThreshold": "1m",
+    # Rows of the driver that are a local relation are projected and filtered by the driver, each time that a plan is made. Of
+    # others Spark does not know how large they are: those that it broadcasts stay local relations.
+    "spark.sql.execution.arrow.localRelationThreshold": "10m",
 }
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"

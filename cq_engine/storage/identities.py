@@ -27,9 +27,9 @@ Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 _MOST = 2**62
 """Numbers of combinations that fit into 64 bits."""
-_NEAR = 48
-"""Bits that the range of whole numbers and the number of rows may have for the numbers to be taken as they are: what is sorted
-with them in one number (`sort_places`) has the others."""
+_NEAR = 43
+"""Bits that the range of whole numbers and the number of rows may have for the numbers to be taken as they are: the versions of a
+hundred thousand commits are sorted with them in one number (`sort_places`)."""
 
 
 def find_places(wanted: Numbers, among: Numbers) -> Numbers:
