@@ -448,6 +448,24 @@ class TestRecovery:
         catalog.sweep(600)
         assert [other.id in path for path in files_below(warehouse)] == [True]
 
+    def test_what_is_given_up_inside_of_a_transaction_is_so_as_a_whole(
+        self, catalog: Catalog, sample: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its end would make durable that the attempt is none any more, but not that its files are garbage."""
+
+        def lost(*_: object) -> None:
+            raise StorageError("the store cannot be listed")
+
+        attempt = catalog.attempt("copy")
+        stage(catalog, attempt, sample.orders, sample.plain([2]))
+        with monkeypatch.context() as patch:
+            patch.setattr("cq_engine.catalog.writing.attempt_directories", lost)
+            with pytest.raises(StorageError, match="listed"), catalog.exclusive(by_any=True):
+                attempt.abandon()
+        assert len(files_below(warehouse)) == 1
+        catalog.sweep(600)
+        assert files_below(warehouse) == []
+
     def test_what_nobody_holds_any_more_goes_with_the_next_sweep(
         self, catalog: Catalog, sample: Any, warehouse: Path
     ) -> None:
