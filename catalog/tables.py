@@ -155,9 +155,8 @@ def dictionaries(rows: pa.Table) -> list[str] | bool:
     have one."""
     if rows.num_rows < _FEW or any(pa.types.is_nested(kind) for kind in rows.schema.types):
         return True
-    sample = rows.slice(
-        (rows.num_rows - _SAMPLE) // 2, _SAMPLE
-    )  # which is no copy, however wide the rows are
+    middle = (rows.num_rows - _SAMPLE) // 2
+    sample = rows.slice(middle, _SAMPLE)  # which is no copy, however wide the rows are
     return [name for name in rows.column_names if _are_alike(sample.column(name))]
 
 

@@ -131,11 +131,11 @@ class Limits:
     driver_changes: int = 4_000_000
     """More change rows than this of one table are netted by Spark, not by the driver: as many as `sliced_changes`, which are in
     the uncompacted log when the last slice is refreshed."""
+    driver_change_bytes: int = 512 * _MIB
+    """Likewise, whatever their number."""
     shipped_changes: int = 1_000_000
     """Where executors refresh, more change rows than this of one table are netted by them; fewer come from the driver, who knows
     their keys."""
-    driver_change_bytes: int = 512 * _MIB
-    """Likewise, whatever their number."""
     driver_rows: int = 1_000_000
     """More rows than this of one table are read by Spark."""
     driver_bytes: int = 128 * _MIB

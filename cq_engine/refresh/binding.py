@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -13,15 +13,11 @@ from cq_engine.algebra.nodes import FROM, TO, VERSION, WEIGHT, Node
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.delta.images import changes_sql, history_sql, net_sql
-from cq_engine.planner.forms import Reference
 from cq_engine.refresh.driver_rows import DriverRows
 from cq_engine.refresh.images import select_fields
-from cq_engine.refresh.mesh import QueryMesh
-from cq_engine.refresh.report import Report
 from cq_engine.refresh.source_rows import SourceRows
 from cq_engine.spark.sql import fresh_name
 from cq_engine.storage.file_look_ups import Restrict, prune_files
-from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
 
 __all__ = ["IntervalBinder"]
@@ -32,51 +28,23 @@ class IntervalBinder:
 
     Where a table's changes and the rows that they meet are few, the driver has them (`rows`) and hands them
     over as one small relation; otherwise Spark does the same in SQL (`delta.images`) over the tables' files.
-
-    Args:
-        reader: reads the tables.
-        tables: the query's tables, by lower-case name.
-        states: its states, by label.
-        a, b: the interval.
-        compressed: is a row's change the net one of the interval?
-        references: the foreign keys that may be relied on.
-        report: its decision says how tables are read; it is told what was.
-        columns: of which tables only which columns are read, by name.
-        mesh: the query's mesh join, where it has one.
-        for_executors: do they run the plan?
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        tables: Mapping[str, VersionedTable],
-        states: Mapping[str, VersionedTable],
-        a: int,
-        b: int,
-        compressed: bool,
-        references: Sequence[Reference] = (),
-        report: Report | None = None,
-        columns: Mapping[str, Collection[str]] | None = None,
-        mesh: QueryMesh | None = None,
-        for_executors: bool = False,
-    ) -> None:
-        self.reader = reader
-        self.tables = tables
-        self.states = states
-        self.a = a
-        self.b = b
-        self.compressed = compressed
+    def __init__(self, rows: DriverRows) -> None:
+        self.rows = rows
+        self.reader = rows.reader
+        self.tables = rows.tables
+        self.states = rows.states
+        self.a = rows.a
+        self.b = rows.b
+        self.compressed = rows.compressed
+        self.report = rows.report
         self.relations: dict[str, DataFrame] = {}
         self.scans = False
         """Do statements read rows that are not at the driver? They are planned like any query then, for all cores."""
         self.emitter: Emitter | None = None
         self._names: dict[tuple[object, ...], str] = {}
         self._ctes: dict[str, str] = {}
-        self.report = Report() if report is None else report
-        read = {tables[name].id: read for name, read in (columns or {}).items()}
-        self.rows = DriverRows(
-            reader, tables, states, a, b, compressed, references, self.report, read, mesh, for_executors
-        )
 
     def source_rows(self, leaf: Node) -> SourceRows | None:
         """The rows of a leaf, where the driver can have them."""

@@ -49,7 +49,7 @@ class DriverRows:
         compressed: is a row's change the net one of the interval?
         references: the foreign keys that may be relied on.
         report: its decision says how tables are read; it is told what was.
-        read: by a table's id the columns that are read; all, where it is not there.
+        columns: of which tables only which columns are read, by name.
         mesh: the query's mesh join, where it has one.
         for_executors: do they compute with the rows? What is much they read themselves.
     """
@@ -64,7 +64,7 @@ class DriverRows:
         compressed: bool,
         references: Sequence[Reference],
         report: Report,
-        read: Mapping[int, Collection[str]],
+        columns: Mapping[str, Collection[str]],
         mesh: QueryMesh | None,
         for_executors: bool,
     ) -> None:
@@ -76,7 +76,7 @@ class DriverRows:
         self.compressed = compressed
         self.report = report
         self.undo = report.decision.undo
-        self.read = read
+        self.read = {tables[name].id: read for name, read in columns.items()}
         self._mesh = mesh
         most = reader.limits.driver_changes
         self._most_changes = min(most, reader.limits.shipped_changes) if for_executors else most
@@ -121,7 +121,7 @@ class DriverRows:
         self._given[leaf.name] = (rows, tuple(columns))
 
     def given(self, leaf: nodes.Given) -> tuple[pa.Table, tuple[Column, ...]]:
-        """The same again."""
+        """What `give` was given."""
         return self._given[leaf.name]
 
     # ------------------------------------------------------------ changes

@@ -30,6 +30,7 @@ from cq_engine.refresh.choice import Choice, NoChange, Place
 from cq_engine.refresh.choosing import Chooser
 from cq_engine.refresh.cluster import Cluster
 from cq_engine.refresh.driver import Driver
+from cq_engine.refresh.driver_rows import DriverRows
 from cq_engine.refresh.executors import Fallback, Outcome, execute
 from cq_engine.refresh.frontier import frontier
 from cq_engine.refresh.interval import (
@@ -321,7 +322,7 @@ class Refresher:
         report: Report,
         place: Place = Place.DRIVER,
     ) -> IntervalBinder:
-        return IntervalBinder(
+        rows = DriverRows(
             self.services.reader,
             {name: table.storage for name, table in compiled.sources.items()},
             dict(query.states),
@@ -334,6 +335,7 @@ class Refresher:
             self.meshes.of(query),
             place is Place.CLUSTER,
         )
+        return IntervalBinder(rows)
 
     def _run(
         self, query: ContinuousQuery, interval: Interval, choice: Choice, binder: IntervalBinder
