@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cq_engine.catalog.store import Catalog
+from cq_engine.core import beside
 
-__all__ = ["EXECUTORS", "forced", "limit", "limited"]
+__all__ = ["EXECUTORS", "forced", "limit", "limited", "many_rows"]
 
 
 def forced(
@@ -58,3 +59,13 @@ def limited(engine: _Owner, **bounds: Any) -> Iterator[None]:
         yield
     finally:
         engine.catalog.limits = before
+
+
+@contextmanager
+def many_rows(count: int) -> Iterator[None]:
+    """For a while, work over so many rows is done beside other work."""
+    before, beside.MANY_ROWS = beside.MANY_ROWS, count
+    try:
+        yield
+    finally:
+        beside.MANY_ROWS = before

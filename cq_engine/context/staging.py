@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from cq_engine.catalog import tables
 from cq_engine.catalog.change_rows import ROW_ID
 from cq_engine.catalog.model import DataFile, Table
 from cq_engine.context.services import Services
+from cq_engine.core.beside import is_much, together
 from cq_engine.spark.sql import quote
 from cq_engine.spark.widths import Size, cores, file_count
 from cq_engine.storage.data_files import write_files
@@ -99,11 +101,13 @@ def stage_rows(
 def stage_arrow(
     services: Services, attempt: Attempt, table: Table, rows: pa.Table, role: str
 ) -> list[DataFile]:
-    """Writes Arrow rows from the driver, in files of a bounded size, in the order given."""
+    """Writes Arrow rows from the driver, in files of a bounded size, in the order given. Many rows are written by two cores."""
     directory = _fresh_directory(attempt, table, role)
-    columns, size = _stats_columns(table), services.limits.staged_file_rows
-    return [
-        tables.write_parquet(
+    columns, size, half = _stats_columns(table), services.limits.staged_file_rows, rows.num_rows // 2
+    size = min(size, half + 1) if is_much(half) else size
+    writes = [
+        partial(
+            tables.write_parquet,
             rows.slice(start, size),
             f"{directory}/part-{n:05d}.parquet",
             services.catalog.store,
@@ -111,6 +115,7 @@ def stage_arrow(
         )
         for n, start in enumerate(range(0, rows.num_rows, size))
     ]
+    return together(writes, min(size, rows.num_rows))
 
 
 def discard(services: Services, files: Sequence[DataFile]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
+from cq_engine.core.beside import together
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_type, spark_type
 
@@ -128,13 +130,14 @@ class Rows:
     def take(self, places: pa.Array | Numbers) -> Rows:
         """The rows at these places, in this order; a NULL place gives a row of NULLs."""
         where = places if isinstance(places, pa.Array) else pa.array(places)
-        return Rows({name: vector.take(where) for name, vector in self.columns.items()}, len(where))
+        taken = together([partial(vector.take, where) for vector in self.columns.values()], len(where))
+        return Rows(dict(zip(self.columns, taken)), len(where))
 
     def filter(self, mask: pa.BooleanArray | Flags) -> Rows:
         """The rows for which `mask` is true."""
         flags = mask if isinstance(mask, pa.Array) else pa.array(mask)
-        kept = {name: vector.filter(flags) for name, vector in self.columns.items()}
-        return Rows(kept, pc.sum(flags).as_py() or 0)
+        kept = together([partial(vector.filter, flags) for vector in self.columns.values()], self.count)
+        return Rows(dict(zip(self.columns, kept)), pc.sum(flags).as_py() or 0)
 
     def select(self, names: Iterable[str]) -> Rows:
         return Rows({name: self.columns[name] for name in names}, self.count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -16,6 +17,7 @@ from cq_engine.core import faults
 from cq_engine.core.columns import quote
 from cq_engine.core.errors import CatalogError
 from cq_engine.core.keeping import keep
+from cq_engine.core.priority import yielding
 from cq_engine.maintenance.copy_on_write import Merge, merged_rows, plan_merge, stats_columns, write_merge
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.widths import Size, cores, file_count, size_of_files, size_of_rows
@@ -97,9 +99,11 @@ class Compactor:
 
     # ------------------------------------------------------------ what
 
-    def merge(self, table: VersionedTable, version: int | None = None) -> bool:
+    def merge(
+        self, table: VersionedTable, version: int | None = None, *, in_background: bool = False
+    ) -> bool:
         """Brings the snapshot to `version` (default: the newest commit) by rewriting what changed; False where nothing
-        has changed since the snapshot.
+        has changed since the snapshot. `in_background`, nobody waits for it.
 
         Raises CatalogError where the table is dropped meanwhile.
         """
@@ -114,7 +118,7 @@ class Compactor:
                 if merge is None:
                     files, removed = self._whole(table, at, attempt)
                 else:
-                    files = [*merge.kept, *self._write_merge(merge, attempt)]
+                    files = [*merge.kept, *self._write_merge(merge, attempt, in_background=in_background)]
                     removed = merge.removed
             self._advance(table, at, files, removed, attempt)
         return True
@@ -163,10 +167,11 @@ class Compactor:
             files = self._write(table, image, size, attempt, f"v{at}-whole")
         return files, [f.path for f in layout.snapshot]
 
-    def _write_merge(self, merge: Merge, attempt: Attempt) -> list[DataFile]:
+    def _write_merge(self, merge: Merge, attempt: Attempt, *, in_background: bool) -> list[DataFile]:
         """The new files of a merge, in Arrow; by executors where that are many rows."""
         if merge.rows <= self.services.limits.merge_driver_rows:
-            return write_merge(self.services.reader, merge, attempt)
+            write = partial(write_merge, self.services.reader, merge, attempt)
+            return yielding(write) if in_background else write()
         files = size_of_files(file for file, _ in merge.rewritten)
         size = files + size_of_rows(merge.added.num_rows, merge.table.physical_columns)
         with wide_settings(self.services.spark(), size.bytes, self.services.limits):

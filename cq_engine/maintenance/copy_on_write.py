@@ -252,7 +252,7 @@ def _rows_without_changes(
 ) -> pa.Table:
     """The rows of a file that no change after `version` names."""
     columns = merge.table.physical_columns
-    rows = conform(reader.read_files(merge.table, [file], columns), columns)
+    rows = conform(reader.read_files(merge.table, [file], columns, use_threads=False), columns)
     places = _suspects(rows, merge.restrict)
     obsolete = places[changed.versions(rows.take(pa.array(places))) > version]
     if not len(obsolete):

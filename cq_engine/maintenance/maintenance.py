@@ -19,6 +19,7 @@ from cq_engine.context.services import Services
 from cq_engine.core.errors import CatalogError, LeaseError
 from cq_engine.core.keeping import keep
 from cq_engine.core.options import is_manual, look_up_cache
+from cq_engine.core.priority import yielding
 from cq_engine.maintenance.compaction import Compactor
 from cq_engine.spark.failures import plain_errors
 
@@ -194,7 +195,7 @@ class Maintenance:
 
         What fails is logged, and tried again when the uncompacted log has doubled.
         """
-        done = []
+        done, own = [], self._is_own()
         reader = self.services.reader
         self._patience = self.services.limits.merge_wait_seconds
         for table, at in list(self._tables()):
@@ -203,7 +204,7 @@ class Maintenance:
             try:
                 with plain_errors(f"merge the changes of {table.name}", self.services.catalog.warehouse):
                     due = table.id in also or self.compactor.is_due(table, at)
-                    if due and self._step_aside() and self.compactor.merge(table, at):
+                    if due and self._step_aside() and self.compactor.merge(table, at, in_background=own):
                         done.append(table.name)
                 reader.look_ups.indexed.follow(table.id, partial(self._files, table, at))
             except CatalogError:  # dropped meanwhile
@@ -214,17 +215,22 @@ class Maintenance:
                 _log.warning("the changes of %s could not be merged: %r", table.name, error)
                 self.compactor.postpone(table, at)
         if not self._stopping:
-            reader.look_ups.indexed.fill(look_up_cache(self._conf))
+            fill = partial(reader.look_ups.indexed.fill, look_up_cache(self._conf))
+            _ = yielding(fill) if own else fill()
         return done
 
     def _step_aside(self) -> bool:
         """Lets refreshes go first, unless somebody waits for this, as long as the tables of one round together may wait;
         False where the engine closes meanwhile."""
-        if threading.current_thread() is self._thread:
+        if self._is_own():
             begun, quiet = time.monotonic(), self.services.limits.merge_quiet_seconds
             self.services.foreground.step_aside(quiet, self._patience, self._stopped)
             self._patience -= time.monotonic() - begun
         return not self._stopping
+
+    def _is_own(self) -> bool:
+        """Is this thread the one of maintenance? Nobody waits for it."""
+        return threading.current_thread() is self._thread
 
     def _files(self, table: VersionedTable, at: int) -> dict[str, int]:
         files = self.services.catalog.layout(table.id, at).snapshot

@@ -4,14 +4,17 @@ than the plan wants."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from cq_engine.algebra import nodes
 from cq_engine.algebra.nodes import Node
 from cq_engine.catalog.model import VersionedTable
+from cq_engine.core.beside import Beside, is_much
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.planner.forms import Reference
 from cq_engine.refresh.key_combinations import KeyCombinations
@@ -196,9 +199,11 @@ class DriverRows:
             log = self.log(leaf.scan.table) if self.undo else None
             self._known_rows[key] = None
             if log is not None:
-                found = [self._image_rows(log, leaf.scan, filters) for filters in leaf.among]
-                images = [rows for rows in found if rows is not None]
-                self._known_rows[key] = unite(log, images) if len(images) == len(found) else None
+                with Beside(log.moving, log.parts[1].num_rows) as moving:
+                    found = [self._image_rows(log, leaf.scan, filters) for filters in leaf.among]
+                    images = [rows for rows in found if rows is not None]
+                    if len(images) == len(found):
+                        self._known_rows[key] = unite(log, images, moving)
         return self._known_rows[key]
 
     def _image_rows(
@@ -208,10 +213,32 @@ class DriverRows:
         restrict, wanted, together = self._wishes(scan, filters)
         key = ("image", scan.table, contents(restrict), contents(wanted), together.key)
         if key not in self._known_rows:
-            base = self._base_rows(self.tables[scan.table], restrict, together)
-            most = self.reader.limits.relevant_rows
-            self._known_rows[key] = None if base is None else image_rows(log, base, wanted, most)
+            asked = self.tables[scan.table], restrict, together
+            with self._begin_look_up(*asked, log.parts[0].num_rows) as look_up:
+                base = partial(self._base_rows, *asked, look_up)
+                self._known_rows[key] = image_rows(log, base, wanted, self.reader.limits.relevant_rows)
         return self._known_rows[key]
+
+    def _begin_look_up(
+        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations, rows: int
+    ) -> AbstractContextManager[Callable[[], pa.Table | None] | None]:
+        """The look-up in files that `_base_rows` will need, begun now to be done beside work over so many rows; None where there is none."""
+        if (
+            not is_much(rows)
+            or self._mesh is not None
+            or not restrict
+            or (table.id, contents(restrict), together.key) in self._bases
+            or any(len(values) == 0 for values in restrict.values())
+            or self.reader.is_small(table, self.a)
+        ):
+            return nullcontext()
+        return Beside(self._look_up_by_key(table, restrict, together.choose), rows)
+
+    def _look_up_by_key(
+        self, table: VersionedTable, restrict: Restrict, choose: Choose | None
+    ) -> Callable[[], pa.Table | None]:
+        layout = self.reader.catalog.layout(table.id, self.a)
+        return partial(self.reader.base_arrow, table, layout, restrict, self.read.get(table.id), choose)
 
     def _wishes(
         self, scan: nodes.Scan, filters: Sequence[nodes.RuntimeFilter]
@@ -221,16 +248,25 @@ class DriverRows:
         return self.keys.restrict(*asked), self.keys.wanted(*asked), self.keys.combinations(*asked)
 
     def _base_rows(
-        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations
+        self,
+        table: VersionedTable,
+        restrict: Restrict,
+        together: KeyCombinations,
+        look_up: Callable[[], pa.Table | None] | None = None,
     ) -> pa.Table | None:
-        """At least the wanted rows of the image that the log goes on from, where they are few; read once."""
+        """At least the wanted rows of the image that the log goes on from, where they are few; read once, by `look_up` where it has
+        begun."""
         key = (table.id, contents(restrict), together.key)
         if key not in self._bases:
-            self._bases[key] = self._read_base_rows(table, restrict, together)
+            self._bases[key] = self._read_base_rows(table, restrict, together, look_up)
         return self._bases[key]
 
     def _read_base_rows(
-        self, table: VersionedTable, restrict: Restrict, together: KeyCombinations
+        self,
+        table: VersionedTable,
+        restrict: Restrict,
+        together: KeyCombinations,
+        look_up: Callable[[], pa.Table | None] | None,
     ) -> pa.Table | None:
         if any(len(values) == 0 for values in restrict.values()):
             return empty(table.physical_columns)
@@ -239,16 +275,15 @@ class DriverRows:
             rows = filter_rows(rows, restrict)
             self.report.note(table, "memory", rows.num_rows)
         elif restrict:
-            rows = self._look_up(table, restrict, together.choose)
+            by_key = look_up or self._look_up_by_key(table, restrict, together.choose)
+            rows = self._look_up(table, restrict, by_key)
         return None if rows is None or self._is_too_large(rows) else rows
 
-    def _look_up(self, table: VersionedTable, restrict: Restrict, choose: Choose | None) -> pa.Table | None:
+    def _look_up(
+        self, table: VersionedTable, restrict: Restrict, look_up: Callable[[], pa.Table | None]
+    ) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
         layout, wanted = self.reader.catalog.layout(table.id, self.a), self.read.get(table.id)
-
-        def look_up() -> pa.Table | None:
-            return self.reader.base_arrow(table, layout, restrict, wanted, choose)
-
         if self._mesh is None:
             how, rows = "look-up", look_up()
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -52,7 +52,7 @@ def narrow(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> 
     before, recent = log.parts
     if not wanted or before.num_rows <= most or before.num_rows < recent.num_rows // 4:
         return log
-    kept = [relevant_changes(log.table, before, base, wanted, most), recent.table]
+    kept = [relevant_changes(log.table, before, lambda: base, wanted, most), recent.table]
     return UncompactedLog.of(log.table, pa.concat_tables(kept), log.a, log.b, log.compressed)
 
 
@@ -72,25 +72,31 @@ def number_columns(rows: pa.Table, columns: Sequence[Column]) -> SourceRows:
     return SourceRows(rows.rename_columns([c.name for c in named]), named)
 
 
-def image_rows(log: UncompactedLog, base: pa.Table, wanted: Restrict, most: int) -> pa.Table:
-    """The wanted rows at the interval's begin, whose image goes on from `base`; at least the columns of the log's table."""
+def image_rows(
+    log: UncompactedLog, base: Callable[[], pa.Table | None], wanted: Restrict, most: int
+) -> pa.Table | None:
+    """The wanted rows at the interval's begin, whose image goes on from `base`; at least the columns of the log's table. None without
+    a base."""
     before, recent = log.parts
+    narrowed = wanted and before.parts and before.num_rows >= recent.num_rows // 4
+    changes = relevant_changes(log.table, before, base, wanted, most) if narrowed else before.table
+    rows = base()
+    if rows is None:
+        return None
     if before.parts:
-        narrowed = wanted and before.num_rows >= recent.num_rows // 4
-        rows = relevant_changes(log.table, before, base, wanted, most) if narrowed else before.table
-        base = UncompactedLog.of(log.table, rows, log.a, log.a, compressed=False).image(base)
-    return filter_rows(base, wanted)
+        rows = UncompactedLog.of(log.table, changes, log.a, log.a, compressed=False).image(rows)
+    return filter_rows(rows, wanted)
 
 
-def unite(log: UncompactedLog, images: Sequence[pa.Table]) -> pa.Table:
-    """The row versions that begin or end in the interval, and of the rows at its begin (`images`, which may have rows in common)
-    those that it leaves as they are, each once."""
-    moving = log.moving()
-    names = [name for name in moving.column_names if name not in (ROW_FROM, ROW_TO)]
+def unite(log: UncompactedLog, images: Sequence[pa.Table], moving: Callable[[], pa.Table]) -> pa.Table:
+    """The row versions that begin or end in the interval, as `moving` gives them of the log, and of the rows at its begin (`images`,
+    which may have rows in common) those that it leaves as they are, each once."""
+    versions = moving()
+    names = [name for name in versions.column_names if name not in (ROW_FROM, ROW_TO)]
     resting = log.recent.untouched(pa.concat_tables([image.select(names) for image in images]))
     if len(images) > 1:
         resting = resting.take(pa.array(Identities(resting, identity_columns(log.table)).first_places()))
-    return pa.concat_tables([_always(resting).select(moving.column_names), moving])
+    return pa.concat_tables([_always(resting).select(versions.column_names), versions])
 
 
 def _always(rows: pa.Table) -> pa.Table:

@@ -95,11 +95,17 @@ class ChangeReader:
         return read_files(self.spark(), self.catalog.store, files, columns, self.limits, restrict)
 
     def read_files(
-        self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
+        self,
+        table: VersionedTable,
+        files: Sequence[DataFile],
+        columns: Sequence[Column],
+        *,
+        use_threads: bool = True,
     ) -> pa.Table:
-        """Parquet files of `table` as Arrow. Raises StorageError."""
+        """Parquet files of `table` as Arrow, decoded by all cores or by this thread. Raises StorageError."""
         with self.reading(table, files):
-            return open_dataset(self.paths(files), columns, self.catalog.store.filesystem).to_table()
+            found = open_dataset(self.paths(files), columns, self.catalog.store.filesystem)
+            return found.to_table(use_threads=use_threads)
 
     def read_in_parts(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]

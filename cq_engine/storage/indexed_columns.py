@@ -200,7 +200,7 @@ class IndexedColumns:
         if self._directory is None:
             place = Path(tempfile.gettempdir())
             self._directory = Path(tempfile.mkdtemp(dir=scratch_directory(place, "cq-engine-columns-")))
-        rows = open_dataset([path], columns, self._filesystem).to_table()
+        rows = open_dataset([path], columns, self._filesystem).to_table(use_threads=False)
         if not self._room_for(path, rows.nbytes, budget):
             with self._guard:
                 file.refuse()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,7 @@ from cq_engine.catalog.change_rows import CHANGE_TYPE, COMMIT_VERSION, DELETE, U
 from cq_engine.catalog.differences import versioned_tables
 from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.catalog.store import Catalog
+from cq_engine.core.beside import Beside
 from cq_engine.core.capabilities import Use, can
 from cq_engine.core.columns import Column
 from cq_engine.core.keeping import keep
@@ -249,11 +250,13 @@ class Reader(ChangeReader):
         changes = self.rows_since(table, sets, layout.base, version, *most)
         if changes is None:
             return None
-        base = self.base_arrow(table, layout, restrict, choose=choose)
-        if base is None:
+        look_up = partial(self.base_arrow, table, layout, restrict, choose=choose)
+        with Beside(look_up, changes.num_rows) as base:
+            changes = relevant_changes(table, changes, base, restrict, limits.relevant_rows)
+            rows = base()
+        if rows is None:
             return None
-        changes = relevant_changes(table, changes, base, restrict, limits.relevant_rows)
-        return UncompactedLog.of(table, changes, version, version, compressed=False).image(base)
+        return UncompactedLog.of(table, changes, version, version, compressed=False).image(rows)
 
     def _semi_join(self, table: VersionedTable, version: int, keys: pa.Table, restrict: Restrict) -> pa.Table:
         identity = identity_columns(table)
@@ -297,12 +300,16 @@ def join_identities(rows: DataFrame, others: DataFrame, identity: Sequence[str],
 
 
 def relevant_changes(
-    table: VersionedTable, changes: ChangeRuns, base: pa.Table, restrict: Restrict, most: int
+    table: VersionedTable,
+    changes: ChangeRuns,
+    base: Callable[[], pa.Table | None],
+    restrict: Restrict,
+    most: int,
 ) -> pa.Table:
     """The change rows of identities that have a change row with wanted values, or a row in `base` that may have had them.
 
     Others cannot be in the image with wanted values. At least these: of types whose equality Arrow does not know, all. A row of
-    `base` without wanted values may lack its changes.
+    `base` without wanted values may lack its changes. Without a base there is no image, and it is all the same.
     """
     identity = identity_columns(table)
     if changes.num_rows <= most or not all(can(c.type, Use.EQUAL) for c in identity):
@@ -311,8 +318,10 @@ def relevant_changes(
     wanted = changes.having({name: values.cast(kinds[name]) for name, values in restrict.items()})
     if restrict.keys() <= {c.name for c in identity}:
         return wanted  # which has all change rows of an identity, or none of them
-    names = [c.name for c in identity]
-    named = pa.concat_tables([base.select(names), wanted.select(names)])
+    names, rows = [c.name for c in identity], base()
+    if rows is None:
+        return wanted
+    named = pa.concat_tables([rows.select(names), wanted.select(names)])
     return changes.having(restriction(named, identity))
 
 

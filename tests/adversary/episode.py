@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cq_engine import AnalysisError, ConstraintError, CQError
+from cq_engine.core import beside
 from tests.adversary.history import Addition, Transaction
 from tests.adversary.oracles import normal
 from tests.adversary.paths import some_paths
@@ -18,6 +19,7 @@ from tests.adversary.recorder import Recorder
 from tests.adversary.twists import SOURCE, expanded, named, needed
 from tests.adversary.watched import Judge, Sources, Tally, Watched, whole
 from tests.adversary.world import World
+from tests.limits import many_rows
 from tests.oracle.law import Broken, difference
 from tests.oracle.tally import shapes_of
 
@@ -66,7 +68,8 @@ class Episode:
     def run(self) -> None:
         """Plays the world to its end."""
         try:
-            self._play()
+            with many_rows(random.Random(f"{self.world.seed}/beside").choice((0, beside.MANY_ROWS))):
+                self._play()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is a fault to be shown
             self._fault("the world", problem)
         finally:

@@ -18,6 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import cq_engine
+from cq_engine.core import beside
 from cq_engine.core.limits import Limits
 from tests.adversary.history import Addition, HistoryMaker
 from tests.adversary.kinds import KINDS
@@ -26,6 +27,7 @@ from tests.adversary.oracles import normal
 from tests.adversary.paths import STORED
 from tests.adversary.tables import Model, Table, random_tables
 from tests.adversary.twists import referring_to_themselves, some_additions, some_twists
+from tests.limits import many_rows
 from tests.oracle.law import difference
 
 __all__ = ["Stored", "check_tables"]
@@ -52,6 +54,7 @@ class Stored:
         self.history = HistoryMaker(f"{seed}/history", self.tables)
         paths = self.random.sample(sorted(STORED.items()), self.random.choice((0, 1, 2, 3)))
         self.bounds = {key: value for _, path in paths for key, value in path.items()}
+        self.many = random.Random(f"{seed}/beside").choice((0, beside.MANY_ROWS))
         self.images: dict[int, Model] = {}
         self.checks = 0
         self.engine = self._open()
@@ -89,7 +92,8 @@ class Stored:
         batch = self.history.batch(self.random.randint(1, 3))
         if not batch.after:
             return
-        versions = self.engine.apply_changes(batch.changes, transaction="txn", order="seq")
+        with many_rows(self.many):
+            versions = self.engine.apply_changes(batch.changes, transaction="txn", order="seq")
         assert len(versions) == len(batch.after), (versions, batch)
         self.images.update(zip(versions, batch.after))
 

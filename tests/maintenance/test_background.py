@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,14 +158,20 @@ def test_a_thread_does_it(
     threads = set()
     plain = compaction.Compactor.merge
 
-    def merge(self: Any, table: Any, version: int | None = None) -> bool:
+    def merge(self: Any, table: Any, version: int | None = None, **more: Any) -> bool:
         threads.add(threading.current_thread().name)
         try:
-            return plain(self, table, version)
+            return plain(self, table, version, **more)
         finally:
             if table.name == "t":
                 done.set()
 
+    def write(*args: Any) -> Any:
+        writers.add(threading.current_thread().name)
+        return plain_write(*args)
+
+    writers, plain_write = set(), compaction.write_merge
+    monkeypatch.setattr(compaction, "write_merge", write)
     monkeypatch.setattr(compaction.Compactor, "merge", merge)
     with cq_engine.connect(warehouse, spark=spark, scheduler=scheduler, limits=limits) as engine:
         fill(engine)
@@ -178,6 +185,7 @@ def test_a_thread_does_it(
         assert engine.catalog.layout(table.id, engine.catalog.newest_version).base == 2
         check_law(engine, "totals", TOTALS, 1)
     assert threads == {"cq-maintenance"}
+    assert writers == {"cq-yielding" if sys.platform == "linux" else "cq-maintenance"}
 
 
 def test_a_merge_lets_refreshes_go_first(
@@ -188,10 +196,10 @@ def test_a_merge_lets_refreshes_go_first(
     asked, done = threading.Event(), threading.Event()
     plain_merge, plain_due = compaction.Compactor.merge, compaction.Compactor.is_due
 
-    def merge(self: Any, *args: Any) -> bool:
+    def merge(self: Any, *args: Any, **more: Any) -> bool:
         order.append("merge")
         done.set()
-        return plain_merge(self, *args)
+        return plain_merge(self, *args, **more)
 
     def is_due(self: Any, *args: Any) -> bool:
         found = plain_due(self, *args)

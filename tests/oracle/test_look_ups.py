@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,9 @@ class _Interval:
     ) -> Counter[tuple[Any, ...]]:
         """The versions of rows that change and of those with the wanted values of a group, if the base is read with `reads`."""
         log = self.logs[name]
-        images = [image_rows(log, self.base(name, read), wanted, 0) for read, wanted in zip(reads, groups)]
-        return Counter(tuple(row.values()) for row in unite(log, images).to_pylist())
+        bases = [partial(self.base, name, read) for read in reads]
+        images = [image_rows(log, base, wanted, 0) for base, wanted in zip(bases, groups)]
+        return Counter(tuple(row.values()) for row in unite(log, images, log.moving).to_pylist())
 
     def look_ups(self, decision: Decision) -> tuple[LookUps, list[LookUp]]:
         report = Report(decision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cq_engine.core.columns import Column
 from cq_engine.core.limits import Limits
 from cq_engine.refresh import key_combinations
 from cq_engine.refresh.key_combinations import KeyCombinations
+from tests.limits import many_rows
 
 LIMITS = Limits(
     small_rows=0, relevant_rows=0, key_combinations=0, compact_rows=0, compact_long_rows=0, compact_share=1000
@@ -39,9 +41,17 @@ QUERIES = {
     "chain": "SELECT t.id, p.v FROM t JOIN u ON t.v = u.v JOIN p ON p.a = u.a AND p.b = u.b",
     "of_union": "SELECT p, q, count(*) AS n FROM (SELECT a AS p, b AS q FROM t UNION ALL SELECT b, a FROM u) GROUP BY p, q",
     "of_join": "SELECT t.a, u.b, count(*) AS n FROM t JOIN u ON t.v = u.v GROUP BY t.a, u.b",
+    "by_joined_keys": "SELECT u.a, u.b, count(*) AS n FROM t JOIN u ON t.a = u.a AND t.b = u.b GROUP BY u.a, u.b",
     "padded": "SELECT u.a, u.b, count(*) AS n FROM t LEFT JOIN u ON t.v = u.v GROUP BY u.a, u.b",
 }
 Rows = dict[Any, tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def beside() -> Iterator[None]:
+    """Whatever can be done beside other work is."""
+    with many_rows(0):
+        yield
 
 
 class History:
