@@ -350,8 +350,9 @@ depend on the machine."""
 GROWING = (
     "look_up_rows", "look_up_candidates", "refresh_changes", "refresh_rows", "arrow_rows", "driver_rows", "driver_bytes",
     "sliced_changes", "driver_changes", "driver_change_bytes", "change_bytes", "joined_bytes", "state_changes", "key_values", "known_values",
+    "merge_changes",
 )  # fmt: skip
 """Of a refresh, the change rows and the rows that meet them, which the driver takes, and their bytes; what is not merged yet and
-each commit and refresh searches. A slice, other caches and files stay as they are."""
+each commit, refresh and merge searches. A slice, other caches and files stay as they are."""
 DEFAULT_LIMITS = Limits()
 """What an engine gets that is told nothing else."""
