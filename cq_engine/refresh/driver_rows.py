@@ -33,7 +33,7 @@ from cq_engine.refresh.source_rows import (
     state_rows,
     unite,
 )
-from cq_engine.storage.file_look_ups import Choose, Restrict, filter_rows, prune_files
+from cq_engine.storage.file_look_ups import Choose, Restrict, filter_rows, prune_files, value_count
 from cq_engine.storage.reader import Reader
 from cq_engine.storage.rows import empty
 from cq_engine.storage.uncompacted_log import UncompactedLog
@@ -214,7 +214,8 @@ class DriverRows:
         key = ("image", scan.table, contents(restrict), contents(wanted), together.key)
         if key not in self._known_rows:
             asked = self.tables[scan.table], restrict, together
-            with self._begin_look_up(*asked, log.parts[0].num_rows) as look_up:
+            rows = min(log.parts[0].num_rows, value_count(restrict))
+            with self._begin_look_up(*asked, rows) as look_up:
                 base = partial(self._base_rows, *asked, look_up)
                 self._known_rows[key] = image_rows(log, base, wanted, self.reader.limits.relevant_rows)
         return self._known_rows[key]

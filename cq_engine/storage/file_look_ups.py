@@ -24,7 +24,7 @@ from cq_engine.storage.sorted_columns import Restrict
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-__all__ = ["Choose", "FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction"]
+__all__ = ["Choose", "FileLookUps", "Restrict", "filter_rows", "prune_files", "restriction", "value_count"]
 
 
 class FileLookUps:
@@ -116,6 +116,11 @@ def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
     for name, values in restrict.items():
         rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
     return rows
+
+
+def value_count(restrict: Restrict) -> int:
+    """How many values are wanted of the column of which most are: what a look-up has to do."""
+    return max(map(len, restrict.values()), default=0)
 
 
 def prune_files(files: Sequence[DataFile], restrict: Restrict) -> list[DataFile]:

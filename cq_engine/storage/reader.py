@@ -39,6 +39,7 @@ from cq_engine.storage.file_look_ups import (
     Restrict,
     prune_files,
     restriction,
+    value_count,
 )
 from cq_engine.storage.identities import KeySet, combinations
 from cq_engine.storage.resident_images import ResidentImages
@@ -251,7 +252,7 @@ class Reader(ChangeReader):
         if changes is None:
             return None
         look_up = partial(self.base_arrow, table, layout, restrict, choose=choose)
-        with Beside(look_up, changes.num_rows) as base:
+        with Beside(look_up, min(changes.num_rows, value_count(restrict))) as base:
             changes = relevant_changes(table, changes, base, restrict, limits.relevant_rows)
             rows = base()
         if rows is None:
