@@ -11,13 +11,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from cq_engine.core.errors import (
-    AnalysisError,
-    ConflictError,
-    RefreshError,
-    ResultKeyError,
-    StorageError,
-)
+from cq_engine.core.errors import AnalysisError, ConflictError, RefreshError, ResultKeyError, StorageError
 from cq_engine.refresh.transient import is_transient
 
 
