@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+import cq_engine
+from cq_engine import cli
+from cq_engine.launch import prestart as ahead
 from cq_engine.repl.background import Opening
 from cq_engine.repl.shell import Shell
 
@@ -75,3 +78,12 @@ def shell(engine: Any, make_shell: Callable[[Callable[[], Any]], Recorded]) -> R
     made = make_shell(lambda: engine)
     made.opening.engine()
     return made
+
+
+@pytest.fixture
+def cq(fake: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """`cq` in this process, in a directory of its own."""
+    monkeypatch.setattr(cq_engine, "connect", fake.connect, raising=False)
+    monkeypatch.setattr(ahead, "start_spark", lambda conf: None)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: cli.main(arguments)
