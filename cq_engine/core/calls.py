@@ -22,7 +22,7 @@ from uuid import uuid4
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CQError
 
-__all__ = ["Call", "Interrupted", "apart", "call", "carried", "current", "one_call", "stop_all"]
+__all__ = ["Call", "Interrupted", "apart", "call", "carried", "current", "in_thread", "one_call", "stop_all"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -293,6 +293,11 @@ def apart(work: Callable[[], R]) -> R:
     that waits for a network; nobody hears of what comes of it then."""
     if threading.current_thread() is not threading.main_thread():
         return work()
+    return in_thread(work, "cq-apart")
+
+
+def in_thread(work: Callable[[], R], name: str) -> R:
+    """What `work` gives, done in a thread of its own as part of the call of this one, which waits."""
     done: Future[R] = Future()
     carry = carried(work)
 
@@ -302,7 +307,7 @@ def apart(work: Callable[[], R]) -> R:
         except BaseException as error:  # noqa: BLE001 - the caller's
             done.set_exception(error)
 
-    threading.Thread(target=run, name="cq-apart", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return done.result()
 
 

@@ -10,11 +10,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from cq_engine.core.calls import carried
+from cq_engine.core.calls import in_thread
 
 __all__ = ["yielding"]
 
@@ -29,17 +28,11 @@ def yielding(work: Callable[[], R]) -> R:
     not the work."""
     if sys.platform != "linux":
         return work()
-    done: Future[R] = Future()
-    carry = carried(work)
 
-    def run() -> None:
+    def run() -> R:
         me = threading.get_native_id()
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, me, max(_NICE, os.getpriority(os.PRIO_PROCESS, me)))
-        try:
-            done.set_result(carry())
-        except BaseException as error:  # noqa: BLE001 - the caller's
-            done.set_exception(error)
+        return work()
 
-    threading.Thread(target=run, name="cq-yielding", daemon=True).start()
-    return done.result()
+    return in_thread(run, "cq-yielding")

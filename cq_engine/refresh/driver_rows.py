@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cq_engine.algebra import nodes
 from cq_engine.algebra.nodes import Node
-from cq_engine.catalog.model import VersionedTable
+from cq_engine.catalog.model import Layout, VersionedTable
 from cq_engine.core.beside import Beside, is_much
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.planner.forms import Reference
@@ -233,12 +233,12 @@ class DriverRows:
             or self.reader.is_small(table, self.a)
         ):
             return nullcontext()
-        return Beside(self._look_up_by_key(table, restrict, together.choose), rows)
+        layout = self.reader.catalog.layout(table.id, self.a)
+        return Beside(self._look_up_by_key(table, layout, restrict, together.choose), rows)
 
     def _look_up_by_key(
-        self, table: VersionedTable, restrict: Restrict, choose: Choose | None
+        self, table: VersionedTable, layout: Layout, restrict: Restrict, choose: Choose | None
     ) -> Callable[[], pa.Table | None]:
-        layout = self.reader.catalog.layout(table.id, self.a)
         return partial(self.reader.base_arrow, table, layout, restrict, self.read.get(table.id), choose)
 
     def _wishes(
@@ -276,20 +276,24 @@ class DriverRows:
             rows = filter_rows(rows, restrict)
             self.report.note(table, "memory", rows.num_rows)
         elif restrict:
-            by_key = look_up or self._look_up_by_key(table, restrict, together.choose)
-            rows = self._look_up(table, restrict, by_key)
+            layout = self.reader.catalog.layout(table.id, self.a)
+            by_key = look_up or self._look_up_by_key(table, layout, restrict, together.choose)
+            rows = self._look_up(table, layout, restrict, by_key)
         return None if rows is None or self._is_too_large(rows) else rows
 
     def _look_up(
-        self, table: VersionedTable, restrict: Restrict, look_up: Callable[[], pa.Table | None]
+        self,
+        table: VersionedTable,
+        layout: Layout,
+        restrict: Restrict,
+        look_up: Callable[[], pa.Table | None],
     ) -> pa.Table | None:
         """From the snapshot's files: by a mesh join, where the query has one, else by key; None where that would be many files or rows."""
-        layout, wanted = self.reader.catalog.layout(table.id, self.a), self.read.get(table.id)
         if self._mesh is None:
             how, rows = "look-up", look_up()
         else:
             told = self.report.meshes, self.given_up
-            how, rows = self._mesh.rows(table, layout, restrict, wanted, look_up, *told)
+            how, rows = self._mesh.rows(table, layout, restrict, self.read.get(table.id), look_up, *told)
         if rows is not None:
             self.report.note(table, how, rows.num_rows, len(prune_files(layout.snapshot, restrict)))
         return rows

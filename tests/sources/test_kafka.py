@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine import Engine
@@ -42,16 +42,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def opened(once: SparkSession, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
-    engines = []
-
-    def connect() -> Engine:
-        engines.append(cq_engine.connect(tmp_path / "warehouse", spark=once, scheduler=False, limits=LOW))
-        return engines[-1]
-
-    yield connect
-    for engine in engines:
-        engine.close()
+def opened(opened: Callable[..., Engine]) -> Callable[[], Engine]:
+    return partial(opened, LOW)
 
 
 @pytest.fixture
