@@ -6,8 +6,9 @@ A driver commits numbered transactions and has executors refresh a query after e
 and waits until three more transactions are through. At the end another process looks at everything: each number that was
 acknowledged is there, none is there twice, the rows are those of a model, and the deltas lead to the result step by step.
 
-moto's server has its objects in memory, so the store is stalled and made to fail, not killed. PostgreSQL's sessions are killed, and all of its
-processes but the one that accepts connections are stalled. Files that nobody refers to are not looked for here.
+moto's server has its objects in memory, so that a store that is killed is one whose connections are all cut for some seconds, some of them
+after the request had its effect. PostgreSQL's processes are killed and started again on what they have left; its sessions are killed; all of
+its processes but the one that accepts connections are stalled. Files that nobody refers to are not looked for here.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Trials:
     """The driver, which is started again whenever it has ended, and what it has told; no process outlives the block."""
 
     def __init__(
-        self, words: argparse.Namespace, made: Cluster, store: ObjectStoreServer, server: str
+        self, words: argparse.Namespace, made: Cluster, store: ObjectStoreServer, server: postgres.Server
     ) -> None:
         self.words, self.made, self.store, self.server = words, made, store, server
         self.acknowledged = -1
@@ -267,8 +268,16 @@ class Trials:
         elif part == "store":
             if what == "stalled":
                 self.spoil(Faults(delay=seconds / 4), seconds)
+            elif what == "killed":
+                self.spoil(Faults(cut=1.0, seed=rng.randrange(10**6)), seconds)
             else:
                 self.spoil(Faults(fail=0.5, throttle=0.3, seed=rng.randrange(10**6)), seconds)
+        elif kind == "PostgreSQL killed":
+            self.server.kill()
+            try:
+                time.sleep(seconds)
+            finally:
+                self.server.start()
         elif what == "killed":
             self.ask(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -285,7 +294,7 @@ class Trials:
             self.store.fault(Faults())
 
     def ask(self, text: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.server, dbname="postgres", autocommit=True) as session:
+        with psycopg.connect(self.server.url, dbname="postgres", autocommit=True) as session:
             return session.execute(text.encode()).fetchall()
 
 
@@ -305,8 +314,8 @@ def stall(pids: Sequence[int], seconds: float, send: Callable[[int, int], None])
 
 
 KINDS = (
-    "worker killed", "worker stalled", "driver killed", "driver stalled", "sessions of PostgreSQL killed", "PostgreSQL stalled",
-    "store stalled", "store failing",
+    "worker killed", "worker stalled", "driver killed", "driver stalled", "sessions of PostgreSQL killed", "PostgreSQL killed",
+    "PostgreSQL stalled", "store killed", "store stalled", "store failing",
 )  # fmt: skip
 
 
@@ -339,9 +348,9 @@ def main() -> int:
     rng = random.Random(words.seed)
     with (
         tempfile.TemporaryDirectory(prefix="cq-kills-", ignore_cleanup_errors=True) as directory,
-        postgres.server() as server, object_store.server() as store, cluster(Path(directory)) as made,
+        postgres.running() as server, object_store.server() as store, cluster(Path(directory)) as made,
     ):  # fmt: skip
-        words.master, words.port, words.database = made.url, store.port, postgres.fresh(server)
+        words.master, words.port, words.database = made.url, store.port, postgres.fresh(server.url)
         words.url = f"s3://lake/kills-{words.seed}"
         with Trials(words, made, store, server) as trials:
             met = tried(trials, words, rng)

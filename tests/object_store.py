@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -38,11 +39,13 @@ def missing() -> str:
 @dataclass(frozen=True)
 class Faults:
     """What the proxy does to requests: `delay` seconds before each, a share that `fail`s with status 500, half of them after
-    they have had their effect, and a share that is throttled with status 503."""
+    they have had their effect, a share that is throttled with status 503, and a share whose connection is `cut` without an
+    answer, half of them late, too: with 1, what those see who use a server that was killed."""
 
     delay: float = 0.0
     fail: float = 0.0
     throttle: float = 0.0
+    cut: float = 0.0
     seed: int = 1
 
 
@@ -72,7 +75,7 @@ class ObjectStoreServer:
         self._ask(asdict(faults))
 
     def counts(self) -> dict[str, int]:
-        """How many requests there were, by method, and how many of them failed or were throttled; from then on anew."""
+        """How many requests there were, by method, and how many of them failed, were throttled or cut; from then on anew."""
         return dict(self._ask({}))
 
     def _ask(self, body: Mapping[str, object]) -> Any:
@@ -135,7 +138,7 @@ class _Proxy:
             self._count(environ["REQUEST_METHOD"])
         if faults.delay:
             time.sleep(faults.delay)
-        if lot < faults.fail + faults.throttle:
+        if lot < faults.fail + faults.throttle + faults.cut:
             # The body is read from the connection once, whoever asks for it.
             length = int(environ.get("CONTENT_LENGTH") or 0)
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
@@ -149,6 +152,13 @@ class _Proxy:
             with self._guard:
                 self._count("throttled")
             return _refuse(start, "503 Slow Down", "SlowDown")
+        if lot < faults.fail + faults.throttle + faults.cut:
+            with self._guard:
+                self._count("cut")
+            if late:
+                list(self._application(environ, lambda *_: None))
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionError("a fault of the tests")
         return self._application(environ, start)
 
     def _count(self, what: str) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from tests.brokers import free_port
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["connected", "cut", "fresh", "missing", "server"]
+__all__ = ["Server", "connected", "cut", "fresh", "missing", "running", "server"]
 
 
 def missing() -> str:
@@ -33,45 +33,76 @@ def missing() -> str:
     return ""
 
 
+class Server:
+    """A server with its data in a directory, which outlive its processes."""
+
+    def __init__(self, directory: Path, **more: str) -> None:
+        binaries, self.account, self.directory = _binaries(), _account(), directory
+        assert binaries is not None
+        if self.account is not None:
+            shutil.chown(directory, self.account)
+        data, self.port = directory / "data", free_port()
+        make = [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data]
+        assert self._run(make).wait() == 0, "initdb has failed"
+        settings = {
+            "listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory),
+            "wal_level": "logical", "max_replication_slots": "20", "track_commit_timestamp": "on", **more,
+        }  # fmt: skip
+        self._command = [
+            binaries / "postgres",
+            *("-D", data, "-p", str(self.port)),
+            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in settings.items()),
+        ]
+
+    @property
+    def url(self) -> str:
+        """Where it is, without a database."""
+        return f"postgresql://cq@127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts it, also after it was killed, and waits until it answers; TimeoutError after 30 s."""
+        self._process = self._run(self._command)
+        _wait_for(self.port)
+
+    def kill(self) -> None:
+        """Ends all of its processes, which have no time to write anything."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> None:
+        """Ends it in order, without waiting for its connections to end."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(timeout=30)
+
+    def _run(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=self.account,
+            cwd=self.directory,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def running(**more: str) -> Iterator[Server]:
+    """Starts a server, with more settings, and ends it."""
+    directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
+    server = Server(directory, **more)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @contextmanager
 def server(**more: str) -> Iterator[str]:
-    """Starts a server, with more settings, and ends it; its URL without a database."""
-    binaries = _binaries()
-    assert binaries is not None
-    directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
-    account = _account()
-    if account is not None:
-        shutil.chown(directory, account)
-    data, port = directory / "data", free_port()
-    subprocess.run(
-        [binaries / "initdb", "--no-sync", "-A", "trust", "-U", "cq", "-E", "UTF8", "-D", data],
-        check=True,
-        capture_output=True,
-        user=account,
-        cwd=directory,
-    )
-    settings = {
-        "listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": str(directory),
-        "wal_level": "logical", "max_replication_slots": "20", "track_commit_timestamp": "on", **more,
-    }  # fmt: skip
-    server = subprocess.Popen(
-        [
-            binaries / "postgres",
-            *("-D", data, "-p", str(port)),
-            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in settings.items()),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=account,
-        cwd=directory,
-    )
-    try:
-        _wait_for(port)
-        yield f"postgresql://cq@127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGINT)  # fast: it does not wait for connections to end
-        server.wait(timeout=30)
-        shutil.rmtree(directory, ignore_errors=True)
+    """The same, for those who need its URL alone."""
+    with running(**more) as made:
+        yield made.url
 
 
 def fresh(url: str) -> str:

@@ -201,7 +201,7 @@ class TestEveryStore:
 
 def test_requests_are_made_again(objects: ObjectStoreServer, bucket_url: str) -> None:
     store = open_store(bucket_url, objects.access)
-    objects.fault(Faults(delay=0.001, fail=0.06, throttle=0.06, seed=3))
+    objects.fault(Faults(delay=0.001, fail=0.06, throttle=0.06, cut=0.06, seed=3))
     objects.counts()
     for number in range(30):
         put(store, f"t/{number:02d}/a", b"x" * number)
@@ -212,6 +212,18 @@ def test_requests_are_made_again(objects: ObjectStoreServer, bucket_url: str) ->
     counts = objects.counts()
     assert counts["failed"] >= 3
     assert counts["throttled"] >= 3
+    assert counts["cut"] >= 3
+
+
+def test_a_store_that_is_gone_for_a_while(objects: ObjectStoreServer, bucket_url: str) -> None:
+    """Every connection is cut, as when its server was killed, until it is there again."""
+    store = open_store(bucket_url, objects.access)
+    objects.fault(Faults(cut=1.0, seed=4))
+    later = threading.Timer(1.5, objects.fault, [Faults()])
+    later.start()
+    put(store, "t/a", b"x")
+    later.join()
+    assert names(store) == ["t/a"]
 
 
 @pytest.mark.parametrize(

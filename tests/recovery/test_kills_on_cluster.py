@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cq_engine
-from tests import kills_on_cluster
+from tests import kills_on_cluster, postgres
 from tests.cluster import ROOT
 from tests.kills_on_cluster import QUERY, Trials, checked, model, stall, statements, tried
 
@@ -48,11 +48,18 @@ class Programs(Trials):
 
     def __init__(self, drive: str, look: str = "") -> None:
         nothing: Any = None
-        super().__init__(argparse.Namespace(seconds=3600.0, trials=1), nothing, nothing, "")
+        super().__init__(argparse.Namespace(seconds=3600.0, trials=1), nothing, nothing, nothing)
         self.programs = {"drive": drive, "look": look}
 
     def command(self, what: str) -> list[str]:
         return [sys.executable, "-c", self.programs[what]]
+
+
+class Short(random.Random):
+    """Chance under which nothing lasts."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 0.1
 
 
 class Clock:
@@ -263,9 +270,22 @@ def test_the_store_is_well_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) 
     trials = Programs(ENDLESS)
     faults: list[Any] = []
     trials.store = SimpleNamespace(fault=faults.append)  # type: ignore[assignment]
-    for kind in ("store stalled", "store failing"):
+    for kind in ("store stalled", "store failing", "store killed"):
         trials.do(kind, random.Random(1))
-    assert [bool(each.delay or each.fail) for each in faults] == [True, False, True, False]
+    assert [bool(each.delay or each.fail or each.cut) for each in faults] == [True, False] * 3
+
+
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_a_database_that_was_killed_has_what_was_committed() -> None:
+    trials = Programs(ENDLESS)
+    with postgres.running() as server:
+        trials.server = server
+        with postgres.connected(f"{server.url}/postgres") as session:
+            session.execute("CREATE TABLE t AS SELECT 1 AS a")
+        began = trials.ask("SELECT pg_postmaster_start_time()")
+        trials.do("PostgreSQL killed", Short(1))
+        assert trials.ask("SELECT * FROM t") == [(1,)]
+        assert trials.ask("SELECT pg_postmaster_start_time()") > began
 
 
 def test_each_trial_waits_for_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
