@@ -98,7 +98,7 @@ def data_files(
     def read(found: Found) -> DataFile:
         return data_file(found.path, store, columns, durable=durable, size=found.size)
 
-    files = store.together(read, listed)
+    files = store.ask(lambda: store.together(read, listed))
     return [file for file in files if file.rows]
 
 
@@ -130,6 +130,14 @@ def write_parquet(
     row_group: int | None = None,
 ) -> DataFile:
     """Writes `rows` to `path`, durably, making its directory; in groups of `row_group` rows."""
+    return store.ask(
+        lambda: _write_parquet(rows, path, store, stats_columns, row_group), lambda: store.delete(path)
+    )
+
+
+def _write_parquet(
+    rows: pa.Table, path: str, store: Store, stats_columns: Iterable[str], row_group: int | None
+) -> DataFile:
     with writing(path, store):
         faults.point("file.begin", store.file(path))
         footers: list[pq.FileMetaData] = []

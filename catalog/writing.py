@@ -20,7 +20,7 @@ from cq_engine.catalog.reading import Reading
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.unit import UnitOfWork, resolve
 from cq_engine.catalog.view import Storage, View, WriteSet
-from cq_engine.core import faults, interrupts
+from cq_engine.core import calls, faults, interrupts
 from cq_engine.core.clock import Clock
 from cq_engine.core.errors import CatalogError, CQError, LeaseError, StorageError, TransactionError
 from cq_engine.core.limits import DEFAULT_LIMITS, Limits
@@ -295,10 +295,14 @@ class Writing(Reading):
 
     def _abandon(self, attempt: Attempt) -> None:
         """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where catalog or
-        store cannot be written, `sweep` does it later; as a part of a transaction, which would keep the half of it, it fails."""
+        store cannot be written, `sweep` does it later, and so it does after Ctrl-C, which does not wait for a network; as a part of a
+        transaction, which would keep the half of it, it fails."""
         self._live_attempts.pop(attempt.id, None)
+        under_way = calls.current()
         with self.lock:
             within = self._opened is not None and self._opened.block() is not None
+            if not within and not self.store.is_local and under_way is not None and under_way.cancelled:
+                return
             try:
                 with self.aside() as connection:
                     left = self._give_up(connection, attempt.id)

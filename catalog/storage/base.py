@@ -64,6 +64,11 @@ class Store(ABC):
         with ThreadPoolExecutor(self.threads, "cq-store") as threads:
             return builtins.list(threads.map(work, known))
 
+    def ask(self, work: Callable[[], _R], undo: Callable[[], object] | None = None) -> _R:  # noqa: ARG002 - of other stores
+        """What `work`, which asks the store, gives. Where the store is behind a network, the main thread's Ctrl-C does not wait for its
+        answer; what comes to its end after that is undone."""
+        return work()
+
     # ------------------------------------------------------------ names
 
     def uri(self, path: str) -> str:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
 from cq_engine.catalog.storage.access import Access
 from cq_engine.catalog.storage.base import Found, Store
+from cq_engine.core.calls import apart
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 __all__ = ["ObjectStore"]
+
+_R = TypeVar("_R")
 
 _filesystems: dict[Access, pafs.FileSystem] = {}
 _making = threading.Lock()
@@ -38,6 +41,9 @@ class ObjectStore(Store):
         self.threads = access.threads
         self._top = top
         """What Arrow calls the warehouse: `bucket/prefix`."""
+
+    def ask(self, work: Callable[[], _R], undo: Callable[[], object] | None = None) -> _R:
+        return apart(work, undo)
 
     # ------------------------------------------------------------ names
 
@@ -68,7 +74,7 @@ class ObjectStore(Store):
         import pyarrow.fs as pafs
 
         bucket = self._top.partition("/")[0]
-        if self.filesystem.get_file_info(bucket).type == pafs.FileType.NotFound:
+        if self._info(bucket).type == pafs.FileType.NotFound:
             raise FileNotFoundError(f"NO_SUCH_BUCKET: there is no bucket {bucket}")
 
     # ------------------------------------------------------------ files
@@ -77,11 +83,11 @@ class ObjectStore(Store):
         import pyarrow.fs as pafs
 
         selector = pafs.FileSelector(self.path(directory), allow_not_found=True, recursive=True)
-        found = [self._found(each) for each in self.filesystem.get_file_info(selector) if each.is_file]
+        found = [self._found(each) for each in self._info(selector) if each.is_file]
         return sorted(found, key=lambda each: each.path)
 
     def stat(self, path: str) -> Found:
-        found = self.filesystem.get_file_info(self.path(path))
+        found = self._info(self.path(path))
         if not found.is_file:
             raise FileNotFoundError(f"{self.uri(path)} is not there")
         return self._found(found)
@@ -92,11 +98,11 @@ class ObjectStore(Store):
     def having(self, paths: Sequence[str]) -> builtins.list[str]:
         import pyarrow.fs as pafs
 
-        found = self.filesystem.get_file_info([self.path(path) for path in paths])  # all of them at once
+        found = self._info([self.path(path) for path in paths])  # all of them at once
         return [path for path, each in zip(paths, found) if each.type != pafs.FileType.NotFound]
 
     def source(self, path: str) -> pa.NativeFile:
-        return self.filesystem.open_input_file(self.path(path))
+        return self.ask(lambda: self.filesystem.open_input_file(self.path(path)))
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
@@ -116,6 +122,14 @@ class ObjectStore(Store):
         """It is."""
 
     def delete(self, path: str, *, parents: int = 0) -> None:
+        self.ask(lambda: self._delete(path, parents))
+
+    def delete_directory(self, directory: str) -> None:
+        self.ask(lambda: self._delete_directory(directory))
+
+    # ------------------------------------------------------------ inside
+
+    def _delete(self, path: str, parents: int) -> None:
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(path))
         for directory in list(PurePosixPath(path).parents)[:parents]:
@@ -123,7 +137,7 @@ class ObjectStore(Store):
                 return
             self.delete_directory(str(directory))
 
-    def delete_directory(self, directory: str) -> None:
+    def _delete_directory(self, directory: str) -> None:
         try:
             self.filesystem.delete_dir(self.path(directory.rstrip("/")))
         except FileNotFoundError:
@@ -132,7 +146,8 @@ class ObjectStore(Store):
             if self.has(directory.rstrip("/")):
                 raise
 
-    # ------------------------------------------------------------ inside
+    def _info(self, of: Any) -> Any:
+        return self.ask(lambda: self.filesystem.get_file_info(of))
 
     def _found(self, info: pafs.FileInfo) -> Found:
         modified = int(info.mtime.timestamp() * 1000) if info.mtime is not None else 0

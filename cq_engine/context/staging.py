@@ -115,7 +115,10 @@ def stage_arrow(
         )
         for n, start in enumerate(range(0, rows.num_rows, size))
     ]
-    return together(writes, min(size, rows.num_rows))
+    store = services.catalog.store
+    return store.ask(
+        lambda: together(writes, min(size, rows.num_rows)), lambda: store.delete_directory(directory)
+    )
 
 
 def discard(services: Services, files: Sequence[DataFile]) -> None:

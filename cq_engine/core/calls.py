@@ -8,12 +8,15 @@ raised, since the connection would be of no use after it: the answer comes soon,
 from __future__ import annotations
 
 import _thread
+import atexit
 import functools
+import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
@@ -30,6 +33,7 @@ R = TypeVar("R")
 IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
+_LOOK_SECONDS = 0.5
 _NAMED = 3
 _UNUSABLE = ("py4j", "pyspark")
 """Modules in the middle of which nothing is raised."""
@@ -288,27 +292,64 @@ def one_call(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def apart(work: Callable[[], R]) -> R:
+def apart(work: Callable[[], R], undo: Callable[[], object] | None = None) -> R:
     """What `work` gives. It is done in another thread while the main thread waits, which Ctrl-C reaches there and not inside a library
-    that waits for a network; nobody hears of what comes of it then."""
+    that waits for a network. Nobody hears of what comes of it then: where it comes to its end after all, it is undone."""
     if threading.current_thread() is not threading.main_thread():
         return work()
-    return in_thread(work, "cq-apart")
+    return in_thread(work, "cq-apart", undo)
 
 
-def in_thread(work: Callable[[], R], name: str) -> R:
-    """What `work` gives, done in a thread of its own as part of the call of this one, which waits."""
+def in_thread(work: Callable[[], R], name: str, undo: Callable[[], object] | None = None) -> R:
+    """What `work` gives, done in a thread of its own as part of the call of this one, which waits. Where it does not wait any longer,
+    `undo` takes back what has been done."""
     done: Future[R] = Future()
+    guard, left = threading.Lock(), threading.Event()
     carry = carried(work)
 
     def run() -> None:
         try:
-            done.set_result(carry())
+            found = carry()
         except BaseException as error:  # noqa: BLE001 - the caller's
             done.set_exception(error)
+            return
+        with guard:
+            done.set_result(found)
+            late = left.is_set()
+        if late and undo is not None:
+            with suppress(Exception):  # nobody would hear of it
+                undo()
 
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return done.result()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+        while not wait([done], _LOOK_SECONDS).done:  # a signal just before the waiting begins does not end it
+            pass
+        return done.result()
+    except BaseException:
+        with guard:  # what has an end before this is the caller's to take back
+            left.set()
+        if not done.done():
+            if not _left:
+                atexit.register(_wait_for_left)
+            _left.add(thread)
+        raise
+
+
+_left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads for which nobody waits any more."""
+
+
+def _wait_for_left() -> None:
+    """At the end of the program: Arrow's libraries may end it with an error while one of them is inside. Ctrl-C ends it at once."""
+    try:
+        for thread in list(_left):
+            thread.join()
+    except KeyboardInterrupt:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(128 + signal.SIGINT)
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

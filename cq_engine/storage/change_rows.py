@@ -104,16 +104,20 @@ class ChangeReader:
     ) -> pa.Table:
         """Parquet files of `table` as Arrow, decoded by all cores or by this thread. Raises StorageError."""
         with self.reading(table, files):
-            found = open_dataset(self.paths(files), columns, self.catalog.store.filesystem)
-            return found.to_table(use_threads=use_threads)
+            store = self.catalog.store
+            found = open_dataset(self.paths(files), columns, store.filesystem)
+            return store.ask(lambda: found.to_table(use_threads=use_threads))
 
     def read_in_parts(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
     ) -> Iterator[pa.RecordBatch]:
         """The same in parts, one file after the other, of which few are in memory at a time. Raises StorageError."""
         with self.reading(table, files):
-            found = open_dataset(self.paths(files), columns, self.catalog.store.filesystem)
-            yield from found.to_batches(batch_readahead=2, fragment_readahead=1)
+            store = self.catalog.store
+            found = open_dataset(self.paths(files), columns, store.filesystem)
+            parts = found.to_batches(batch_readahead=2, fragment_readahead=1)
+            while (part := store.ask(lambda: next(parts, None))) is not None:
+                yield part
 
     def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
         """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""
@@ -315,8 +319,10 @@ class ChangeReader:
         if change_set.low != change_set.high and sum(file.bytes for file in change_set.files) > bound:
             version = pc.field(COMMIT_VERSION)
             with self.reading(table, change_set.files):
-                files = open_dataset(self.paths(change_set.files), stored, self.catalog.store.filesystem)
-                return conform(files.to_table(filter=(version > a) & (version <= b)), columns)
+                store = self.catalog.store
+                files = open_dataset(self.paths(change_set.files), stored, store.filesystem)
+                wanted = (version > a) & (version <= b)
+                return conform(store.ask(lambda: files.to_table(filter=wanted)), columns)
         rows = self.read_files(table, change_set.files, stored)
         if COMMIT_VERSION in constant:
             rows = rows.append_column(COMMIT_VERSION, repeated(change_set.low, pa.int64(), rows.num_rows))

@@ -122,7 +122,9 @@ class Reader(ChangeReader):
         read = [c for c in columns if c.name in names]
         opened = [(path, file.rows) for path, file in zip(self.paths(files), files)]
         with self.reading(table, files):
-            rows = self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows, choose)
+            rows = self.catalog.store.ask(
+                lambda: self.look_ups.rows(table.id, opened, read, restrict, self.limits.look_up_rows, choose)
+            )
         return None if rows is None else conform(rows, columns)
 
     def _keep(self, rows: DataFrame, table: VersionedTable, name: str, values: pa.Array) -> DataFrame:

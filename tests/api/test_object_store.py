@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import cq_engine
+from cq_engine.catalog.delta_compaction import strays
 from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
 from tests import limits
@@ -211,3 +216,55 @@ def test_what_large_changes_write_is_not_read_again(connect: Connect, objects: O
     storage = engine.catalog.state.tables["t"].storage.id
     assert [each.kinds for each in engine.catalog.changes(storage, first, last)] == [{"INSERT", "DELETE"}]
     assert sorted(engine.execute("SELECT * FROM t").fetchall()) == [(n, 1) for n in range(1, 6)]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT sum(v) FROM t",
+        "INSERT INTO t SELECT CAST(id AS INT), 1 FROM range(100, 200)",
+        "COMPACT TABLE t",
+    ],
+)
+def test_ctrl_c_does_not_wait_for_a_store_that_is_silent(
+    connect: Connect, objects: ObjectStoreServer, statement: str
+) -> None:
+    """The answer comes after ten minutes; a request is given up after twenty seconds, and made again. Nothing is done then, the
+    engine goes on, and what was being written is removed."""
+    bounds = Limits(inline_bytes=-1, store_request_seconds=20)
+    with connect(limits=bounds) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        engine.execute("INSERT INTO t SELECT CAST(id AS INT), 2 FROM range(100)")
+        engine.execute("CREATE CONTINUOUS QUERY q ON DEMAND AS SELECT v, count(*) AS n FROM t GROUP BY v")
+    engine = connect(limits=bounds)
+    objects.fault(Faults(delay=600))
+    objects.counts()
+    over = threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.1):
+            if objects.counts():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.execute(statement)
+        assert time.monotonic() - began < 20
+    finally:
+        over.set()
+        pressing.join()
+        objects.fault(Faults())
+    assert engine.execute("SELECT count(*), sum(v) FROM t").fetchall() == [(100, 200)]
+    engine.execute("INSERT INTO t VALUES (100, 2)")
+    engine.refresh("q")
+    assert [(d.marker, d.new) for d in engine.deltas("q")] == [("U", (2, 101))]
+    for thread in threading.enumerate():
+        if thread.name == "cq-apart":
+            thread.join()
+    engine.catalog.sweep()
+    assert not strays(engine.catalog)

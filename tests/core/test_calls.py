@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 
 from cq_engine.core import calls, interrupts
-from cq_engine.core.calls import Call, Interrupted, call, carried, current, one_call
+from cq_engine.core.calls import Call, Interrupted, apart, call, carried, current, one_call
 from cq_engine.core.errors import CQError
 
 Code = Callable[..., None]
@@ -314,3 +314,35 @@ def test_interrupts_at_any_moment_leave_nothing_behind(seed: int) -> None:
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert ended > 10
+
+
+# ---------------------------------------------------------------- what waits for a network
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_nobody_waits_for_any_more_is_undone(fails: bool) -> None:
+    """Where it has come to its end after Ctrl-C; what has failed has done nothing."""
+    begun, answer, undone = threading.Event(), threading.Event(), threading.Event()
+    done: list[threading.Thread] = []
+
+    def work() -> None:
+        done.append(threading.current_thread())
+        begun.set()
+        answer.wait(60)
+        if fails:
+            raise ValueError
+
+    threading.Thread(target=lambda: (begun.wait(60), press())).start()
+    interrupted(lambda _: apart(work, undone.set))
+    assert not undone.is_set()
+    answer.set()
+    done[0].join()
+    assert undone.is_set() is not fails
+
+
+def test_what_is_waited_for_to_the_end_is_not_undone() -> None:
+    undone = threading.Event()
+    assert apart(lambda: 7, undone.set) == 7
+    with pytest.raises(ZeroDivisionError):
+        apart(lambda: 1 // 0, undone.set)
+    assert not undone.is_set()
