@@ -54,6 +54,8 @@ class Writing(Reading):
         self._row_ids: dict[int, tuple[int, int]] = {}
         """By table id, the ids from the first up to the second are this process's to give to rows."""
         self._live_attempts: WeakValueDictionary[str, Attempt] = WeakValueDictionary()
+        self._interrupted: list[Attempt] = []
+        """Those that the next attempt has to give up."""
         """Those that somebody in this process holds. The files of others go with the next sweep."""
         self._opened: _Opened | None = None
         self._ending = threading.Lock()
@@ -194,6 +196,7 @@ class Writing(Reading):
     def attempt(self, kind: str, *, by_any: bool = False) -> Attempt:
         """Registers an attempt to write files; `kind` is a word that says what for. It belongs to the duties unless it is
         said that any process may make it."""
+        self._abandon_interrupted()
         with self.aside(by_any=by_any) as connection:
             self._enlist(connection)  # the attempts of who is not on the list are given up
             named, epoch = new_attempt_id(kind, self.number), 0 if by_any else self.epoch
@@ -295,13 +298,14 @@ class Writing(Reading):
 
     def _abandon(self, attempt: Attempt) -> None:
         """Removes the files of an attempt, unless a transaction uses them or the attempt was ended by others. Where catalog or
-        store cannot be written, `sweep` does it later, and so it does after Ctrl-C, which does not wait for a network; as a part of a
-        transaction, which would keep the half of it, it fails."""
+        store cannot be written, `sweep` does it later; as a part of a transaction, which would keep the half of it, it fails. Ctrl-C does
+        not wait for a network: then the next attempt of this process does it."""
         self._live_attempts.pop(attempt.id, None)
         under_way = calls.current()
         with self.lock:
             within = self._opened is not None and self._opened.block() is not None
             if not within and not self.store.is_local and under_way is not None and under_way.cancelled:
+                self._interrupted.append(attempt)
                 return
             try:
                 with self.aside() as connection:
@@ -312,6 +316,15 @@ class Writing(Reading):
                 return
         with suppress(CQError):
             self._remove(left)
+
+    def _abandon_interrupted(self) -> None:
+        while self._interrupted and self._opened is None:
+            attempt = self._interrupted.pop()
+            try:
+                self._abandon(attempt)
+            except (CQError, OSError):
+                self._interrupted.append(attempt)
+                return
 
     def _give_up_left(self, connection: sa.Connection) -> list[str]:
         """Ends the attempts that nobody works on: this process's own that it let go of, and those of processes that are not

@@ -83,9 +83,8 @@ def opened(words: argparse.Namespace, **more: Any) -> cq_engine.Engine:
     spark = spark_session({"spark.master": words.master, **DRIVER, "spark.network.timeout": "60s",
                            "spark.executor.heartbeatInterval": "3s"})  # fmt: skip
     limits = Limits(**{**EXECUTORS, "lease_seconds": 6.0, "heartbeat_seconds": 1.0})
-    conf = {"maintenance": "manual", **store.options}
     return cq_engine.connect(
-        words.url, words.database, spark, conf=conf, limits=limits, scheduler=False, **more
+        words.url, words.database, spark, conf=store.options, limits=limits, scheduler=False, **more
     )
 
 

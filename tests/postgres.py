@@ -11,8 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,17 +62,29 @@ class Server:
     def start(self) -> None:
         """Starts it, also after it was killed, and waits until it answers; TimeoutError after 30 s."""
         self._process = self._run(self._command)
-        _wait_for(self.port)
+        _wait_for(self.port, self._again)
+
+    def _again(self) -> None:
+        """Where it has ended: processes of the one before may not have been gone."""
+        if self._process.poll() is not None:
+            self._process = self._run(self._command)
 
     def kill(self) -> None:
         """Ends all of its processes, which have no time to write anything."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        first = self._process.pid
+        os.kill(first, signal.SIGSTOP)  # it starts no other ones meanwhile
+        for pid in (*_children(first), first):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def end(self) -> None:
-        """Ends it in order, without waiting for its connections to end."""
+        """Ends it in order, without waiting for its connections to end; what has not ended after 30 s is killed."""
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(timeout=30)
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def _run(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -89,12 +101,14 @@ class Server:
 def running(**more: str) -> Iterator[Server]:
     """Starts a server, with more settings, and ends it."""
     directory = Path(tempfile.mkdtemp(prefix="cq-postgres-"))
-    server = Server(directory, **more)
     try:
-        server.start()
-        yield server
+        server = Server(directory, **more)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.end()
     finally:
-        server.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -151,7 +165,17 @@ def _account() -> str | None:
     return next(name for name in ("postgres", "nobody", "daemon") if name in known)
 
 
-def _wait_for(port: int) -> None:
+def _children(parent: int) -> list[int]:
+    """The processes that it has started and that are there, each of which has a group of its own."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
+    return found
+
+
+def _wait_for(port: int, again: Callable[[], None]) -> None:
     import psycopg
 
     for _ in range(300):
@@ -159,5 +183,6 @@ def _wait_for(port: int) -> None:
             psycopg.connect(f"postgresql://cq@127.0.0.1:{port}/postgres", connect_timeout=2).close()
             return
         except psycopg.OperationalError:
+            again()
             time.sleep(0.1)
     raise TimeoutError("PostgreSQL did not start within 30 s")

@@ -16,10 +16,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 from uuid import uuid4
 
 from cq_engine.core import interrupts
@@ -29,6 +30,7 @@ __all__ = ["Call", "Interrupted", "apart", "call", "carried", "current", "in_thr
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
@@ -303,37 +305,52 @@ def apart(work: Callable[[], R], undo: Callable[[], object] | None = None) -> R:
 def in_thread(work: Callable[[], R], name: str, undo: Callable[[], object] | None = None) -> R:
     """What `work` gives, done in a thread of its own as part of the call of this one, which waits. Where it does not wait any longer,
     `undo` takes back what has been done."""
-    done: Future[R] = Future()
-    guard, left = threading.Lock(), threading.Event()
+    answers: SimpleQueue[Callable[[], R]] = SimpleQueue()
+    left = threading.Event()
     carry = carried(work)
 
     def run() -> None:
         try:
             found = carry()
         except BaseException as error:  # noqa: BLE001 - the caller's
-            done.set_exception(error)
+            answers.put(partial(_fail, error))
             return
-        with guard:
-            done.set_result(found)
-            late = left.is_set()
-        if late and undo is not None:
+        answers.put(lambda: found)
+        if left.is_set() and undo is not None:
             with suppress(Exception):  # nobody would hear of it
                 undo()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()
-        while not wait([done], _LOOK_SECONDS).done:  # a signal just before the waiting begins does not end it
-            pass
-        return done.result()
+    except RuntimeError:  # the program ends
+        return work()
     except BaseException:
-        with guard:  # what has an end before this is the caller's to take back
-            left.set()
-        if not done.done():
-            if not _left:
-                atexit.register(_wait_for_left)
-            _left.add(thread)
+        _leave_alone(thread, left)
         raise
+    try:
+        return _waited_for(answers)()
+    except BaseException:
+        _leave_alone(thread, left)
+        raise
+
+
+def _waited_for(answers: SimpleQueue[T]) -> T:
+    """What is put there. A signal just before the waiting begins does not end it: so it begins again and again."""
+    while True:
+        with suppress(Empty):
+            return answers.get(timeout=_LOOK_SECONDS)
+
+
+def _fail(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _leave_alone(thread: threading.Thread, left: threading.Event) -> None:
+    left.set()
+    if not _left:
+        atexit.register(_wait_for_left)
+    _left.add(thread)
 
 
 _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -344,7 +361,8 @@ def _wait_for_left() -> None:
     """At the end of the program: Arrow's libraries may end it with an error while one of them is inside. Ctrl-C ends it at once."""
     try:
         for thread in list(_left):
-            thread.join()
+            with suppress(RuntimeError):  # one that did not begin
+                thread.join()
     except KeyboardInterrupt:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
