@@ -36,6 +36,7 @@ IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 0.5
+_SILENT_SECONDS = 1.0
 _NAMED = 3
 _UNUSABLE = ("py4j", "pyspark")
 """Modules in the middle of which nothing is raised."""
@@ -358,10 +359,16 @@ _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def _wait_for_left() -> None:
-    """At the end of the program: Arrow's libraries may end it with an error while one of them is inside. Ctrl-C ends it at once."""
+    """At the end of the program: Arrow's libraries may end it with an error while one of them is inside. Ctrl-C ends it at once, which
+    a person at a terminal is told after a while."""
+    threads, told = list(_left), False
     try:
-        for thread in list(_left):
+        for thread in threads:
             with suppress(RuntimeError):  # one that did not begin
+                thread.join(_SILENT_SECONDS)
+                if thread.is_alive() and not told and sys.stderr.isatty():
+                    told = True
+                    sys.stderr.write("(waiting for a store that does not answer; Ctrl-C leaves at once)\n")
                 thread.join()
     except KeyboardInterrupt:
         for stream in (sys.stdout, sys.stderr):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -346,3 +348,39 @@ def test_what_is_waited_for_to_the_end_is_not_undone() -> None:
     with pytest.raises(ZeroDivisionError):
         apart(lambda: 1 // 0, undone.set)
     assert not undone.is_set()
+
+
+ENDING = """
+import _thread, atexit, sys, threading
+from contextlib import suppress
+from cq_engine.core.calls import apart, call
+
+def work():
+    _thread.interrupt_main()
+    answer.wait()
+    print("answered", flush=True)
+
+answer = threading.Event()
+with suppress(KeyboardInterrupt), call():
+    apart(work)
+atexit.register(print, "ends", flush=True)
+threading.Thread(target=lambda: (sys.stdin.readline(), answer.set()), daemon=True).start()
+"""
+"""A program that ends while what nobody waits for any more is under way; a line of standard input is its answer."""
+
+
+def test_the_end_of_the_program_waits_for_an_answer_or_for_ctrl_c() -> None:
+    def ending() -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", ENDING]
+        program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ends\n"
+        return program
+
+    answered, interrupted = ending(), ending()
+    assert answered.communicate("\n", timeout=60)[0] == "answered\n"
+    assert answered.returncode == 0
+    time.sleep(0.5)  # it waits
+    interrupted.send_signal(signal.SIGINT)
+    assert interrupted.communicate(timeout=60)[0] == ""
+    assert interrupted.returncode == 130
