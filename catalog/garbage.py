@@ -43,7 +43,7 @@ def remove(store: Store, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         except OSError as error:
             problems.append(disk_error(f"remove {path}", error, store.location).message)
 
-    store.ask(lambda: store.together(remove_one, paths))
+    store.together(remove_one, paths)
     return gone, problems
 
 

@@ -98,7 +98,7 @@ def data_files(
     def read(found: Found) -> DataFile:
         return data_file(found.path, store, columns, durable=durable, size=found.size)
 
-    files = store.ask(lambda: store.together(read, listed))
+    files = store.together(read, listed)
     return [file for file in files if file.rows]
 
 

@@ -54,9 +54,9 @@ class Writing(Reading):
         self._row_ids: dict[int, tuple[int, int]] = {}
         """By table id, the ids from the first up to the second are this process's to give to rows."""
         self._live_attempts: WeakValueDictionary[str, Attempt] = WeakValueDictionary()
+        """Those that somebody in this process holds. The files of others go with the next sweep."""
         self._interrupted: list[Attempt] = []
         """Those that the next attempt has to give up."""
-        """Those that somebody in this process holds. The files of others go with the next sweep."""
         self._opened: _Opened | None = None
         self._ending = threading.Lock()
         self._duties = threading.Lock()

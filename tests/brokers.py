@@ -32,6 +32,10 @@ class Server:
     ask: Callable[[Server], None] | None = None
     """Fails until the server serves: one that takes connections may still be reading what it has on disk."""
     process: subprocess.Popen[bytes] | None = None
+    user: str | None = None
+    """The account that it runs as, where that is not the tests'."""
+    directory: Path | None = None
+    """Where it runs, where that is not where the tests do."""
 
     @property
     def url(self) -> str:
@@ -44,6 +48,8 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **self.environment},
+            user=self.user,
+            cwd=self.directory,
             start_new_session=True,
         )
         end = time.monotonic() + seconds
@@ -63,9 +69,35 @@ class Server:
         """As a machine that loses its power."""
         if self.process is not None:
             with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGSTOP)  # it starts no other ones meanwhile
+            children = _children(self.process.pid)  # those of PostgreSQL have groups of their own
+            for pid in children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(timeout=30)
             self.process = None
+            while any(_is_alive(pid) for pid in children):
+                time.sleep(0.01)
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that it has started and that are there."""
+    pids = [int(directory.name) for directory in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if _status(pid)[1:2] == [str(parent)]]
+
+
+def _is_alive(pid: int) -> bool:
+    return _status(pid)[:1] not in ([], ["Z"])
+
+
+def _status(pid: int) -> list[str]:
+    """A process's state, parent, and more; nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def missing(server: str, client: str) -> str:

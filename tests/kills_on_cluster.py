@@ -36,6 +36,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.launch.session import spark_session
 from tests import object_store, postgres
+from tests.brokers import Server
 from tests.cluster import DRIVER, ROOT, Cluster, cluster, end_in_order
 from tests.limits import EXECUTORS
 from tests.object_store import Faults, ObjectStoreServer
@@ -148,7 +149,7 @@ class Trials:
     """The driver, which is started again whenever it has ended, and what it has told; no process outlives the block."""
 
     def __init__(
-        self, words: argparse.Namespace, made: Cluster, store: ObjectStoreServer, server: postgres.Server
+        self, words: argparse.Namespace, made: Cluster, store: ObjectStoreServer, server: Server
     ) -> None:
         self.words, self.made, self.store, self.server = words, made, store, server
         self.acknowledged = -1
@@ -293,7 +294,7 @@ class Trials:
             self.store.fault(Faults())
 
     def ask(self, text: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.server.url, dbname="postgres", autocommit=True) as session:
+        with psycopg.connect(postgres.url(self.server), dbname="postgres", autocommit=True) as session:
             return session.execute(text.encode()).fetchall()
 
 
@@ -349,7 +350,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="cq-kills-", ignore_cleanup_errors=True) as directory,
         postgres.running() as server, object_store.server() as store, cluster(Path(directory)) as made,
     ):  # fmt: skip
-        words.master, words.port, words.database = made.url, store.port, postgres.fresh(server.url)
+        words.master, words.port, words.database = made.url, store.port, postgres.fresh(postgres.url(server))
         words.url = f"s3://lake/kills-{words.seed}"
         with Trials(words, made, store, server) as trials:
             met = tried(trials, words, rng)

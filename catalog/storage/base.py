@@ -53,21 +53,24 @@ class Store(ABC):
         self.location = location
         """The warehouse's absolute directory or its URL, without secrets and without a `/` at the end."""
 
-    def together(self, work: Callable[[_T], _R], items: Iterable[_T]) -> builtins.list[_R]:
-        """What `work`, which asks the store, gives for each of the items, in their order; several at a time, where that is worth it.
-        Raises what the first of them raises that fails."""
-        known = builtins.list(items)
-        if self.threads == 1 or len(known) < 2:
-            return [work(item) for item in known]
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(self.threads, "cq-store") as threads:
-            return builtins.list(threads.map(work, known))
-
     def ask(self, work: Callable[[], _R], undo: Callable[[], object] | None = None) -> _R:  # noqa: ARG002 - of other stores
         """What `work`, which asks the store, gives. Where the store is behind a network, the main thread's Ctrl-C does not wait for its
         answer; what comes to its end after that is undone."""
         return work()
+
+    def together(self, work: Callable[[_T], _R], items: Iterable[_T]) -> builtins.list[_R]:
+        """What `work`, which asks the store, gives for each of the items, in their order; several at a time, where that is worth it.
+        Raises what the first of them raises that fails."""
+        known = builtins.list(items)
+        return self.ask(lambda: self._together(work, known))
+
+    def _together(self, work: Callable[[_T], _R], items: Sequence[_T]) -> builtins.list[_R]:
+        if self.threads == 1 or len(items) < 2:
+            return [work(item) for item in items]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.threads, "cq-store") as threads:
+            return builtins.list(threads.map(work, items))
 
     # ------------------------------------------------------------ names
 

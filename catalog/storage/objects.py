@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from cq_engine.catalog.storage.access import Access
 from cq_engine.catalog.storage.base import Found, Store
-from cq_engine.core.calls import apart
+from cq_engine.core.apart import apart
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

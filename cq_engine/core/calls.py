@@ -8,35 +8,27 @@ raised, since the connection would be of no use after it: the answer comes soon,
 from __future__ import annotations
 
 import _thread
-import atexit
 import functools
-import os
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
-from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
 from cq_engine.core import interrupts
 from cq_engine.core.errors import CQError
 
-__all__ = ["Call", "Interrupted", "apart", "call", "carried", "current", "in_thread", "one_call", "stop_all"]
+__all__ = ["Call", "Interrupted", "call", "carried", "current", "one_call", "stop_all"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
-_LOOK_SECONDS = 0.5
-_SILENT_SECONDS = 1.0
 _NAMED = 3
 _UNUSABLE = ("py4j", "pyspark")
 """Modules in the middle of which nothing is raised."""
@@ -293,88 +285,6 @@ def one_call(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return run
-
-
-def apart(work: Callable[[], R], undo: Callable[[], object] | None = None) -> R:
-    """What `work` gives. It is done in another thread while the main thread waits, which Ctrl-C reaches there and not inside a library
-    that waits for a network. Nobody hears of what comes of it then: where it comes to its end after all, it is undone."""
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    return in_thread(work, "cq-apart", undo)
-
-
-def in_thread(work: Callable[[], R], name: str, undo: Callable[[], object] | None = None) -> R:
-    """What `work` gives, done in a thread of its own as part of the call of this one, which waits. Where it does not wait any longer,
-    `undo` takes back what has been done."""
-    answers: SimpleQueue[Callable[[], R]] = SimpleQueue()
-    left = threading.Event()
-    carry = carried(work)
-
-    def run() -> None:
-        try:
-            found = carry()
-        except BaseException as error:  # noqa: BLE001 - the caller's
-            answers.put(partial(_fail, error))
-            return
-        answers.put(lambda: found)
-        if left.is_set() and undo is not None:
-            with suppress(Exception):  # nobody would hear of it
-                undo()
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the program ends
-        return work()
-    except BaseException:
-        _leave_alone(thread, left)
-        raise
-    try:
-        return _waited_for(answers)()
-    except BaseException:
-        _leave_alone(thread, left)
-        raise
-
-
-def _waited_for(answers: SimpleQueue[T]) -> T:
-    """What is put there. A signal just before the waiting begins does not end it: so it begins again and again."""
-    while True:
-        with suppress(Empty):
-            return answers.get(timeout=_LOOK_SECONDS)
-
-
-def _fail(error: BaseException) -> NoReturn:
-    raise error
-
-
-def _leave_alone(thread: threading.Thread, left: threading.Event) -> None:
-    left.set()
-    if not _left:
-        atexit.register(_wait_for_left)
-    _left.add(thread)
-
-
-_left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads for which nobody waits any more."""
-
-
-def _wait_for_left() -> None:
-    """At the end of the program: Arrow's libraries may end it with an error while one of them is inside. Ctrl-C ends it at once, which
-    a person at a terminal is told after a while."""
-    threads, told = list(_left), False
-    try:
-        for thread in threads:
-            with suppress(RuntimeError):  # one that did not begin
-                thread.join(_SILENT_SECONDS)
-                if thread.is_alive() and not told and sys.stderr.isatty():
-                    told = True
-                    sys.stderr.write("(waiting for a store that does not answer; Ctrl-C leaves at once)\n")
-                thread.join()
-    except KeyboardInterrupt:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(128 + signal.SIGINT)
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from cq_engine.core.calls import in_thread
+from cq_engine.core.apart import in_thread
 
 __all__ = ["yielding"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce, wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ from cq_engine.storage.change_runs import ChangeRuns
 from cq_engine.storage.data_files import read_files
 from cq_engine.storage.joined_changes import JoinedChanges
 from cq_engine.storage.rows import change_columns, conform, empty, open_dataset
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 __all__ = ["ChangeReader", "retry_reading"]
 
@@ -104,20 +107,20 @@ class ChangeReader:
     ) -> pa.Table:
         """Parquet files of `table` as Arrow, decoded by all cores or by this thread. Raises StorageError."""
         with self.reading(table, files):
-            store = self.catalog.store
-            found = open_dataset(self.paths(files), columns, store.filesystem)
-            return store.ask(lambda: found.to_table(use_threads=use_threads))
+            found = self._dataset(files, columns)
+            return self.catalog.store.ask(lambda: found.to_table(use_threads=use_threads))
 
     def read_in_parts(
         self, table: VersionedTable, files: Sequence[DataFile], columns: Sequence[Column]
     ) -> Iterator[pa.RecordBatch]:
         """The same in parts, one file after the other, of which few are in memory at a time. Raises StorageError."""
         with self.reading(table, files):
-            store = self.catalog.store
-            found = open_dataset(self.paths(files), columns, store.filesystem)
-            parts = found.to_batches(batch_readahead=2, fragment_readahead=1)
-            while (part := store.ask(lambda: next(parts, None))) is not None:
+            parts = self._dataset(files, columns).to_batches(batch_readahead=2, fragment_readahead=1)
+            while (part := self.catalog.store.ask(lambda: next(parts, None))) is not None:
                 yield part
+
+    def _dataset(self, files: Sequence[DataFile], columns: Sequence[Column]) -> ds.Dataset:
+        return open_dataset(self.paths(files), columns, self.catalog.store.filesystem)
 
     def reading(self, table: VersionedTable, files: Sequence[DataFile]) -> AbstractContextManager[None]:
         """A block that reads `files` of `table`; what it fails with is a StorageError that names both."""
@@ -319,10 +322,8 @@ class ChangeReader:
         if change_set.low != change_set.high and sum(file.bytes for file in change_set.files) > bound:
             version = pc.field(COMMIT_VERSION)
             with self.reading(table, change_set.files):
-                store = self.catalog.store
-                files = open_dataset(self.paths(change_set.files), stored, store.filesystem)
-                wanted = (version > a) & (version <= b)
-                return conform(store.ask(lambda: files.to_table(filter=wanted)), columns)
+                found, wanted = self._dataset(change_set.files, stored), (version > a) & (version <= b)
+                return conform(self.catalog.store.ask(lambda: found.to_table(filter=wanted)), columns)
         rows = self.read_files(table, change_set.files, stored)
         if COMMIT_VERSION in constant:
             rows = rows.append_column(COMMIT_VERSION, repeated(change_set.low, pa.int64(), rows.num_rows))

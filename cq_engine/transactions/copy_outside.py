@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cq_engine.catalog.storage.base import Found, Store
-from cq_engine.core.calls import apart
+from cq_engine.core.apart import apart
 from cq_engine.core.columns import Column
 from cq_engine.core.errors import AnalysisError
 from cq_engine.core.limits import Limits

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -16,19 +13,11 @@ from types import FrameType
 import pytest
 
 from cq_engine.core import calls, interrupts
-from cq_engine.core.calls import Call, Interrupted, apart, call, carried, current, one_call
+from cq_engine.core.calls import Call, Interrupted, call, carried, current, one_call
 from cq_engine.core.errors import CQError
+from tests.core.pressing import interrupted, press, press_later
 
 Code = Callable[..., None]
-
-
-def press() -> None:
-    """What a terminal does."""
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def press_later(seconds: float = 0.1) -> None:
-    threading.Timer(seconds, press).start()
 
 
 def in_module(name: str) -> Code:
@@ -36,16 +25,6 @@ def in_module(name: str) -> Code:
     namespace: dict[str, Code] = {}
     exec(f"__name__ = {name!r}\ndef run(function, *arguments): function(*arguments)", namespace)
     return namespace["run"]
-
-
-def interrupted(run: Callable[[Call], object]) -> Interrupted:
-    """What ends the call."""
-    try:
-        with call() as under_way:
-            run(under_way)
-    except Interrupted as error:
-        return error
-    raise AssertionError("it was not interrupted")
 
 
 class Work:
@@ -316,71 +295,3 @@ def test_interrupts_at_any_moment_leave_nothing_behind(seed: int) -> None:
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert ended > 10
-
-
-# ---------------------------------------------------------------- what waits for a network
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_nobody_waits_for_any_more_is_undone(fails: bool) -> None:
-    """Where it has come to its end after Ctrl-C; what has failed has done nothing."""
-    begun, answer, undone = threading.Event(), threading.Event(), threading.Event()
-    done: list[threading.Thread] = []
-
-    def work() -> None:
-        done.append(threading.current_thread())
-        begun.set()
-        answer.wait(60)
-        if fails:
-            raise ValueError
-
-    threading.Thread(target=lambda: (begun.wait(60), press())).start()
-    interrupted(lambda _: apart(work, undone.set))
-    assert not undone.is_set()
-    answer.set()
-    done[0].join()
-    assert undone.is_set() is not fails
-
-
-def test_what_is_waited_for_to_the_end_is_not_undone() -> None:
-    undone = threading.Event()
-    assert apart(lambda: 7, undone.set) == 7
-    with pytest.raises(ZeroDivisionError):
-        apart(lambda: 1 // 0, undone.set)
-    assert not undone.is_set()
-
-
-ENDING = """
-import _thread, atexit, sys, threading
-from contextlib import suppress
-from cq_engine.core.calls import apart, call
-
-def work():
-    _thread.interrupt_main()
-    answer.wait()
-    print("answered", flush=True)
-
-answer = threading.Event()
-with suppress(KeyboardInterrupt), call():
-    apart(work)
-atexit.register(print, "ends", flush=True)
-threading.Thread(target=lambda: (sys.stdin.readline(), answer.set()), daemon=True).start()
-"""
-"""A program that ends while what nobody waits for any more is under way; a line of standard input is its answer."""
-
-
-def test_the_end_of_the_program_waits_for_an_answer_or_for_ctrl_c() -> None:
-    def ending() -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", ENDING]
-        program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ends\n"
-        return program
-
-    answered, interrupted = ending(), ending()
-    assert answered.communicate("\n", timeout=60)[0] == "answered\n"
-    assert answered.returncode == 0
-    time.sleep(0.5)  # it waits
-    interrupted.send_signal(signal.SIGINT)
-    assert interrupted.communicate(timeout=60)[0] == ""
-    assert interrupted.returncode == 130

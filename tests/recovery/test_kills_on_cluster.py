@@ -280,7 +280,7 @@ def test_a_database_that_was_killed_has_what_was_committed() -> None:
     trials = Programs(ENDLESS)
     with postgres.running() as server:
         trials.server = server
-        with postgres.connected(f"{server.url}/postgres") as session:
+        with postgres.connected(f"{postgres.url(server)}/postgres") as session:
             session.execute("CREATE TABLE t AS SELECT 1 AS a")
         began = trials.ask("SELECT pg_postmaster_start_time()")
         trials.do("PostgreSQL killed", Short(1))
