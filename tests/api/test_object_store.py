@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +19,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
 from tests import limits
+from tests.core.pressing import press
 from tests.object_store import Faults, ObjectStoreServer
 from tests.oracle.drawn import longest
 from tests.oracle.generate import core_histories
@@ -242,13 +241,13 @@ def test_ctrl_c_does_not_wait_for_a_store_that_is_silent(
     objects.counts()
     over = threading.Event()
 
-    def press() -> None:
+    def press_when_asked() -> None:
         while not over.wait(0.1):
             if objects.counts():
-                os.kill(os.getpid(), signal.SIGINT)
+                press()
                 return
 
-    pressing = threading.Thread(target=press)
+    pressing = threading.Thread(target=press_when_asked)
     pressing.start()
     began = time.monotonic()
     try:

@@ -18,7 +18,7 @@ from cq_engine.catalog.delta_lake import Publisher
 from cq_engine.catalog.store import Catalog
 from cq_engine.core import faults
 from cq_engine.core.columns import Column
-from tests.catalog.test_publish import bulk, by_deltalake, compact, read
+from tests.catalog.published import bulk, by_deltalake, compact, read
 
 LOG = "changes/orders"
 

@@ -14,7 +14,7 @@ import pytest
 from cq_engine.catalog import journal, persist, schema
 from cq_engine.catalog.model import QueryStatus
 from cq_engine.catalog.store import Catalog
-from tests.catalog.test_interrupts import Work, check_memory
+from tests.catalog.work import Work, check_memory
 from tests.postgres import cut
 
 Open = Callable[..., Catalog]

@@ -23,7 +23,7 @@ import cq_engine
 from cq_engine.api.engine import Engine
 from tests.catalog.conftest import ROOT
 from tests.catalog.copies import put_in_place
-from tests.catalog.test_interrupts import check_memory
+from tests.catalog.work import check_memory
 from tests.catalog.writers import ACCOUNTS, EACH, IMPATIENT, connect, last, set_up
 
 SECONDS = float(os.environ.get("CQ_WRITERS_SECONDS", "5"))

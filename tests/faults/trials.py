@@ -28,7 +28,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.core.clock import SystemClock
 from cq_engine.core.errors import CQError
 from cq_engine.core.limits import Limits
-from tests.catalog.test_interrupts import check_memory
+from tests.catalog.work import check_memory
 from tests.faults.checks import Checks
 from tests.faults.kinds import Armed, armed, data_files, note_durable, power_cut
 from tests.faults.model import Model, Steps

@@ -27,6 +27,7 @@ from cq_engine.api.engine import Engine
 from cq_engine.core import faults
 from cq_engine.core.calls import Interrupted, current
 from cq_engine.storage import rows as storage_rows
+from tests.core.pressing import press
 from tests.limits import limit
 from tests.recovery.checks import apply, check_garbage, image, published, rows_of
 from tests.recovery.conftest import LONG, ROOT, Connect, environment
@@ -48,11 +49,6 @@ QUERIES = {
     "named": "SELECT s.id, s.amount, h.name FROM sale s JOIN shop h ON s.shop = h.id",
     "big": "SELECT id, amount FROM sale WHERE amount > 50",
 }
-
-
-def press() -> None:
-    """What a terminal does."""
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextmanager
