@@ -38,12 +38,12 @@ from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.spark.persisting import persisted
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import translate_errors
-from cq_engine.spark.widths import size_of_rows
+from cq_engine.spark.widths import numbering_parts, size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.sizes import size_at
 
-__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start"]
+__all__ = ["Start", "keep_difference", "keep_relation", "prepare_start", "wide"]
 
 
 @dataclass
@@ -62,6 +62,8 @@ class Start:
     """Rows of a delta log over the versions [low, high]."""
     many: bool = False
     """Are the query's tables large, so that executors keep what is wanted more than once?"""
+    parts: int = 1
+    """In how many parts the rows of a result are numbered (`delta.numbering`)."""
 
     def add(
         self,
@@ -109,7 +111,7 @@ def prepare_start(
     start = Start(version)
     states = dict(query.states)
     try:
-        with _wide(services, start, compiled):
+        with wide(services, start, compiled):
             for each in compiled.states:
                 table = states[each.state.label]
                 rows = _evaluated_state(services, start, query, compiled, each)
@@ -136,7 +138,7 @@ def prepare_start(
 
 
 @contextmanager
-def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None]:
+def wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None]:
     """A block that computes results over the query's tables: shuffles are as wide as they are large."""
     tables = (table.storage for table in compiled.sources.values() if table.storage.kind != "constants")
     size = size_at(services.catalog, tables, start.version)
@@ -144,7 +146,8 @@ def _wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None
     if not start.many:
         yield
         return
-    with wide_settings(services.spark(), size.bytes, services.limits):
+    with wide_settings(services.spark(), size.bytes, services.limits) as width:
+        start.parts = numbering_parts(width)
         yield
 
 
@@ -287,7 +290,7 @@ def _keep_snapshot(
     """The result at the start's version as I rows of the delta log."""
     if isinstance(result, pa.Table):
         result = services.reader.frame(result, compiled.columns)
-    rows = difference(services, result.limit(0), result, query.key, start.version)
+    rows = difference(services, result.limit(0), result, query.key, start.version, start.parts)
     keep_difference(services, start, query, rows)
 
 
@@ -312,7 +315,8 @@ def keep_difference(
             duplicates = found.filter(found.column("_duplicate"))
             if duplicates.num_rows:
                 raise duplicate_key_error(query, duplicates)
-            kept, counts = log_rows_in_order(query.result, found, services), summarize(found).counts
+            kept = log_rows_in_order(query.result, found, services, numbered=start.parts == 1)
+            counts = summarize(found).counts
     if not any(counts):
         return counts
     if log:

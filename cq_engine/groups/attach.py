@@ -14,7 +14,7 @@ from cq_engine.core.errors import AnalysisError, RefreshError
 from cq_engine.core.keeping import keep
 from cq_engine.definition.analysis import define, session_settings
 from cq_engine.definition.rules import notes, with_destinations
-from cq_engine.definition.start import Start, keep_difference
+from cq_engine.definition.start import Start, keep_difference, wide
 from cq_engine.grammar import CreateContinuousQuery, format_statement
 from cq_engine.groups.groups import Groups
 from cq_engine.groups.signature import Signature, group_option, make_group, moves_together, signature_of
@@ -229,9 +229,10 @@ class Attacher:
         compiled = self.groups.compiled(group)
         start = Start(version)
         shared = replace(group.query, name=query.name)
-        with meaning(services.spark(), dict(group.query.session)), self.groups.constants.only(group, [query]):
+        settings = meaning(services.spark(), dict(group.query.session))
+        with settings, self.groups.constants.only(group, [query]), wide(services, start, compiled):
             result = result_at(services, compiled, version)
-            rows = difference(services, result.limit(0), result, compiled.key, version)
+            rows = difference(services, result.limit(0), result, compiled.key, version, start.parts)
             keep_difference(services, start, shared, rows)
         return start
 

@@ -22,7 +22,7 @@ from cq_engine.definition.rules import (
     start_version,
     with_destinations,
 )
-from cq_engine.definition.start import keep_difference, prepare_start
+from cq_engine.definition.start import keep_difference, prepare_start, wide
 from cq_engine.grammar import CreateContinuousQuery, StartFrom
 from cq_engine.lifecycle.queries import Queries
 from cq_engine.lifecycle.sources import hold_sources
@@ -88,10 +88,11 @@ def redefine(
     state = apply.without_unread(apply.replace_query(state, new))
     position = catalog.status(known.name).position
     start = prepare_start(services, new, compiled, version, False)
-    old = result_at(services, queries.registry.compiled(known), position)
-    sides = with_old_values(services, new, old), result_at(services, compiled, version)
-    rows = difference(services, *sides, new.key, version)
-    counts = keep_difference(services, start, new, rows, relation_at=position)
+    with wide(services, start, compiled):
+        old = result_at(services, queries.registry.compiled(known), position)
+        sides = with_old_values(services, new, old), result_at(services, compiled, version)
+        rows = difference(services, *sides, new.key, version, start.parts)
+        counts = keep_difference(services, start, new, rows, relation_at=position)
     with catalog.write(start.attempt) as unit:
         add_own_commit(services, unit, version)
         unit.set_state(state)
@@ -159,8 +160,9 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         table = query.relation.storage
         old = services.reader.image(table, before).select(*(f"`{c.name}`" for c in table.columns))
         new = result_at(services, compiled, version).select(*old.columns)
-        rows = difference(services, old, new, query.key, version)
-        keep_difference(services, begun, again, rows, log=False, relation_at=before)
+        with wide(services, begun, compiled):
+            rows = difference(services, old, new, query.key, version, begun.parts)
+            keep_difference(services, begun, again, rows, log=False, relation_at=before)
     with catalog.write(begun.attempt) as unit:
         if new_version:
             add_own_commit(services, unit, version)

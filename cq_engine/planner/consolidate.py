@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import VERSION, WEIGHT
+from cq_engine.delta.numbering import dealt_out, sequence
 from cq_engine.planner.comparable import comparable
 
 __all__ = ["DUPLICATE", "consolidate"]
@@ -20,27 +21,33 @@ DUPLICATE = "_duplicate"
 
 
 def consolidate(
-    signed: str, columns: Sequence[str], key: Sequence[str] | None, types: Sequence[str] | None = None
+    signed: str,
+    columns: Sequence[str],
+    key: Sequence[str] | None,
+    types: Sequence[str] | None = None,
+    parts: int = 1,
 ) -> str:
     """SQL for the delta log's rows from the relation `signed` (`columns`, `_v`, `_w`).
 
-    `types` are the columns' Spark types; None: plain GROUP BY finds equal rows.
+    `types` are the columns' Spark types; None: plain GROUP BY finds equal rows. The rows of a version are numbered in so many
+    `parts` (`delta.numbering`), where there are types.
     Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT, from 1 in each version), `_duplicate`.
     """
     shown = ", ".join(map(quote, columns))
-    net = _net(signed, columns, types)
+    same = columns if key is None else key
+    net, version, parts = dealt_out(_net(signed, columns, types), same, columns, types or (), parts)
     if key is None:
         repeated = (
             f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
         )
         kind = f"CASE WHEN {WEIGHT} > 0 THEN 'insert' ELSE 'delete' END"
-        number = f"row_number() OVER (PARTITION BY {VERSION} ORDER BY {WEIGHT})"
+        number = sequence(f"row_number() OVER (PARTITION BY {version} ORDER BY {WEIGHT})", parts)
         return (
             f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version,"
-            f" CAST({number} AS bigint) AS _sequence, false AS {DUPLICATE} FROM ({repeated})"
+            f" {number} AS _sequence, false AS {DUPLICATE} FROM ({repeated})"
         )
     keys = ", ".join(map(quote, key))
-    partition = f"PARTITION BY {VERSION}{', ' + keys if keys else ''}"
+    partition = f"PARTITION BY {version}{', ' + keys if keys else ''}"
     counted = (
         f"SELECT *, count_if({WEIGHT} > 0) OVER ({partition}) AS _new, count_if({WEIGHT} < 0) OVER ({partition}) AS _old,"
         f" max(abs({WEIGHT})) OVER ({partition}) AS _most FROM ({net})"
@@ -49,9 +56,9 @@ def consolidate(
         f"CASE WHEN {WEIGHT} > 0 THEN CASE WHEN _old > 0 THEN 'update_postimage' ELSE 'insert' END"
         " ELSE CASE WHEN _new > 0 THEN 'update_preimage' ELSE 'delete' END END"
     )
-    number = f"dense_rank() OVER (PARTITION BY {VERSION} ORDER BY {keys or '1'})"
+    number = sequence(f"dense_rank() OVER (PARTITION BY {version} ORDER BY {keys or '1'})", parts)
     return (
-        f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version, CAST({number} AS bigint) AS _sequence,"
+        f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version, {number} AS _sequence,"
         f" (_new > 1 OR _old > 1 OR _most > 1) AS {DUPLICATE} FROM ({counted})"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import pyarrow as pa
@@ -140,10 +140,15 @@ class DeltaPlan:
         evaluate = partial(log_rows, self.root, compiled.outputs, compiled.columns, compiled.key_outputs)
         return Statement("log", self.root, self.sql, evaluate)
 
-    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
+    def numbered_in(self, parts: int) -> Statement:
+        """`statement`, whose rows are numbered in so many parts of a version (`delta.numbering`)."""
+        return replace(self.statement, text=partial(self.sql, parts=parts))
+
+    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None], parts: int = 1) -> str:
         """The statement that gives the delta log's rows."""
         compiled = self.compiled
-        rows = consolidate("{0}", compiled.outputs, compiled.key_outputs, [c.type for c in compiled.columns])
+        types = [c.type for c in compiled.columns]
+        rows = consolidate("{0}", compiled.outputs, compiled.key_outputs, types, parts)
         return log_statement(compiled, self.root, rows, leaves, attach)
 
 

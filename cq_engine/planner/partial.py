@@ -35,13 +35,14 @@ class PartialPlan:
     root: Node
     scans: Mapping[str, Scan]
 
-    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None]) -> str:
-        """The statement that gives the delta log's rows."""
+    def sql(self, leaves: Callable[[Node], str], attach: Callable[[Emitter], None], parts: int = 1) -> str:
+        """The statement that gives the delta log's rows, numbered in so many parts of a version."""
         compiled = self.compiled
         key = compiled.key_outputs
         assert key is not None
         forms = [comparable(quote(o), c.type) for o, c in zip(compiled.outputs, compiled.columns)]
-        rows = to_change_rows("{0}", compiled.outputs, key, forms)
+        types = [c.type for c in compiled.columns]
+        rows = to_change_rows("{0}", compiled.outputs, key, forms, types, parts)
         return log_statement(compiled, self.root, rows, leaves, attach)
 
 

@@ -70,13 +70,27 @@ def summarize(log: pa.Table) -> Summary:
     )
 
 
-def log_rows_in_order(table: VersionedTable, log: pa.Table, services: Services) -> pa.Table:
-    """Rows of a delta log in commit order, before-image first, with the time of the refresh."""
+def log_rows_in_order(
+    table: VersionedTable, log: pa.Table, services: Services, *, numbered: bool = True
+) -> pa.Table:
+    """Rows of a delta log in commit order, before-image first, with the time of the refresh; `numbered` without gaps, or to be."""
     order = [("_commit_version", "ascending"), ("_sequence", "ascending"), ("_change_type", "descending")]
     if not _is_in_order(log):
         log = log.take(pc.sort_indices(log.select([n for n, _ in order]), sort_keys=order))
+    if not numbered:
+        log = _without_gaps(log)
     now = repeated(services.clock.now(), pa.timestamp("us", tz="UTC"), log.num_rows)
     return conform(log.append_column("_refresh_time", now), change_columns(table))
+
+
+def _without_gaps(log: pa.Table) -> pa.Table:
+    """The rows, in order, with `_sequence` 1, 2, 3, … in each version."""
+    versions, numbers = (np.asarray(log.column(n)) for n in ("_commit_version", "_sequence"))
+    begins = np.append(True, np.diff(versions) != 0)[: len(versions)]
+    counted = np.cumsum(begins | np.append(True, np.diff(numbers) != 0)[: len(versions)])
+    dense = counted - counted[begins][np.cumsum(begins) - 1] + 1
+    place = log.column_names.index("_sequence")
+    return log.set_column(place, log.schema.field(place), pa.array(dense, pa.int64()))
 
 
 def _is_in_order(log: pa.Table) -> bool:

@@ -96,6 +96,8 @@ class Executor(ABC, Generic[Rows]):
 
     attempt: Attempt | None = None
     """What its files are written under."""
+    parts = 1
+    """In how many parts the rows of a version are numbered (`delta.numbering`) where a statement gives only that version's."""
 
     def __init__(
         self, services: Services, query: ContinuousQuery, interval: Interval, binder: IntervalBinder
@@ -113,6 +115,10 @@ class Executor(ABC, Generic[Rows]):
     ) -> None:
         if kind is not None and self.attempt is not None:
             self.attempt.abandon()
+
+    def parts_of_each(self) -> int:
+        """Likewise, where a statement gives those of all versions of the interval."""
+        return self.parts
 
     @abstractmethod
     def run(self, statement: Statement) -> Rows:
@@ -195,7 +201,7 @@ def _run_stages(plan: DeltaPlan, executor: Executor[Rows]) -> Outcome:
                 repeated += executor.repeated_keys(versions, stored.keys)
             states.append((tables[label], executor.state_changes(tables[label], stored, versions)))
     with report.step("delta"):
-        return _outcome(executor, executor.run(plan.statement), states, repeated)
+        return _outcome(executor, executor.run(plan.numbered_in(executor.parts_of_each())), states, repeated)
 
 
 def _versions(stage: Stage, executor: Executor[Rows]) -> Rows:
@@ -229,7 +235,7 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
         parts = []
         for before, after, version in plan.steps:
             old, new = (result_at(services, compiled, each) for each in (before, after))
-            frame = difference(services, old, new, compiled.key, version)
+            frame = difference(services, old, new, compiled.key, version, executor.parts)
             parts.append(executor.load(frame))
         return _outcome(executor, executor.union(parts), states, repeated)
 
@@ -237,7 +243,7 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
 def _run_partial(plan: PartialPlan, executor: Executor[Rows]) -> Outcome:
     binder = PartialBinder(executor.binder, plan, executor.interval.b)
     with executor.binder.report.step("delta"):
-        statement = plan.sql(binder, executor.binder.attach)
+        statement = plan.sql(binder, executor.binder.attach, executor.parts_of_each())
         frame = run_sql(executor.services.spark(), statement, executor.binder.relations)
         return _outcome(executor, executor.load(frame), [], [])
 

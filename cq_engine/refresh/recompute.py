@@ -109,8 +109,9 @@ def difference(
     after: DataFrame,
     key: Sequence[str] | None,
     version: int,
+    parts: int = 1,
 ) -> DataFrame:
-    """The delta log's rows, at `version`, that lead from one result to another of the same columns."""
+    """The delta log's rows, at `version`, that lead from one result to another of the same columns, numbered in so many parts."""
     names = after.columns
     types = [c.type for c in columns_of(after.schema)]
     shown = ", ".join(map(quote, names))
@@ -120,4 +121,4 @@ def difference(
         for name, weight in zip(relations, (-1, 1))
     ]
     signed = "(" + " UNION ALL ".join(sides) + ")"
-    return run_sql(services.spark(), consolidate(signed, names, key, types), relations)
+    return run_sql(services.spark(), consolidate(signed, names, key, types, parts), relations)

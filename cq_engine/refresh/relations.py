@@ -70,8 +70,8 @@ def change_rows(services: Services, relation: VersionedTable, log: pa.Table, a: 
         first = services.catalog.reserve_row_ids(relation.id, log.num_rows)
         log = log.append_column(ROW_ID, pa.array(range(first, first + log.num_rows), pa.int64()))
     elif relation.has_row_id:
-        columns = [*relation.columns, *_LOGGED]
-        rows = services.reader.frame(log, columns)
+        numbered = log.append_column(_NUMBER.name, pa.array(range(1, log.num_rows + 1), pa.int64()))
+        rows = services.reader.frame(numbered, [*relation.columns, *_LOGGED, _NUMBER])
         for rounded in (False, True):
             log = to_arrow(_identify(services, relation, rows, log.num_rows, a, rounded))
             if not log.column(ROW_ID).null_count:
@@ -87,10 +87,10 @@ def change_files(
     """The same for a delta log in files; with a key these are the log's own files."""
     if not relation.has_row_id:
         return log
-    rows = services.reader.files(log, [*relation.columns, *_LOGGED])
+    rows, last = _numbered(services, services.reader.files(log, [*relation.columns, *_LOGGED]))
     shown = [quote(c.name) for c in change_columns(relation)]
     for rounded in (False, True):
-        numbered = _identify(services, relation, rows, sum(file.rows for file in log), a, rounded)
+        numbered = _identify(services, relation, rows, last, a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         width = change_width(services, size_of_files(log))
         ordered = numbered.select(*shown).repartitionByRange(width, ROW_ID).sortWithinPartitions(ROW_ID)
@@ -166,10 +166,28 @@ _LOGGED = (
 )
 
 
+_NUMBER = Column("_cq_number", "bigint")
+"""Of a row in a delta log, from 1."""
+
+
+def _numbered(services: Services, log: DataFrame) -> tuple[DataFrame, int]:
+    """A log without a key with `_NUMBER`, and the last number: its versions are put one behind the other, so that rows are numbered
+    where they are. There are gaps where there are between the numbers of a version's rows."""
+    last = f.max(SEQUENCE).alias("last")
+    lasts = to_arrow(log.groupBy(COMMIT_VERSION).agg(last)).sort_by(COMMIT_VERSION)
+    until = pc.cumulative_sum(lasts.column("last")).combine_chunks()
+    before = lasts.set_column(1, _NUMBER.name, pc.subtract(until, lasts.column("last")))
+    known = services.reader.frame(before, [Column(COMMIT_VERSION, "bigint"), _NUMBER])
+    numbered = log.join(f.broadcast(known), COMMIT_VERSION).withColumn(
+        _NUMBER.name, f.col(_NUMBER.name) + f.col(SEQUENCE)
+    )
+    return numbered, until[-1].as_py() if len(until) else 0
+
+
 def _identify(
-    services: Services, relation: VersionedTable, log: DataFrame, count: int, a: int, rounded: bool
+    services: Services, relation: VersionedTable, log: DataFrame, last: int, a: int, rounded: bool
 ) -> DataFrame:
-    """`log` with `_row_id`; NULL where a deleted row is not known.
+    """`log`, whose rows have a `_NUMBER` up to `last`, with `_row_id`; NULL where a deleted row is not known.
 
     With `rounded`, doubles are compared as floats: sums that were added up in another order differ in the last digits.
 
@@ -178,23 +196,22 @@ def _identify(
     version (SEMANTICS §2, law 2).
     """
     names = [c.name for c in relation.columns]
-    first = services.catalog.reserve_row_ids(relation.id, count)
+    first = services.catalog.reserve_row_ids(relation.id, last)
     changes, image = fresh_name("log"), fresh_name("image")
     gone = log.where(f.col(CHANGE_TYPE) == DELETE)
     relations = {
         changes: log,
-        image: services.reader.image(relation, a, _image_restriction(services, gone, relation, count)),
+        image: services.reader.image(relation, a, _image_restriction(services, gone, relation, last)),
     }
     shown = ", ".join(map(quote, names))
     compared = ", ".join(f"{_comparable(c, rounded)} AS _k{i}" for i, c in enumerate(relation.columns))
     stack = ", ".join(f"_k{i}" for i in range(len(names)))
     order = f"ORDER BY {COMMIT_VERSION}, {SEQUENCE} ROWS UNBOUNDED PRECEDING"
     is_new = f"{CHANGE_TYPE} = '{INSERT}'"
-    number = f"{first - 1} + row_number() OVER (ORDER BY {COMMIT_VERSION}, {SEQUENCE})"
     text = f"""
         WITH steps AS (
             SELECT {shown}, {compared}, {CHANGE_TYPE}, {COMMIT_VERSION}, {SEQUENCE},
-                   if({is_new}, 1, -1) AS _sign, if({is_new}, {number}, CAST(NULL AS bigint)) AS _id
+                   if({is_new}, 1, -1) AS _sign, if({is_new}, {first - 1} + {_NUMBER.name}, CAST(NULL AS bigint)) AS _id
             FROM {changes}
             UNION ALL
             SELECT {shown}, {compared}, 'known', CAST({a} AS bigint), {ROW_ID}, 1, {ROW_ID} FROM {image}),

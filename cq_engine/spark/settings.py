@@ -110,13 +110,15 @@ def few_rows_settings(spark: SparkSession) -> AbstractContextManager[None]:
     return _scope(spark, {**SMALL_SETTINGS, **_FEW_ROWS_SETTINGS})
 
 
-def wide_settings(spark: SparkSession, size: int, limits: Limits) -> AbstractContextManager[None]:
-    """Runs the block, which works over `size` bytes of files, with shuffles as wide as that asks for.
+@contextmanager
+def wide_settings(spark: SparkSession, size: int, limits: Limits) -> Iterator[int]:
+    """Runs the block, which works over `size` bytes of files, with shuffles as wide as that asks for, and gives their width.
 
     Spark begins with so many partitions and puts together what turns out small, so that each core has some.
     """
     width = shuffle_width(size, cores(spark), limits)
-    return _scope(spark, {**_WIDE_SETTINGS, _WIDTH: str(width)})
+    with _scope(spark, {**_WIDE_SETTINGS, _WIDTH: str(width)}):
+        yield width
 
 
 def plan_input_settings(spark: SparkSession) -> AbstractContextManager[None]:

@@ -26,6 +26,7 @@ __all__ = [
     "Size",
     "cores",
     "file_count",
+    "numbering_parts",
     "row_bytes",
     "shuffle_width",
     "size_of_files",
@@ -78,20 +79,34 @@ def shuffle_width(size: int, cores: int, limits: Limits) -> int:
     return min(limits.most_tasks, max(cores, wanted))
 
 
+def numbering_parts(width: int) -> int:
+    """Parts in which a large version's rows are numbered (`delta.numbering`), so that each of a shuffle's `width` partitions has its
+    share of them.
+
+    >>> numbering_parts(2), numbering_parts(64)
+    (64, 2048)
+    """
+    return _PARTS * width
+
+
 def file_count(size: Size, cores: int, limits: Limits, most_rows: int) -> int:
     """Files of at most about `most_rows` rows and `file_most_bytes` bytes, one for every core where each gets
-    `file_least_bytes`; as many tasks write them.
+    `file_least_bytes`, and as many for each core as for the others, so that none waits for the last one; as many tasks write them.
 
     >>> [file_count(Size(n, 100 * n), 8, Limits(), 1_000_000) for n in (1, 10**6, 10**7, 10**9, 10**11)]
-    [1, 8, 10, 1000, 20000]
+    [1, 8, 16, 1000, 20000]
     """
     bounded = max(math.ceil(size.rows / max(1, most_rows)), math.ceil(size.bytes / limits.file_most_bytes))
     spread = min(cores, size.bytes // max(1, limits.file_least_bytes))
+    if bounded > cores:
+        bounded = math.ceil(bounded / cores) * cores
     return min(limits.most_tasks, max(1, bounded, spread))
 
 
 # ---------------------------------------------------------------- what they start from
 
+_PARTS = 32
+"""Of a partition: by the luck of the hash it has six more or fewer."""
 _FIXED = {
     "boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 4,
     "timestamp": 8, "timestamp_ntz": 8, "void": 0,

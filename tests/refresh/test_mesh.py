@@ -104,7 +104,7 @@ def test_explain_says_which_and_why(engine: Engine) -> None:
         r"r: mesh, WITH \(join = 'mesh'\) asks for it; mesh of (\d+) pages, (\d+) at a time", text
     )
     assert found, text
-    assert int(found[1]) == 15
+    assert int(found[1]) == 16
     assert re.search(r"predicted \d+ keys/s, cycle \d+\.\d+ s \(factors not measured yet\)", text)
     text = told(engine, "EXPLAIN ANALYZE CONTINUOUS QUERY q")
     assert re.search(r"r: \d+ keys in \d+ batches of the window, \d+ keys/s \(predicted \d+\)", text), text

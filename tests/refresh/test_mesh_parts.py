@@ -263,7 +263,7 @@ def test_later_commits_enter_the_scan_of_earlier_ones(
             "a page that parts share counts for each"
         )
         assert mesh.nbytes == 0
-    assert read["alone"] == 6 * 15
+    assert read["alone"] == 6 * 16
     assert read["ahead"] < read["alone"] * 3 / 4, read
 
 

@@ -40,6 +40,7 @@ from cq_engine.catalog.change_rows import (
     UPSERT,
 )
 from cq_engine.core.columns import quote
+from cq_engine.delta.numbering import dealt_out, sequence
 
 __all__ = [
     "COMPLETE",
@@ -159,13 +160,19 @@ def row_versions(
 
 
 def to_change_rows(
-    signed: str, columns: Sequence[str], key: Sequence[str], forms: Sequence[str] | None = None
+    signed: str,
+    columns: Sequence[str],
+    key: Sequence[str],
+    forms: Sequence[str] | None = None,
+    types: Sequence[str] = (),
+    parts: int = 1,
 ) -> str:
     """SQL for the change rows of signed rows, by Figure 6: `columns`, `_change_type`, `_commit_version`, `_sequence`
     (from 1 in each version) and `_duplicate` (the key stands for two rows at once).
 
     Update pairs of equal rows are left out: of complete changes the effectiveness can be tested (§5.4). `forms` are
-    expressions by which equal values are found; None: the columns themselves.
+    expressions by which equal values are found; None: the columns themselves. The rows of a version are numbered in so many `parts`
+    (`delta.numbering`), where `types` are the columns' Spark types.
     """
     forms = [quote(name) for name in columns] if forms is None else forms
     kept = [
@@ -177,7 +184,8 @@ def to_change_rows(
         f" GROUP BY {', '.join([*forms, VERSION, FLAG])} HAVING sum({WEIGHT}) <> 0"
     )
     keys = ", ".join(map(quote, key))
-    partition = f"OVER (PARTITION BY {VERSION}, {keys})"
+    net, version, parts = dealt_out(net, key, columns, types, parts)
+    partition = f"OVER (PARTITION BY {version}, {keys})"
     counted = (
         f"SELECT *, count_if({WEIGHT} > 0) {partition} AS _new, count_if({WEIGHT} < 0) {partition} AS _old,"
         f" max(abs({WEIGHT})) {partition} AS _most,"
@@ -196,9 +204,9 @@ def to_change_rows(
         else f"CASE WHEN {WEIGHT} > 0 OR {FLAG} = '{COMPLETE}' THEN {quote(name)} END AS {quote(name)}"
         for name in columns
     )
+    number = sequence(f"dense_rank() OVER (PARTITION BY {version} ORDER BY {keys})", parts)
     return (
-        f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version,"
-        f" CAST(dense_rank() OVER (PARTITION BY {VERSION} ORDER BY {keys}) AS bigint) AS _sequence,"
+        f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version, {number} AS _sequence,"
         f" (_new > 1 OR _old > 1 OR _most > 1) AS _duplicate FROM ({counted})"
         f" WHERE NOT ({WEIGHT} < 0 AND {FLAG} <> '{COMPLETE}' AND _new > 0)"
     )
