@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -114,6 +115,17 @@ def _large_blocks(
             yield pair(found, query.result.columns)
 
 
+def _bounds(rows: DataFrame, count: int, first: int, last: int, most: int) -> list[int]:
+    """Sequence numbers at which so many rows of one version, from `first` to `last`, are cut into parts of about `most`; numbers may have
+    gaps, and be denser in one place than in others."""
+    parts = math.ceil(count / most)
+    if last - first < count:
+        return [*range(first, last + 1, math.ceil((last - first + 1) / parts)), last + 1]
+    shares = f.array(*(f.lit(n / parts) for n in range(1, parts)))
+    (found,) = rows.agg(f.percentile_approx(SEQUENCE, shares, 100 * parts)).collect()
+    return [first, *sorted({each for each in found[0] if each > first}), last + 1]
+
+
 def _slices(rows: DataFrame, most: int) -> Iterator[SparkColumn]:
     """Conditions that cut the rows, in order, into parts of about `most` rows."""
     sequence = f.col(SEQUENCE)
@@ -126,9 +138,8 @@ def _slices(rows: DataFrame, most: int) -> Iterator[SparkColumn]:
         if count <= most:
             low, high, size = (version if size == 0 else low), version, size + count
             continue
-        parts = math.ceil(count / most)
-        step = math.ceil((last - first + 1) / parts)
-        for start in range(first, last + 1, step):
-            yield (f.col(_VERSION) == version) & sequence.between(start, start + step - 1)
+        own = f.col(_VERSION) == version
+        for start, end in itertools.pairwise(_bounds(rows.where(own), count, first, last, most)):
+            yield own & sequence.between(start, end - 1)
     if size:
         yield f.col(_VERSION).between(low, high)

@@ -38,7 +38,7 @@ from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.spark.persisting import persisted
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import translate_errors
-from cq_engine.spark.widths import numbering_parts, size_of_rows
+from cq_engine.spark.widths import Size, cores, numbering_parts, size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.sizes import size_at
@@ -62,8 +62,12 @@ class Start:
     """Rows of a delta log over the versions [low, high]."""
     many: bool = False
     """Are the query's tables large, so that executors keep what is wanted more than once?"""
-    parts: int = 1
-    """In how many parts the rows of a result are numbered (`delta.numbering`)."""
+    width: int = 0
+    """Partitions of the shuffles that they ask for; 0 where they are not large."""
+
+    def parts(self, services: Services) -> int:
+        """In how many parts executors number the rows of a result (`delta.numbering`): of small tables, too, it may be large."""
+        return numbering_parts(self.width or cores(services.spark()))
 
     def add(
         self,
@@ -138,16 +142,18 @@ def prepare_start(
 
 
 @contextmanager
-def wide(services: Services, start: Start, compiled: Compiled) -> Iterator[None]:
-    """A block that computes results over the query's tables: shuffles are as wide as they are large."""
-    tables = (table.storage for table in compiled.sources.values() if table.storage.kind != "constants")
-    size = size_at(services.catalog, tables, start.version)
+def wide(
+    services: Services, start: Start, compiled: Compiled, *more: tuple[VersionedTable, int]
+) -> Iterator[None]:
+    """A block that computes results over the query's tables, and reads `more` at these versions: shuffles are as wide as they are large."""
+    tables = [(table.storage, start.version) for table in compiled.sources.values()]
+    sizes = [size_at(services.catalog, [t], v) for t, v in (*tables, *more) if t.kind != "constants"]
+    size = sum(sizes, Size())
     start.many = size.rows > services.limits.start_rows
     if not start.many:
         yield
         return
-    with wide_settings(services.spark(), size.bytes, services.limits) as width:
-        start.parts = numbering_parts(width)
+    with wide_settings(services.spark(), size.bytes, services.limits) as start.width:
         yield
 
 
@@ -200,15 +206,18 @@ def _counted(
     services: Services, start: Start, frame: DataFrame
 ) -> Iterator[tuple[pa.Table | None, DataFrame, int]]:
     """The rows in Arrow where they are few and not too wide, else the frame, which executors keep for the block, and their number."""
-    with _once(start, frame) as once:
-        rows = few_rows(once, services.limits.start_rows)
+    most = services.limits.start_rows
+    if not start.many:
+        rows = few_rows(frame, most)
         if rows is not None and _fits(services, rows):
-            yield rows, once, rows.num_rows
+            yield rows, frame, rows.num_rows
             return
-        with nullcontext(once) if start.many else persisted(once) as kept:
-            with translate_errors():
-                count = kept.count()
-            yield None, kept, count
+    with persisted(frame) as kept:
+        with translate_errors():
+            count = kept.count()
+            # not `few_rows`: of a result that is not few, it puts the first rows of every task together
+            rows = to_arrow(kept) if start.many and count <= most else None
+        yield rows if rows is not None and _fits(services, rows) else None, kept, count
 
 
 def _keep(
@@ -290,7 +299,7 @@ def _keep_snapshot(
     """The result at the start's version as I rows of the delta log."""
     if isinstance(result, pa.Table):
         result = services.reader.frame(result, compiled.columns)
-    rows = difference(services, result.limit(0), result, query.key, start.version, start.parts)
+    rows = difference(services, None, result, query.key, start.version, start.parts(services))
     keep_difference(services, start, query, rows)
 
 
@@ -315,7 +324,7 @@ def keep_difference(
             duplicates = found.filter(found.column("_duplicate"))
             if duplicates.num_rows:
                 raise duplicate_key_error(query, duplicates)
-            kept = log_rows_in_order(query.result, found, services, numbered=start.parts == 1)
+            kept = log_rows_in_order(query.result, found, services, numbered=False)
             counts = summarize(found).counts
     if not any(counts):
         return counts

@@ -88,10 +88,11 @@ def redefine(
     state = apply.without_unread(apply.replace_query(state, new))
     position = catalog.status(known.name).position
     start = prepare_start(services, new, compiled, version, False)
-    with wide(services, start, compiled):
-        old = result_at(services, queries.registry.compiled(known), position)
+    before = queries.registry.compiled(known)
+    with wide(services, start, compiled, *((table.storage, position) for table in before.sources.values())):
+        old = result_at(services, before, position)
         sides = with_old_values(services, new, old), result_at(services, compiled, version)
-        rows = difference(services, *sides, new.key, version, start.parts)
+        rows = difference(services, *sides, new.key, version, start.parts(services))
         counts = keep_difference(services, start, new, rows, relation_at=position)
     with catalog.write(start.attempt) as unit:
         add_own_commit(services, unit, version)
@@ -160,8 +161,8 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         table = query.relation.storage
         old = services.reader.image(table, before).select(*(f"`{c.name}`" for c in table.columns))
         new = result_at(services, compiled, version).select(*old.columns)
-        with wide(services, begun, compiled):
-            rows = difference(services, old, new, query.key, version, begun.parts)
+        with wide(services, begun, compiled, (table, before)):
+            rows = difference(services, old, new, query.key, version, begun.parts(services))
             keep_difference(services, begun, again, rows, log=False, relation_at=before)
     with catalog.write(begun.attempt) as unit:
         if new_version:

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 
 from cq_engine.algebra.emit import quote
 from cq_engine.algebra.nodes import VERSION, WEIGHT
-from cq_engine.delta.numbering import dealt_out, sequence
+from cq_engine.delta.numbering import dealt_out, hashed, sequence
 from cq_engine.planner.comparable import comparable
 
 __all__ = ["DUPLICATE", "consolidate"]
 
 DUPLICATE = "_duplicate"
 """TRUE in rows whose result key stands for two rows at once."""
+_COME = 2**40
+"""Added to the numbers of rows without a key that come, where those that go are numbered in parts: they are behind all of these."""
 
 
 def consolidate(
@@ -26,27 +28,33 @@ def consolidate(
     key: Sequence[str] | None,
     types: Sequence[str] | None = None,
     parts: int = 1,
+    *,
+    gone: bool = True,
 ) -> str:
     """SQL for the delta log's rows from the relation `signed` (`columns`, `_v`, `_w`).
 
     `types` are the columns' Spark types; None: plain GROUP BY finds equal rows. The rows of a version are numbered in so many
-    `parts` (`delta.numbering`), where there are types.
+    `parts` (`delta.numbering`), where there are types. Without a key those that are `gone` come first, if any can be.
     Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT, from 1 in each version), `_duplicate`.
     """
     shown = ", ".join(map(quote, columns))
-    same = columns if key is None else key
-    net, version, parts = dealt_out(_net(signed, columns, types), same, columns, types or (), parts)
+    net = _net(signed, columns, types)
     if key is None:
         repeated = (
             f"SELECT * FROM ({net}) LATERAL VIEW explode(sequence(1, CAST(abs({WEIGHT}) AS int))) r AS _r"
         )
         kind = f"CASE WHEN {WEIGHT} > 0 THEN 'insert' ELSE 'delete' END"
+        forms = [] if types is None else [comparable(quote(n), kind) for n, kind in zip(columns, types)]
+        repeated, version, parts = dealt_out(repeated, forms and [*forms, "_r"], parts)
         number = sequence(f"row_number() OVER (PARTITION BY {version} ORDER BY {WEIGHT})", parts)
+        if parts > 1 and gone:
+            number = f"{number} + if({WEIGHT} > 0, {_COME}, 0)"
         return (
             f"SELECT {shown}, {kind} AS _change_type, {VERSION} AS _commit_version,"
             f" {number} AS _sequence, false AS {DUPLICATE} FROM ({repeated})"
         )
     keys = ", ".join(map(quote, key))
+    net, version, parts = dealt_out(net, hashed(key, columns, types or ()), parts)
     partition = f"PARTITION BY {version}{', ' + keys if keys else ''}"
     counted = (
         f"SELECT *, count_if({WEIGHT} > 0) OVER ({partition}) AS _new, count_if({WEIGHT} < 0) OVER ({partition}) AS _old,"

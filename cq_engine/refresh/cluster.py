@@ -32,8 +32,8 @@ from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.jobs import LOST
 from cq_engine.spark.persisting import release
 from cq_engine.spark.settings import wide_settings
-from cq_engine.spark.sql import quote, run_sql
-from cq_engine.spark.widths import Size, numbering_parts, size_of_rows
+from cq_engine.spark.sql import fresh_name, quote, run_sql
+from cq_engine.spark.widths import numbering_parts, size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.sizes import size_at
@@ -50,10 +50,8 @@ class Cluster(Executor[DataFrame]):
         self._kept: list[DataFrame] = []
         self._rows = 0
         self._wide = ExitStack()
-        size, limits = self._input_size(), self.services.limits
-        width = self._wide.enter_context(wide_settings(self.services.spark(), size.bytes, limits))
-        if size.rows > limits.log_rows:
-            self.parts = numbering_parts(width)
+        wide = wide_settings(self.services.spark(), self._input_bytes(), self.services.limits)
+        self.parts = numbering_parts(self._wide.enter_context(wide))
         try:
             self.attempt = self.services.catalog.attempt("refresh")
         except BaseException:
@@ -72,21 +70,11 @@ class Cluster(Executor[DataFrame]):
             with suppress(*LOST):
                 self._wide.close()
 
-    def _input_size(self) -> Size:
+    def _input_bytes(self) -> int:
         """About what the statements read at most: the query's tables, and its states."""
         catalog, at = self.services.catalog, self.interval.b
         tables = [*self.binder.tables.values(), *self.binder.states.values()]
-        return size_at(catalog, (each for each in tables if each.kind != "constants"), at)
-
-    def parts_of_each(self) -> int:
-        """Fewer where there are several versions, none of which is large."""
-        if self.parts == 1 or self.query.mode == "COMPRESSED":
-            return self.parts
-        catalog, a, b = self.services.catalog, self.interval.a, self.interval.b
-        sets = [s for table in self.binder.tables.values() for s in catalog.changes(table.id, a + 1, b)]
-        if any(each.rows > self.services.limits.log_rows * (each.high - each.low + 1) for each in sets):
-            return self.parts
-        return max(1, self.parts // max(1, sum(each.high - each.low + 1 for each in sets)))
+        return size_at(catalog, (each for each in tables if each.kind != "constants"), at).bytes
 
     def run(self, statement: Statement) -> DataFrame:
         text = statement.text(self.binder, self.binder.attach)
@@ -183,7 +171,7 @@ class Cluster(Executor[DataFrame]):
     def log_changes(self, log: DataFrame) -> Changes:
         few = self._few(log, self._rows)
         if few is not None:
-            return log_rows_in_order(self.query.result, few, self.services, numbered=self.parts == 1)
+            return log_rows_in_order(self.query.result, few, self.services, numbered=False)
         a, b = self.interval.a, self.interval.b
         return write_log(self.services, self.attempt, self.query, log, a, b, rows=self._rows)
 
@@ -228,5 +216,5 @@ def write_log(
         .repartitionByRange(width, "_commit_version", "_sequence")
         .sortWithinPartitions("_commit_version", "_sequence", f.col("_change_type").desc())
     )
-    directory = attempt.directory(query.result, "log") + "/log"
+    directory = f"{attempt.directory(query.result, 'log')}/{fresh_name('log')}"
     return write_files(services.catalog.store, ordered, directory, ["_commit_version"], services.limits)

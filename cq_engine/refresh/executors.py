@@ -97,7 +97,7 @@ class Executor(ABC, Generic[Rows]):
     attempt: Attempt | None = None
     """What its files are written under."""
     parts = 1
-    """In how many parts the rows of a version are numbered (`delta.numbering`) where a statement gives only that version's."""
+    """In how many parts the rows of a version are numbered (`delta.numbering`)."""
 
     def __init__(
         self, services: Services, query: ContinuousQuery, interval: Interval, binder: IntervalBinder
@@ -115,10 +115,6 @@ class Executor(ABC, Generic[Rows]):
     ) -> None:
         if kind is not None and self.attempt is not None:
             self.attempt.abandon()
-
-    def parts_of_each(self) -> int:
-        """Likewise, where a statement gives those of all versions of the interval."""
-        return self.parts
 
     @abstractmethod
     def run(self, statement: Statement) -> Rows:
@@ -201,7 +197,7 @@ def _run_stages(plan: DeltaPlan, executor: Executor[Rows]) -> Outcome:
                 repeated += executor.repeated_keys(versions, stored.keys)
             states.append((tables[label], executor.state_changes(tables[label], stored, versions)))
     with report.step("delta"):
-        return _outcome(executor, executor.run(plan.numbered_in(executor.parts_of_each())), states, repeated)
+        return _outcome(executor, executor.run(plan.numbered_in(executor.parts)), states, repeated)
 
 
 def _versions(stage: Stage, executor: Executor[Rows]) -> Rows:
@@ -243,7 +239,7 @@ def _recompute(plan: Recomputation, executor: Executor[Rows]) -> Outcome:
 def _run_partial(plan: PartialPlan, executor: Executor[Rows]) -> Outcome:
     binder = PartialBinder(executor.binder, plan, executor.interval.b)
     with executor.binder.report.step("delta"):
-        statement = plan.sql(binder, executor.binder.attach, executor.parts_of_each())
+        statement = plan.sql(binder, executor.binder.attach, executor.parts)
         frame = run_sql(executor.services.spark(), statement, executor.binder.relations)
         return _outcome(executor, executor.load(frame), [], [])
 

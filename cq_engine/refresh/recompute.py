@@ -105,20 +105,23 @@ def changed_state(
 
 def difference(
     services: Services,
-    before: DataFrame,
+    before: DataFrame | None,
     after: DataFrame,
     key: Sequence[str] | None,
     version: int,
-    parts: int = 1,
+    parts: int,
 ) -> DataFrame:
-    """The delta log's rows, at `version`, that lead from one result to another of the same columns, numbered in so many parts."""
+    """The delta log's rows, at `version`, that lead from one result (None: no rows) to another of the same columns, numbered in so
+    many parts (`delta.numbering`)."""
     names = after.columns
     types = [c.type for c in columns_of(after.schema)]
     shown = ", ".join(map(quote, names))
-    relations = {fresh_name("result"): before, fresh_name("result"): after}
+    weights = {fresh_name("result"): (-1, before), fresh_name("result"): (1, after)}
+    relations = {name: (weight, rows) for name, (weight, rows) in weights.items() if rows is not None}
     sides = [
         f"SELECT {shown}, CAST({version} AS bigint) AS _v, {weight} AS _w FROM {name}"
-        for name, weight in zip(relations, (-1, 1))
+        for name, (weight, _) in relations.items()
     ]
     signed = "(" + " UNION ALL ".join(sides) + ")"
-    return run_sql(services.spark(), consolidate(signed, names, key, types, parts), relations)
+    text = consolidate(signed, names, key, types, parts, gone=before is not None)
+    return run_sql(services.spark(), text, {name: rows for name, (_, rows) in relations.items()})

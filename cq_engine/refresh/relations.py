@@ -73,7 +73,7 @@ def change_rows(services: Services, relation: VersionedTable, log: pa.Table, a: 
         numbered = log.append_column(_NUMBER.name, pa.array(range(1, log.num_rows + 1), pa.int64()))
         rows = services.reader.frame(numbered, [*relation.columns, *_LOGGED, _NUMBER])
         for rounded in (False, True):
-            log = to_arrow(_identify(services, relation, rows, log.num_rows, a, rounded))
+            log = to_arrow(_identify(services, relation, rows, log.num_rows, log.num_rows, a, rounded))
             if not log.column(ROW_ID).null_count:
                 break
         else:
@@ -87,10 +87,11 @@ def change_files(
     """The same for a delta log in files; with a key these are the log's own files."""
     if not relation.has_row_id:
         return log
+    count = sum(file.rows for file in log)
     rows, last = _numbered(services, services.reader.files(log, [*relation.columns, *_LOGGED]))
     shown = [quote(c.name) for c in change_columns(relation)]
     for rounded in (False, True):
-        numbered = _identify(services, relation, rows, last, a, rounded)
+        numbered = _identify(services, relation, rows, count, last, a, rounded)
         directory = f"{attempt.directory(relation, 'log')}/{relation.id}{'-rounded' if rounded else ''}"
         width = change_width(services, size_of_files(log))
         ordered = numbered.select(*shown).repartitionByRange(width, ROW_ID).sortWithinPartitions(ROW_ID)
@@ -185,9 +186,9 @@ def _numbered(services: Services, log: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _identify(
-    services: Services, relation: VersionedTable, log: DataFrame, last: int, a: int, rounded: bool
+    services: Services, relation: VersionedTable, log: DataFrame, count: int, last: int, a: int, rounded: bool
 ) -> DataFrame:
-    """`log`, whose rows have a `_NUMBER` up to `last`, with `_row_id`; NULL where a deleted row is not known.
+    """`log`, whose `count` rows have a `_NUMBER` up to `last`, with `_row_id`; NULL where a deleted row is not known.
 
     With `rounded`, doubles are compared as floats: sums that were added up in another order differ in the last digits.
 
@@ -201,7 +202,7 @@ def _identify(
     gone = log.where(f.col(CHANGE_TYPE) == DELETE)
     relations = {
         changes: log,
-        image: services.reader.image(relation, a, _image_restriction(services, gone, relation, last)),
+        image: services.reader.image(relation, a, _image_restriction(services, gone, relation, count)),
     }
     shown = ", ".join(map(quote, names))
     compared = ", ".join(f"{_comparable(c, rounded)} AS _k{i}" for i, c in enumerate(relation.columns))

@@ -40,7 +40,7 @@ from cq_engine.catalog.change_rows import (
     UPSERT,
 )
 from cq_engine.core.columns import quote
-from cq_engine.delta.numbering import dealt_out, sequence
+from cq_engine.delta.numbering import dealt_out, hashed, sequence
 
 __all__ = [
     "COMPLETE",
@@ -184,7 +184,7 @@ def to_change_rows(
         f" GROUP BY {', '.join([*forms, VERSION, FLAG])} HAVING sum({WEIGHT}) <> 0"
     )
     keys = ", ".join(map(quote, key))
-    net, version, parts = dealt_out(net, key, columns, types, parts)
+    net, version, parts = dealt_out(net, hashed(key, columns, types), parts)
     partition = f"OVER (PARTITION BY {version}, {keys})"
     counted = (
         f"SELECT *, count_if({WEIGHT} > 0) {partition} AS _new, count_if({WEIGHT} < 0) {partition} AS _old,"
