@@ -4,10 +4,10 @@
     python benchmarks/growth.py --gigabytes 0.1 1 10 --keep /a/large/disk
 
 One table with a key, numbers, and a text that does not compress, so that its Parquet files have about the size that is named. For
-each size, in a process of its own, with default settings: COPY of the files, an UPDATE of every 50th row, the refresh over it of a query that
-has a third of the rows, and a FULL recomputation of an aggregate with a group for each hundred rows. For each of them: seconds, tasks of the largest stage (by
-Spark's event log), and the most memory that the driver had, its Python (set back before each) and its Java (which gives nothing back, so that
-it is the most so far). The cluster has two workers of one core each. One JSON line per figure goes to standard output.
+each size, with default settings: COPY of the files, an UPDATE of every 50th row, the refresh over it of a query that
+has a third of the rows, and a FULL recomputation of an aggregate with a group for each hundred rows. For each of them, each in a driver of its own: seconds, tasks
+of the largest stage (by Spark's event log), and the most memory that the driver had, its Python and its Java. The cluster has two workers of one core each.
+One JSON line per figure goes to standard output.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def measure(directory: Path, options: argparse.Namespace) -> Iterator[Figure]:
         place.mkdir()
         _child(place, "generate", "local[2]", size)
         with cluster(place, 2, memory="3g") as made:
-            for each in _child(place, "grow", made.url, size):
-                yield {"figure": "work", "gigabytes": size, **each}
+            for of in WORKS:
+                for each in _child(place, of, made.url, size):
+                    yield {"figure": "work", "gigabytes": size, **each}
         shutil.rmtree(place)
 
 
@@ -84,6 +85,7 @@ def _child(directory: Path, part: str, master: str, size: float) -> list[Figure]
 
 
 def _inside(options: argparse.Namespace) -> Iterator[Figure]:
+    of, files = options.inside, options.directory / "files"
     events = options.directory / f"events-{os.getpid()}"
     events.mkdir()
     conf = {
@@ -95,8 +97,7 @@ def _inside(options: argparse.Namespace) -> Iterator[Figure]:
         conf |= {**DRIVER, "spark.executor.memory": "2g"}
     spark = cq_engine.spark_session(conf)
     rows = int(options.gigabytes[0] * 1e9 / ROW_BYTES)
-    files = options.directory / "files"
-    if options.inside == "generate":
+    if of == "generate":
         text = ", ".join(f"sha2(concat(id, '-{number}'), 512)" for number in range(4))
         spark.range(0, rows, 1, max(2, rows // FILE_ROWS)).selectExpr(
             "id",
@@ -107,29 +108,29 @@ def _inside(options: argparse.Namespace) -> Iterator[Figure]:
         spark.stop()
         return
     spark.range(10**6).selectExpr("sum(hash(id))").collect()  # executors are there, and their classes
-    found = []
     with cq_engine.connect(
         options.directory / "warehouse", spark=spark, scheduler=False, conf=UNDISTURBED
     ) as engine:
-        for of, work in _works(engine, files):
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
-            began = time.time()
-            work()
-            found.append((of, began, time.time(), *_peaks()))
+        work = WORKS[of](engine, files)
+        began = time.time()
+        work()
+        ended = time.time()
+        python, java = _peaks()
     spark.stop()
-    size = sum(path.stat().st_size for path in files.glob("*.parquet"))
-    stages = list(_stages(events))
-    for of, began, ended, python, java in found:
-        tasks = [count for at, count in stages if began <= at <= ended]
-        yield {
-            "of": of, "bytes": size, "rows": rows, "seconds": round(ended - began, 2),
-            "tasks_of_largest_stage": max(tasks, default=0), "python_mib": python, "java_mib": java,
-        }  # fmt: skip
+    tasks = [count for at, count in _stages(events) if began <= at <= ended]
+    yield {
+        "of": of, "bytes": sum(path.stat().st_size for path in files.glob("*.parquet")), "rows": rows,
+        "seconds": round(ended - began, 2), "tasks_of_largest_stage": max(tasks, default=0),
+        "python_mib": python, "java_mib": java,
+    }  # fmt: skip
 
 
-def _works(engine: cq_engine.Engine, files: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+def _copy(engine: cq_engine.Engine, files: Path) -> Callable[[], object]:
     engine.execute("CREATE TABLE wide (id BIGINT PRIMARY KEY, part BIGINT, amount BIGINT, said STRING)")
-    yield "COPY", lambda: engine.execute(f"COPY INTO wide FROM '{files}' FORMAT parquet")
+    return lambda: engine.execute(f"COPY INTO wide FROM '{files}' FORMAT parquet")
+
+
+def _update(engine: cq_engine.Engine, _: Path) -> Callable[[], object]:
     for name, options, query in (
         ("third", "", "SELECT id, part, amount, said FROM wide WHERE pmod(amount, 3) = 0"),
         ("parts", "WITH (refresh = 'full')", "SELECT part, count(*) AS n, sum(amount) AS total FROM wide GROUP BY part"),
@@ -137,9 +138,16 @@ def _works(engine: cq_engine.Engine, files: Path) -> Iterator[tuple[str, Callabl
         engine.execute(
             f"CREATE CONTINUOUS QUERY {name} COMPUTE COMPRESSED DELTA ON DEMAND {options} AS {query}"
         )
-    yield "UPDATE", lambda: engine.execute("UPDATE wide SET amount = amount + 1 WHERE id % 50 = 0")
-    yield "catch-up", lambda: engine.refresh("third")
-    yield "FULL", lambda: engine.refresh("parts")
+    return lambda: engine.execute("UPDATE wide SET amount = amount + 1 WHERE id % 50 = 0")
+
+
+WORKS: dict[str, Callable[[cq_engine.Engine, Path], Callable[[], object]]] = {
+    "COPY": _copy,
+    "UPDATE": _update,
+    "catch-up": lambda engine, _: lambda: engine.refresh("third"),
+    "FULL": lambda engine, _: lambda: engine.refresh("parts"),
+}
+"""What is measured, in this order, after what has to be there for it."""
 
 
 def _stages(events: Path) -> Iterator[tuple[float, int]]:
