@@ -104,6 +104,8 @@ class Call:
         """What Ctrl-C raises, as soon as it may."""
         self._delivered = False
         self._nudged = False
+        self._leaving = False
+        """Does its end wait for others now?"""
 
     # ------------------------------------------------------------ work elsewhere
 
@@ -172,9 +174,18 @@ class Call:
             self.cancel()
         if self._raised is None or self._delivered or self._over.is_set():
             return
-        if self._presses >= IMPATIENT or _may_raise(sys._getframe()):  # noqa: SLF001 - where it is, not where it was
+        if self._may_raise(sys._getframe()):  # noqa: SLF001 - where it is, not where it was
             self._delivered = True
             raise self._raised
+
+    def _may_raise(self, frame: FrameType | None) -> bool:
+        """Whether Ctrl-C is raised in `frame`: not in the beginning or end of a call, which would stay half begun or half ended, but, by
+        the impatient, once in what the end waits for."""
+        impatient = self._presses >= IMPATIENT
+        if _is_in(frame, _is_between):
+            leaving, self._leaving = self._leaving and impatient, self._leaving and not impatient
+            return leaving
+        return impatient or not _is_in(frame, _is_unusable)
 
     def _what_to_raise(self, number: int, frame: FrameType | None) -> BaseException | None:
         """What the handler that was there raises. PySpark's would cancel the jobs of everybody, and is passed over."""
@@ -207,12 +218,16 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._leaving = True
             _leave()
             for each in self.if_cancelled.values() if self.cancelled else ():
                 with suppress(Exception):
                     each()
+            self._leaving = False
         except BaseException as late:  # noqa: BLE001 - Ctrl-C for the third time
+            self._leaving = False
             self._raised = late
+            _state.leaves.clear()
         with self._guard:
             self._over.set()
         _state.call = None
@@ -246,13 +261,21 @@ _running: set[Call] = set()
 _BETWEEN = frozenset({Call.__enter__.__code__, Call.__exit__.__code__})
 
 
-def _may_raise(frame: FrameType | None) -> bool:
+def _is_between(frame: FrameType) -> bool:
+    return frame.f_code in _BETWEEN
+
+
+def _is_unusable(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _UNUSABLE
+
+
+def _is_in(frame: FrameType | None, kind: Callable[[FrameType], bool]) -> bool:
+    """Is a frame of the kind, or called by one?"""
     while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if frame.f_code in _BETWEEN or module.partition(".")[0] in _UNUSABLE:
-            return False
+        if kind(frame):
+            return True
         frame = frame.f_back
-    return True
+    return False
 
 
 def _leave() -> None:

@@ -263,6 +263,41 @@ def test_a_call_that_is_over_keeps_nothing_of_what_it_was_doing() -> None:
         answer.set()
 
 
+def test_the_impatient_do_not_leave_a_call_half_ended() -> None:
+    """The third Ctrl-C is raised wherever the call is, but for the steps that end it."""
+
+    class Over(threading.Event):
+        def set(self) -> None:
+            for _ in range(calls.IMPATIENT):
+                press()
+            super().set()
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted), call() as own:
+        own._over = Over()
+    assert current() is None
+    assert not calls._running
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_impatient_break_off_what_the_end_of_a_call_waits_for() -> None:
+    """Once: the next Ctrl-C comes in the steps that end it."""
+
+    def wait() -> None:
+        for _ in range(calls.IMPATIENT):
+            press()
+        raise AssertionError("it waits")
+
+    def attach(own: Call) -> None:
+        own.attach("here", lambda: None, lambda: None, wait)
+        own.attach("there", lambda: None, lambda: None, wait)
+
+    interrupted(attach)
+    assert current() is None
+    assert not calls._running
+    assert not calls._state.leaves
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_interrupts_at_any_moment_leave_nothing_behind(seed: int) -> None:
     """Short calls one after the other under a rain of Ctrl-Cs: each ends whole, or with Interrupted."""
