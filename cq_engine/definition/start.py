@@ -38,7 +38,7 @@ from cq_engine.spark.arrow_io import few_rows, to_arrow
 from cq_engine.spark.persisting import persisted
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import translate_errors
-from cq_engine.spark.widths import Size, cores, numbering_parts, size_of_rows
+from cq_engine.spark.widths import Size, numbering_parts, size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.sizes import size_at
@@ -62,12 +62,8 @@ class Start:
     """Rows of a delta log over the versions [low, high]."""
     many: bool = False
     """Are the query's tables large, so that executors keep what is wanted more than once?"""
-    width: int = 0
-    """Partitions of the shuffles that they ask for; 0 where they are not large."""
-
-    def parts(self, services: Services) -> int:
-        """In how many parts executors number the rows of a result (`delta.numbering`): of small tables, too, it may be large."""
-        return numbering_parts(self.width or cores(services.spark()))
+    parts: int = 1
+    """In how many parts executors number the rows of a result (`delta.numbering`)."""
 
     def add(
         self,
@@ -153,7 +149,8 @@ def wide(
     if not start.many:
         yield
         return
-    with wide_settings(services.spark(), size.bytes, services.limits) as start.width:
+    with wide_settings(services.spark(), size.bytes, services.limits) as width:
+        start.parts = numbering_parts(width)
         yield
 
 
@@ -299,7 +296,7 @@ def _keep_snapshot(
     """The result at the start's version as I rows of the delta log."""
     if isinstance(result, pa.Table):
         result = services.reader.frame(result, compiled.columns)
-    rows = difference(services, None, result, query.key, start.version, start.parts(services))
+    rows = difference(services, None, result, query.key, start.version, start.parts)
     keep_difference(services, start, query, rows)
 
 
@@ -324,7 +321,7 @@ def keep_difference(
             duplicates = found.filter(found.column("_duplicate"))
             if duplicates.num_rows:
                 raise duplicate_key_error(query, duplicates)
-            kept = log_rows_in_order(query.result, found, services, numbered=False)
+            kept = log_rows_in_order(query.result, found, services, numbered=start.parts == 1)
             counts = summarize(found).counts
     if not any(counts):
         return counts

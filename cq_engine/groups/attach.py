@@ -232,7 +232,7 @@ class Attacher:
         settings = meaning(services.spark(), dict(group.query.session))
         with settings, self.groups.constants.only(group, [query]), wide(services, start, compiled):
             result = result_at(services, compiled, version)
-            rows = difference(services, None, result, compiled.key, version, start.parts(services))
+            rows = difference(services, None, result, compiled.key, version, start.parts)
             keep_difference(services, start, shared, rows)
         return start
 

@@ -92,7 +92,7 @@ def redefine(
     with wide(services, start, compiled, *((table.storage, position) for table in before.sources.values())):
         old = result_at(services, before, position)
         sides = with_old_values(services, new, old), result_at(services, compiled, version)
-        rows = difference(services, *sides, new.key, version, start.parts(services))
+        rows = difference(services, *sides, new.key, version, start.parts)
         counts = keep_difference(services, start, new, rows, relation_at=position)
     with catalog.write(start.attempt) as unit:
         add_own_commit(services, unit, version)
@@ -162,7 +162,7 @@ def _restart(queries: Queries, query: ContinuousQuery, start: StartFrom) -> str:
         old = services.reader.image(table, before).select(*(f"`{c.name}`" for c in table.columns))
         new = result_at(services, compiled, version).select(*old.columns)
         with wide(services, begun, compiled, (table, before)):
-            rows = difference(services, old, new, query.key, version, begun.parts(services))
+            rows = difference(services, old, new, query.key, version, begun.parts)
             keep_difference(services, begun, again, rows, log=False, relation_at=before)
     with catalog.write(begun.attempt) as unit:
         if new_version:

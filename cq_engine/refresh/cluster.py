@@ -33,7 +33,7 @@ from cq_engine.spark.jobs import LOST
 from cq_engine.spark.persisting import release
 from cq_engine.spark.settings import wide_settings
 from cq_engine.spark.sql import fresh_name, quote, run_sql
-from cq_engine.spark.widths import numbering_parts, size_of_rows
+from cq_engine.spark.widths import Size, numbering_parts, size_of_rows
 from cq_engine.storage.data_files import write_files
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.storage.sizes import size_at
@@ -50,8 +50,10 @@ class Cluster(Executor[DataFrame]):
         self._kept: list[DataFrame] = []
         self._rows = 0
         self._wide = ExitStack()
-        wide = wide_settings(self.services.spark(), self._input_bytes(), self.services.limits)
-        self.parts = numbering_parts(self._wide.enter_context(wide))
+        size, limits = self._input_size(), self.services.limits
+        width = self._wide.enter_context(wide_settings(self.services.spark(), size.bytes, limits))
+        if max(size.rows, self.interval.rows) > limits.log_rows:
+            self.parts = numbering_parts(width)
         try:
             self.attempt = self.services.catalog.attempt("refresh")
         except BaseException:
@@ -70,11 +72,11 @@ class Cluster(Executor[DataFrame]):
             with suppress(*LOST):
                 self._wide.close()
 
-    def _input_bytes(self) -> int:
+    def _input_size(self) -> Size:
         """About what the statements read at most: the query's tables, and its states."""
         catalog, at = self.services.catalog, self.interval.b
         tables = [*self.binder.tables.values(), *self.binder.states.values()]
-        return size_at(catalog, (each for each in tables if each.kind != "constants"), at).bytes
+        return size_at(catalog, (each for each in tables if each.kind != "constants"), at)
 
     def run(self, statement: Statement) -> DataFrame:
         text = statement.text(self.binder, self.binder.attach)
@@ -171,7 +173,7 @@ class Cluster(Executor[DataFrame]):
     def log_changes(self, log: DataFrame) -> Changes:
         few = self._few(log, self._rows)
         if few is not None:
-            return log_rows_in_order(self.query.result, few, self.services, numbered=False)
+            return log_rows_in_order(self.query.result, few, self.services, numbered=self.parts == 1)
         a, b = self.interval.a, self.interval.b
         return write_log(self.services, self.attempt, self.query, log, a, b, rows=self._rows)
 
