@@ -122,7 +122,7 @@ def _bounds(rows: DataFrame, count: int, first: int, last: int, most: int) -> li
     if last - first < count:
         return [*range(first, last + 1, math.ceil((last - first + 1) / parts)), last + 1]
     shares = f.array(*(f.lit(n / parts) for n in range(1, parts)))
-    (found,) = rows.agg(f.percentile_approx(SEQUENCE, shares, 100 * parts)).collect()
+    (found,) = rows.agg(f.percentile_approx(SEQUENCE, shares, max(10_000, 10 * parts))).collect()
     return [first, *sorted({each for each in found[0] if each > first}), last + 1]
 
 

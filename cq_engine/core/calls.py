@@ -104,8 +104,6 @@ class Call:
         """What Ctrl-C raises, as soon as it may."""
         self._delivered = False
         self._nudged = False
-        self._leaving = False
-        """Does its end wait for others now?"""
 
     # ------------------------------------------------------------ work elsewhere
 
@@ -180,12 +178,15 @@ class Call:
 
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Whether Ctrl-C is raised in `frame`: not in the beginning or end of a call, which would stay half begun or half ended, but, by
-        the impatient, once in what the end waits for."""
-        impatient = self._presses >= IMPATIENT
-        if _is_in(frame, _is_between):
-            leaving, self._leaving = self._leaving and impatient, self._leaving and not impatient
-            return leaving
-        return impatient or not _is_in(frame, _is_unusable)
+        the impatient, in what the end waits for."""
+        impatient, waits, usable = self._presses >= IMPATIENT, False, True
+        while frame is not None:
+            waits = waits or frame.f_code is Call._wait_for_others.__code__
+            if frame.f_code in _BETWEEN:
+                return impatient and waits
+            usable = usable and str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _UNUSABLE
+            frame = frame.f_back
+        return impatient or usable
 
     def _what_to_raise(self, number: int, frame: FrameType | None) -> BaseException | None:
         """What the handler that was there raises. PySpark's would cancel the jobs of everybody, and is passed over."""
@@ -218,14 +219,8 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._leaving = True
-            _leave()
-            for each in self.if_cancelled.values() if self.cancelled else ():
-                with suppress(Exception):
-                    each()
-            self._leaving = False
+            self._wait_for_others()
         except BaseException as late:  # noqa: BLE001 - Ctrl-C for the third time
-            self._leaving = False
             self._raised = late
             _state.leaves.clear()
         with self._guard:
@@ -247,6 +242,13 @@ class Call:
         finally:
             del raised
 
+    def _wait_for_others(self) -> None:
+        """What of the end may take time: the one part of it that the impatient break off."""
+        _leave()
+        for each in self.if_cancelled.values() if self.cancelled else ():
+            with suppress(Exception):
+                each()
+
 
 class _State(threading.local):
     """The call of a thread, and what ends the thread's part in it."""
@@ -259,23 +261,6 @@ class _State(threading.local):
 _state = _State()
 _running: set[Call] = set()
 _BETWEEN = frozenset({Call.__enter__.__code__, Call.__exit__.__code__})
-
-
-def _is_between(frame: FrameType) -> bool:
-    return frame.f_code in _BETWEEN
-
-
-def _is_unusable(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _UNUSABLE
-
-
-def _is_in(frame: FrameType | None, kind: Callable[[FrameType], bool]) -> bool:
-    """Is a frame of the kind, or called by one?"""
-    while frame is not None:
-        if kind(frame):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _leave() -> None:

@@ -24,6 +24,7 @@ from cq_engine.planner.compiled import KEY_STATE, Compiled, StoredAggregate
 from cq_engine.refresh.cluster import write_log
 from cq_engine.refresh.delta_rows import log_rows_in_order, summarize
 from cq_engine.refresh.evaluated import evaluated_result, evaluated_state
+from cq_engine.refresh.executors import few_of
 from cq_engine.refresh.recompute import difference, result_at, state_at
 from cq_engine.refresh.relations import (
     change_files,
@@ -213,7 +214,7 @@ def _counted(
         with translate_errors():
             count = kept.count()
             # not `few_rows`: of a result that is not few, it puts the first rows of every task together
-            rows = to_arrow(kept) if start.many and count <= most else None
+            rows = few_of(kept) if start.many and count <= most else None
         yield rows if rows is not None and _fits(services, rows) else None, kept, count
 
 

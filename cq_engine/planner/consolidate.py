@@ -35,7 +35,7 @@ def consolidate(
 
     `types` are the columns' Spark types; None: plain GROUP BY finds equal rows. The rows of a version are numbered in so many
     `parts` (`delta.numbering`), where there are types. Without a key those that are `gone` come first, if any can be.
-    Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT, from 1 in each version), `_duplicate`.
+    Columns: `columns`, `_change_type`, `_commit_version`, `_sequence` (BIGINT; 1, 2, 3, … in each version where there is one part), `_duplicate`.
     """
     shown = ", ".join(map(quote, columns))
     net = _net(signed, columns, types)

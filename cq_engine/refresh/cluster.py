@@ -25,7 +25,7 @@ from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
 from cq_engine.planner.delta_plan import Statement
 from cq_engine.refresh.delta_rows import UPDATED, Summary, log_rows_in_order
-from cq_engine.refresh.executors import Changes, Executor, FallbackError, size_guard
+from cq_engine.refresh.executors import Changes, Executor, few_of
 from cq_engine.refresh.relations import change_files, change_width, completed_files, few_changes
 from cq_engine.refresh.shedding import Shed, room_for, shed_frame
 from cq_engine.spark.arrow_io import to_arrow
@@ -96,12 +96,8 @@ class Cluster(Executor[DataFrame]):
             self.binder.bind_rows(leaf, few, columns)
 
     def _few(self, rows: DataFrame, count: int) -> pa.Table | None:
-        """So many rows in Arrow, where the driver can have them: wide ones may be more than Spark sends it."""
-        if count > self.services.limits.log_rows:
-            return None
-        with suppress(FallbackError), size_guard():
-            return to_arrow(rows)
-        return None
+        """So many rows in Arrow, where the driver can have them."""
+        return few_of(rows) if count <= self.services.limits.log_rows else None
 
     def union(self, parts: Sequence[DataFrame]) -> DataFrame:
         return reduce(DataFrame.unionByName, parts)

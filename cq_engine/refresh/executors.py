@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -35,9 +35,10 @@ from cq_engine.refresh.partial import PartialBinder
 from cq_engine.refresh.recompute import Recomputation, changed_state, difference, result_at
 from cq_engine.refresh.result_keys import duplicate_key_error, two_rows_error
 from cq_engine.refresh.shedding import Shed
+from cq_engine.spark.arrow_io import to_arrow
 from cq_engine.spark.sql import SPARK_ERRORS, run_sql
 
-__all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute", "size_guard"]
+__all__ = ["Changes", "Executor", "Fallback", "FallbackError", "Outcome", "execute", "few_of", "size_guard"]
 
 Changes: TypeAlias = pa.Table | Sequence[DataFile]
 """Change rows in memory, or in files."""
@@ -72,6 +73,13 @@ def size_guard() -> Iterator[None]:
         if _TOO_LARGE not in str(error):
             raise
         raise FallbackError(Fallback.TOO_LARGE) from error
+
+
+def few_of(rows: DataFrame) -> pa.Table | None:
+    """Rows of which there are few in Arrow, where the driver can have them: wide ones may be more than Spark sends it."""
+    with suppress(FallbackError), size_guard():
+        return to_arrow(rows)
+    return None
 
 
 @dataclass(frozen=True)

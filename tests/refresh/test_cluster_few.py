@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import cq_engine
 from cq_engine.core.limits import Limits
-from cq_engine.refresh import cluster
+from cq_engine.refresh import executors
 from cq_engine.refresh.binding import IntervalBinder
 from tests.limits import forced
 
@@ -32,8 +32,8 @@ def test_rows_that_are_too_wide_stay_with_executors(
             )
         return right(frame)
 
-    right, rows, frame = cluster.to_arrow, IntervalBinder.bind_rows, IntervalBinder.bind_frame
-    monkeypatch.setattr(cluster, "to_arrow", to_arrow)
+    right, rows, frame = executors.to_arrow, IntervalBinder.bind_rows, IntervalBinder.bind_frame
+    monkeypatch.setattr(executors, "to_arrow", to_arrow)
     monkeypatch.setattr(IntervalBinder, "bind_rows", lambda *given: (bound.append("rows"), rows(*given))[1])
     monkeypatch.setattr(
         IntervalBinder, "bind_frame", lambda *given: (bound.append("frame"), frame(*given))[1]
@@ -50,3 +50,24 @@ def test_rows_that_are_too_wide_stay_with_executors(
         assert bound[0] == ("frame" if wide else "rows")
         result = engine.execute("SELECT * FROM q").fetchall()
         assert sorted(map(tuple, result)) == sorted(map(tuple, engine.execute(QUERY).fetchall()))
+
+
+def test_a_first_result_that_is_few_and_too_wide_is_written_by_executors(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to_arrow(frame: Any) -> pa.Table:
+        raise PySparkException("Total size of serialized results is bigger than spark.driver.maxResultSize")
+
+    limits = Limits(**{**forced(bulk=True, large=True), "start_rows": 1000})
+    with cq_engine.connect(tmp_path / "w", spark=spark, scheduler=False, limits=limits) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, k INT)")
+        engine.execute("INSERT INTO t SELECT id, id % 7 FROM range(2000)")
+        monkeypatch.setattr(executors, "to_arrow", to_arrow)
+        engine.execute(
+            "CREATE CONTINUOUS QUERY q ON DEMAND START FROM SNAPSHOT AS SELECT id, k FROM t WHERE id < 50"
+        )
+        monkeypatch.undo()
+        assert sorted(map(tuple, engine.execute("SELECT * FROM q").fetchall())) == [
+            (n, n % 7) for n in range(50)
+        ]
+        assert sorted(delta.key for delta in engine.deltas("q")) == [(n,) for n in range(50)]
