@@ -116,8 +116,11 @@ def difference(
     names = after.columns
     types = [c.type for c in columns_of(after.schema)]
     shown = ", ".join(map(quote, names))
-    weights = {fresh_name("result"): (-1, before), fresh_name("result"): (1, after)}
-    relations = {name: (weight, rows) for name, (weight, rows) in weights.items() if rows is not None}
+    relations = {
+        fresh_name("result"): (weight, rows)
+        for weight, rows in ((-1, before), (1, after))
+        if rows is not None
+    }
     sides = [
         f"SELECT {shown}, CAST({version} AS bigint) AS _v, {weight} AS _w FROM {name}"
         for name, (weight, _) in relations.items()
