@@ -71,14 +71,11 @@ class Reading:
         takes it in itself, it waits for so many seconds (-1: as long as it takes); False where it did not."""
         if not self._doubtful and self._database.generation() == self._view.generation:
             return True
-        if not self.lock.acquire(timeout=wait):
-            return False
-        try:
-            with interrupts.deferred(), self._reading() as connection:
-                self._catch_up(connection)
-            return True
-        finally:
-            self.lock.release()
+        with interrupts.taken(self.lock, wait) as has_it:
+            if has_it:
+                with interrupts.deferred(), self._reading() as connection:
+                    self._catch_up(connection)
+        return has_it
 
     def take_news(self) -> list[WriteSet | None]:
         """What others have written and this process has followed since it was asked last, the rows left out. Does not wait

@@ -30,8 +30,8 @@ IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
 _NAMED = 3
-_UNUSABLE = ("py4j", "pyspark")
-"""Modules in the middle of which nothing is raised."""
+_UNUSABLE = ("py4j", "pyspark", "importlib", "logging")
+"""Modules in the middle of which nothing is raised: connections to the JVM, and what every thread waits for."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -104,6 +104,8 @@ class Call:
         """What Ctrl-C raises, as soon as it may."""
         self._delivered = False
         self._nudged = False
+        self._within: FrameType | None = None
+        """The main thread's frame that the call is a block of."""
 
     # ------------------------------------------------------------ work elsewhere
 
@@ -172,21 +174,27 @@ class Call:
             self.cancel()
         if self._raised is None or self._delivered or self._over.is_set():
             return
-        if self._may_raise(sys._getframe()):  # noqa: SLF001 - where it is, not where it was
+        if self._may_raise(sys._getframe(1)):  # noqa: SLF001 - where it is, not where it was
             self._delivered = True
             raise self._raised
 
     def _may_raise(self, frame: FrameType | None) -> bool:
-        """Whether Ctrl-C is raised in `frame`: not in the beginning or end of a call, which would stay half begun or half ended, but, by
-        the impatient, in what the end waits for."""
-        impatient, waits, usable = self._presses >= IMPATIENT, False, True
-        while frame is not None:
-            waits = waits or frame.f_code is Call._wait_for_others.__code__
-            if frame.f_code in _BETWEEN:
+        """Whether Ctrl-C is raised in `frame`.
+
+        Nobody splits the steps that take a lock. Only the impatient break off a conversation, or a block that cleans up
+        (`__exit__`). The beginning and end of the call itself is whole even for them, but for what the end waits for.
+        """
+        if interrupts.splits(frame):
+            return False
+        impatient, waits, whole = self._presses >= IMPATIENT, False, False
+        while frame is not None and frame is not self._within:
+            code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            if code in _BETWEEN:
                 return impatient and waits
-            usable = usable and str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _UNUSABLE
+            waits = waits or code is Call._wait_for_others.__code__
+            whole = whole or code.co_name == "__exit__" or module.partition(".")[0] in _UNUSABLE
             frame = frame.f_back
-        return impatient or usable
+        return impatient or not whole
 
     def _what_to_raise(self, number: int, frame: FrameType | None) -> BaseException | None:
         """What the handler that was there raises. PySpark's would cancel the jobs of everybody, and is passed over."""
@@ -209,7 +217,7 @@ class Call:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.getsignal(signal.SIGINT)
             if callable(self._before):  # else it is ignored, fatal, or not Python's
-                self._handles = True
+                self._handles, self._within = True, sys._getframe(1)  # noqa: SLF001 - no other way
                 signal.signal(signal.SIGINT, self._on_signal)
         _state.call = self
         _running.add(self)
@@ -225,7 +233,7 @@ class Call:
             _state.leaves.clear()
         with self._guard:
             self._over.set()
-        _state.call = None
+        _state.call = self._within = None
         _running.discard(self)
         if self._handles and signal.getsignal(signal.SIGINT) == self._on_signal:
             signal.signal(signal.SIGINT, self._before)

@@ -1,4 +1,8 @@
-"""Ctrl-C held back over the few steps that must not be split, such as a COMMIT and the update of memory after it."""
+"""Ctrl-C held back over the few steps that must not be split, such as a COMMIT and the update of memory after it.
+
+Python runs a signal handler between any two steps of the main thread, also between the one that takes a lock and the one
+that remembers to give it back. `splits` says of a frame whether it is in the middle of such a pair.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import signal
 import threading
 import time
 from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
+from typing import Protocol
 
-__all__ = ["deferred", "is_deferring", "is_interrupt"]
+__all__ = ["deferred", "is_deferring", "is_interrupt", "splits", "taken"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -69,6 +74,41 @@ class _Deferral(AbstractContextManager[None]):
 _deferral = _Deferral()
 
 
+class _Lock(Protocol):
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _Taken(AbstractContextManager[bool]):
+    def __init__(self, lock: _Lock, wait: float) -> None:
+        self._lock, self._wait, self._has = lock, wait, False
+
+    def __enter__(self) -> bool:
+        self._has = self._lock.acquire(timeout=self._wait)
+        return self._has
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._has:
+            self._lock.release()
+
+
+def taken(lock: _Lock, wait: float = 0) -> AbstractContextManager[bool]:
+    """A block with the lock, if it can be had within so many seconds (negative: as long as it takes): whether it has it.
+
+    >>> lock = threading.Lock()
+    >>> with taken(lock) as first, taken(lock) as second:
+    ...     first, second
+    (True, False)
+    """
+    return lock if wait < 0 else _Taken(lock, wait)
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Whether it is Ctrl-C: KeyboardInterrupt in the main thread, the only one that signals interrupt."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
@@ -88,3 +128,38 @@ def deferred() -> AbstractContextManager[None]:
     ...     pass
     """
     return _deferral
+
+
+_PAIRED = ("threading", "contextlib", "queue", "concurrent")
+_WAITING: frozenset[CodeType] = frozenset(
+    function.__code__
+    for function in (
+        threading.Condition.wait,
+        threading.Thread.join,
+        getattr(threading.Thread, "_wait_for_tstate_lock", None),  # of Python < 3.13
+    )
+    if function is not None
+)
+_DELIVERING = frozenset({_Deferral._note.__code__, _Deferral.__exit__.__code__})  # noqa: SLF001 - of this module
+
+
+def splits(frame: FrameType | None) -> bool:
+    """Whether what a signal handler raises would part what belongs together: the steps in which a lock is taken or given
+    back, a block begun or ended, a deferral begun. Such steps are short; what they wait for, which may be long, is none of them.
+
+    Args:
+        frame: where the handler was called.
+    """
+    while frame is not None and frame.f_code in _DELIVERING:
+        frame = frame.f_back
+    if frame is None or frame.f_code in _WAITING:
+        return False
+    module = str(frame.f_globals.get("__name__", ""))
+    return module == __name__ or module.partition(".")[0] in _PAIRED or _begins(frame)
+
+
+def _begins(frame: FrameType | None) -> bool:
+    """Is it in the beginning of a deferral?"""
+    while frame is not None and frame.f_code is not _Deferral.__enter__.__code__:
+        frame = frame.f_back
+    return frame is not None

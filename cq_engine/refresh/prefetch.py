@@ -12,12 +12,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cq_engine.algebra.nodes import Given, History, Node, StateRows, children
 from cq_engine.catalog.model import ContinuousQuery
 from cq_engine.core.calls import carried
 from cq_engine.core.errors import CQError
+from cq_engine.core.interrupts import taken
 from cq_engine.planner.compiled import Compiled
 from cq_engine.planner.delta_plan import DeltaPlan
 from cq_engine.refresh.binding import IntervalBinder
@@ -121,18 +123,15 @@ class Prefetch:
     ) -> None:
         """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None. Nothing
         where a later refresh has begun meanwhile."""
-        if not self._guard.acquire(blocking=False):
-            return  # somebody plans already
-        try:
-            while self._is_of(query, compiled) and a >= self._begun and len(self._parts) < most:
+        with (
+            suppress(CQError),
+            taken(self._guard) as alone,
+        ):  # the refresh meets the same error, where somebody sees it
+            while alone and self._is_of(query, compiled) and a >= self._begun and len(self._parts) < most:
                 part = make(self._parts[-1].interval.b if self._parts else a)
                 if part is None:
                     return
                 self._parts.append(part)
-        except CQError:  # the refresh meets the same error, where somebody sees it
-            return
-        finally:
-            self._guard.release()
 
 
 def _waits(node: Node, seen: set[int]) -> bool:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cq_engine.algebra.emit import Emitter, quote
 from cq_engine.algebra.nodes import Changes, Given, History, Node, StateRows
+from cq_engine.core.interrupts import taken
 from cq_engine.planner.delta_plan import Text
 from cq_engine.refresh.binding import IntervalBinder
 from cq_engine.refresh.operators import keeps_nothing
@@ -170,15 +171,12 @@ class PreparedStatements:
     @contextmanager
     def _use(self) -> Iterator[bool]:
         """Whether the block has the statements; not where another one has them."""
-        if not self._lock.acquire(blocking=False):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            if self._forgotten:
-                self._clear()
-            self._lock.release()
+        with taken(self._lock) as alone:
+            try:
+                yield alone
+            finally:
+                if alone and self._forgotten:
+                    self._clear()
 
     def _clear(self) -> None:
         for statement in self._by_name.values():
