@@ -29,6 +29,18 @@ from tests.oracle.warehouse import Tally, check_history
 QUERY = "SELECT name, count(*) AS n, max(s) AS m FROM t JOIN names ON t.g = names.g GROUP BY name"
 
 
+def in_spark(spark: SparkSession, place: Path, count: int) -> list[int]:
+    """The rows of q's deltas that a batch and a stream of the format `cq` have, of which there are `count`."""
+    options = {"warehouse": str(place / "w"), "query": "q"}
+    batch = spark.read.format("cq").options(**options).load()
+    sink = spark.readStream.format("cq").options(**options).load().writeStream.format("parquet")
+    sink = sink.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
+    sink.start(str(place / "copy")).awaitTermination()
+    copied = spark.read.parquet(str(place / "copy"))
+    assert batch.exceptAll(copied).count() == 0
+    return [batch.count() - count, copied.count() - count]
+
+
 def story(spark: SparkSession, place: Path, limits: Limits) -> dict[str, Any]:
     """Statements of every kind; the results are compared with those of plain queries."""
     found: dict[str, Any] = {}
@@ -71,6 +83,9 @@ def story(spark: SparkSession, place: Path, limits: Limits) -> dict[str, Any]:
         late = "CREATE CONTINUOUS QUERY late ON DEMAND START FROM SNAPSHOT AS SELECT g, name FROM names WHERE g > 1"
         engine.execute(late)
         assert len(list(engine.deltas("late"))) == 5
+        found["read"] = in_spark(
+            spark, place, sum((d.old is not None) + (d.new is not None) for d in engine.deltas("q"))
+        )
         with pytest.raises(cq_engine.CQError, match="Division by zero"):
             engine.execute("SELECT 1 / (id - 5) FROM t").fetchall()
         with pytest.raises(cq_engine.AnalysisError, match="nonsense"):

@@ -30,6 +30,7 @@ def test_statements_of_every_kind(server: str, tmp_path: Path, whole: str) -> No
     assert done.returncode == 0, done.stderr[-6000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["driver"]["rows"] > 300
+    assert found["driver"]["read"] == [0, 0]
     assert not whole or found["driver"] == found["executors"]
     assert found["refreshes"] > 3
     assert found["interrupted"] < 60
