@@ -181,20 +181,24 @@ class Call:
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Whether Ctrl-C is raised in `frame`.
 
-        Nobody splits the steps that take a lock. Only the impatient break off a conversation, or a block that cleans up
-        (`__exit__`). The beginning and end of the call itself is whole even for them, but for what the end waits for.
+        Nobody splits the steps that take a lock. Only the impatient break off a conversation, or what an `__exit__` cleans up, unless that
+        waits. The beginning and end of the call itself is whole even for them, but for what the end waits for.
         """
         if interrupts.splits(frame):
             return False
-        impatient, waits, whole = self._presses >= IMPATIENT, False, False
+        impatient, ends, usable = self._presses >= IMPATIENT, False, True
+        whole = (
+            not interrupts.waits(frame) and not interrupts.is_deferring()
+        )  # which passes on what has waited for long
         while frame is not None and frame is not self._within:
             code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
             if code in _BETWEEN:
-                return impatient and waits
-            waits = waits or code is Call._wait_for_others.__code__
-            whole = whole or code.co_name == "__exit__" or module.partition(".")[0] in _UNUSABLE
+                return impatient and ends
+            ends = ends or code is Call._wait_for_others.__code__
+            usable = usable and not (whole and code.co_name == "__exit__")
+            usable = usable and module.partition(".")[0] not in _UNUSABLE
             frame = frame.f_back
-        return impatient or not whole
+        return impatient or usable
 
     def _what_to_raise(self, number: int, frame: FrameType | None) -> BaseException | None:
         """What the handler that was there raises. PySpark's would cancel the jobs of everybody, and is passed over."""

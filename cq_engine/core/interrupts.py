@@ -1,7 +1,7 @@
 """Ctrl-C held back over the few steps that must not be split, such as a COMMIT and the update of memory after it.
 
 Python runs a signal handler between any two steps of the main thread, also between the one that takes a lock and the one
-that remembers to give it back. `splits` says of a frame whether it is in the middle of such a pair.
+that remembers to give it back. `splits` says of a frame whether it is in the middle of such a pair, and `waits` whether it waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import CodeType, FrameType, TracebackType
 from typing import Protocol
 
-__all__ = ["deferred", "is_deferring", "is_interrupt", "splits", "taken"]
+__all__ = ["deferred", "is_deferring", "is_interrupt", "splits", "taken", "waits"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -130,36 +130,70 @@ def deferred() -> AbstractContextManager[None]:
     return _deferral
 
 
-_PAIRED = ("threading", "contextlib", "queue", "concurrent")
-_WAITING: frozenset[CodeType] = frozenset(
+_PAIRED = ("threading", "contextlib", "queue", "concurrent", "weakref", "_weakrefset")
+"""Modules whose steps belong together."""
+_SHORT = frozenset({_Deferral.__enter__.__code__, threading.Thread.start.__code__})
+"""With all that they call."""
+
+
+def waits(frame: FrameType | None) -> bool:
+    """Is it in one of the standard library's waits, for a lock, a condition or a thread, which may be long? What is raised there leaves
+    nothing behind.
+
+    Args:
+        frame: where a signal handler was called.
+    """
+    frame = _arrived(frame)
+    if frame is None:
+        return False
+    if frame.f_code is threading.Condition.wait.__code__:  # not before nor behind the wait itself
+        return "gotit" in frame.f_locals and not _owns(frame)
+    if frame.f_code is threading.Condition.__enter__.__code__:  # the library's own are held for a moment
+        return not _owns(frame) and not _is_paired(frame.f_back)
+    return frame.f_code in _JOINING
+
+
+_JOINING: frozenset[CodeType] = frozenset(
     function.__code__
     for function in (
-        threading.Condition.wait,
         threading.Thread.join,
         getattr(threading.Thread, "_wait_for_tstate_lock", None),  # of Python < 3.13
     )
     if function is not None
 )
-_DELIVERING = frozenset({_Deferral._note.__code__, _Deferral.__exit__.__code__})  # noqa: SLF001 - of this module
 
 
 def splits(frame: FrameType | None) -> bool:
     """Whether what a signal handler raises would part what belongs together: the steps in which a lock is taken or given
-    back, a block begun or ended, a deferral begun. Such steps are short; what they wait for, which may be long, is none of them.
+    back, a block begun or ended, a thread started, a deferral begun or ended. They are short, unless they wait (`waits`).
+    In a finalizer what is raised would be lost.
 
     Args:
         frame: where the handler was called.
     """
-    while frame is not None and frame.f_code in _DELIVERING:
-        frame = frame.f_back
-    if frame is None or frame.f_code in _WAITING:
-        return False
-    module = str(frame.f_globals.get("__name__", ""))
-    return module == __name__ or module.partition(".")[0] in _PAIRED or _begins(frame)
-
-
-def _begins(frame: FrameType | None) -> bool:
-    """Is it in the beginning of a deferral?"""
-    while frame is not None and frame.f_code is not _Deferral.__enter__.__code__:
+    frame = _arrived(frame)
+    if _is_paired(frame) and not waits(frame):
+        return True
+    while frame is not None and frame.f_code not in _SHORT and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
+
+
+def _is_paired(frame: FrameType | None) -> bool:
+    module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return module == __name__ or module.partition(".")[0] in _PAIRED
+
+
+def _arrived(frame: FrameType | None) -> FrameType | None:
+    """Where the signal came that was held back; the frame, if none was."""
+    while frame is not None and (
+        frame.f_code is _Deferral._note.__code__  # noqa: SLF001 - of this module
+        or (frame.f_code is _Deferral.__exit__.__code__ and not _deferral.is_on)
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _owns(frame: FrameType) -> bool:
+    """Has the main thread the lock of the condition of which the frame is a method? Where that cannot be told, if anybody has."""
+    return bool(frame.f_locals["self"]._is_owned())  # noqa: SLF001 - no other way

@@ -8,7 +8,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import pytest
@@ -299,6 +300,45 @@ def test_the_impatient_break_off_what_the_end_of_a_call_waits_for() -> None:
     assert current() is None
     assert not calls._running
     assert not calls._state.leaves
+
+
+def in_an_exit(wait: Callable[[], object]) -> None:
+    with ExitStack() as ending:
+        ending.callback(wait)
+
+
+def for_a_lock(condition: threading.Condition) -> None:
+    with condition:
+        pass
+
+
+@pytest.mark.parametrize("how", ["thread", "event", "lock", "pool"])
+def test_waits_are_broken_off_also_where_a_block_ends(how: str) -> None:
+    over, held, condition = threading.Event(), threading.Event(), threading.Condition()
+
+    def other() -> None:
+        with condition:
+            held.set()
+            over.wait(20)
+
+    pool = ThreadPoolExecutor(1)
+    waits = {
+        "thread": lambda: thread.join(20),
+        "event": lambda: over.wait(20),
+        "lock": lambda: for_a_lock(condition),
+        "pool": lambda: pool.submit(over.wait, 20).result(),
+    }
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait()
+    begin = time.monotonic()
+    try:
+        interrupted(lambda _: (press_later(), in_an_exit(waits[how])))
+        assert time.monotonic() - begin < 5
+    finally:
+        over.set()
+        thread.join()
+        pool.shutdown()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -106,6 +107,11 @@ class World:
         assert found == [True] * 7
         assert self.conf.values == {"a": "1"}
         assert not self.open
+        assert not self.condition._waiters  # type: ignore[attr-defined]
+        for each in threading.enumerate():
+            if each.name.startswith("pool"):
+                each.join(10)
+                assert not each.is_alive()
 
 
 def locks(world: World) -> None:
@@ -120,6 +126,14 @@ def handovers(world: World) -> None:
     world.event.wait()
     world.queue.put(1)
     world.queue.get()
+
+
+def waiting(world: World) -> None:
+    with world.condition:
+        world.condition.wait(0.0001)
+    world.event.wait(0.0001)
+    with ThreadPoolExecutor(1, "pool") as pool:
+        pool.submit(int).result()
 
 
 def blocks(world: World) -> None:
@@ -141,8 +155,8 @@ def settings(world: World) -> None:
 @pytest.mark.parametrize(
     ("block", "presses"),
     [
-        *((block, 1) for block in (locks, handovers, blocks, settings)),
-        *((block, IMPATIENT) for block in (locks, handovers, settings)),
+        *((block, 1) for block in (locks, handovers, waiting, blocks, settings)),
+        *((block, IMPATIENT) for block in (locks, handovers, waiting, settings)),
     ],
 )
 def test_every_moment(block: Callable[[World], None], presses: int) -> None:
