@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cq_engine.core.interrupts import deferred
+
 __all__ = ["Foreground"]
 
 
@@ -26,7 +28,7 @@ class Foreground:
         try:
             yield
         finally:
-            with self._changed:
+            with deferred(), self._changed:
                 self._under_way -= 1
                 self._ended = time.monotonic()
                 self._changed.notify_all()

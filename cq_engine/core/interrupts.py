@@ -137,20 +137,17 @@ _SHORT = frozenset({_Deferral.__enter__.__code__, threading.Thread.start.__code_
 
 
 def waits(frame: FrameType | None) -> bool:
-    """Is it in one of the standard library's waits, for a lock, a condition or a thread, which may be long? What is raised there leaves
-    nothing behind.
+    """Is it in one of the standard library's waits for an event or a thread, which may be long? What is raised there leaves nothing behind.
 
     Args:
         frame: where a signal handler was called.
     """
     frame = _arrived(frame)
-    if frame is None:
-        return False
-    if frame.f_code is threading.Condition.wait.__code__:  # not before nor behind the wait itself
+    if (
+        frame is not None and frame.f_code is threading.Condition.wait.__code__
+    ):  # not before nor behind the wait itself
         return "gotit" in frame.f_locals and not _owns(frame)
-    if frame.f_code is threading.Condition.__enter__.__code__:  # the library's own are held for a moment
-        return not _owns(frame) and not _is_paired(frame.f_back)
-    return frame.f_code in _JOINING
+    return frame is not None and frame.f_code in _JOINING
 
 
 _JOINING: frozenset[CodeType] = frozenset(
@@ -172,7 +169,11 @@ def splits(frame: FrameType | None) -> bool:
         frame: where the handler was called.
     """
     frame = _arrived(frame)
-    if _is_paired(frame) and not waits(frame):
+    enters = frame is not None and frame.f_code is threading.Condition.__enter__.__code__
+    if frame is not None and enters and not _is_paired(frame.f_back):
+        if _owns(frame):  # else it waits for the lock; the library's own are held for a moment
+            return True
+    elif _is_paired(frame) and not waits(frame):
         return True
     while frame is not None and frame.f_code not in _SHORT and frame.f_code.co_name != "__del__":
         frame = frame.f_back

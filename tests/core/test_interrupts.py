@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cq_engine.context.foreground import Foreground
 from cq_engine.core.calls import IMPATIENT, Interrupted, call
 from cq_engine.core.interrupts import deferred, taken
 from cq_engine.spark.settings import meaning, small_settings
@@ -72,7 +73,7 @@ class World:
     def __init__(self) -> None:
         self.lock, self.owned, self.condition = threading.Lock(), threading.RLock(), threading.Condition()
         self.semaphore, self.event, self.queue = threading.Semaphore(), threading.Event(), queue.Queue[int]()
-        self.conf = Conf()
+        self.conf, self.foreground = Conf(), Foreground()
         self.open: list[str] = []
 
     @property
@@ -89,7 +90,8 @@ class World:
             self._end(name)
 
     def _end(self, name: str) -> None:
-        self.open.remove(name)
+        with self.condition:
+            self.open.remove(name)
 
     def check(self) -> None:
         """Another thread can have all of it."""
@@ -107,6 +109,7 @@ class World:
         assert found == [True] * 7
         assert self.conf.values == {"a": "1"}
         assert not self.open
+        assert not self.foreground._under_way
         assert not self.condition._waiters  # type: ignore[attr-defined]
         for each in threading.enumerate():
             if each.name.startswith("pool"):
@@ -148,7 +151,7 @@ def blocks(world: World) -> None:
 def settings(world: World) -> None:
     with meaning(world.spark, {"a": "1"}), small_settings(world.spark):
         assert world.conf.values["a"] == "1"
-    with meaning(world.spark, {"a": "3"}):
+    with world.foreground.busy(), meaning(world.spark, {"a": "3"}):
         assert world.conf.values["a"] == "3"
 
 

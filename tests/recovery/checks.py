@@ -217,21 +217,34 @@ def check_merged(engine: Engine, logs: dict[str, pa.Table], look_at: int) -> Non
 
 
 def check_garbage(engine: Engine, warehouse: Path) -> None:
-    """Every data file is one that the catalog or a Delta table names, and no attempt is left."""
+    """Every data file is one that the catalog or a Delta table names, or one that a Delta table keeps for its retention since it has
+    become part of a larger one; and no attempt is left."""
     view = engine.catalog.view
     known = {path for layout in view.layouts.values() for path in layout.files}
     known |= {f.path for layout in view.layouts.values() for c in layout.changes for f in c.files}
+    replaced: set[str] = set()
     for log in warehouse.rglob("_delta_log"):
         root = log.parent
-        known |= {str((root / path).relative_to(warehouse)) for path in delta_files(root)}
+        there = set(delta_files(root))
+        known |= {str((root / path).relative_to(warehouse)) for path in there}
+        replaced |= {str((root / path).relative_to(warehouse)) for path in replaced_files(root) - there}
     there = {
         str(p.relative_to(warehouse)) for p in warehouse.rglob("*.parquet*") if "_delta_log" not in p.parts
     }
     there = {path for path in there if not path.endswith(".crc")}
-    assert there - known == set()
+    assert there - known - replaced == set()
     assert known - there == set()
     with engine.catalog._reading() as connection:
         assert connection.execute(schema.attempts.select()).all() == []
+
+
+def replaced_files(root: Path) -> set[str]:
+    """The files of a log that others stand for, without a change of data."""
+    lines = [
+        line for entry in (root / "_delta_log").glob("*.json") for line in entry.read_text().splitlines()
+    ]
+    removed = [entry["remove"] for entry in map(json.loads, lines) if "remove" in entry]
+    return {entry["path"] for entry in removed if not entry["dataChange"]}
 
 
 def delta_files(root: Path) -> list[str]:

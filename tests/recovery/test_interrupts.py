@@ -400,6 +400,7 @@ class Work:
         for name in QUERIES:
             engine.refresh(name)
         engine.drain(LONG)
+        engine.maintain()  # what is due: a merge in the background would have a newer table than what is published
         engine.publish()
         for name, schema in SCHEMAS.items():
             log = published(engine, warehouse, name)
