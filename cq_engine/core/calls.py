@@ -189,7 +189,7 @@ class Call:
         impatient, ends, usable = self._presses >= IMPATIENT, False, True
         whole = (
             not interrupts.waits(frame) and not interrupts.is_deferring()
-        )  # which passes on what has waited for long
+        )  # that passes on what waited long
         while frame is not None and frame is not self._within:
             code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
             if code in _BETWEEN:

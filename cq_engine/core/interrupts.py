@@ -143,10 +143,8 @@ def waits(frame: FrameType | None) -> bool:
         frame: where a signal handler was called.
     """
     frame = _arrived(frame)
-    if (
-        frame is not None and frame.f_code is threading.Condition.wait.__code__
-    ):  # not before nor behind the wait itself
-        return "gotit" in frame.f_locals and not _owns(frame)
+    if frame is not None and frame.f_code is threading.Condition.wait.__code__:
+        return "gotit" in frame.f_locals and not _owns(frame)  # not before nor behind the wait itself
     return frame is not None and frame.f_code in _JOINING
 
 

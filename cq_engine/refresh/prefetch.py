@@ -123,10 +123,8 @@ class Prefetch:
     ) -> None:
         """Plans parts behind `a` until there are `most`; `make` gives the one that begins behind a version, or None. Nothing
         where a later refresh has begun meanwhile."""
-        with (
-            suppress(CQError),
-            taken(self._guard) as alone,
-        ):  # the refresh meets the same error, where somebody sees it
+        # The refresh meets the same error, where somebody sees it.
+        with suppress(CQError), taken(self._guard) as alone:
             while alone and self._is_of(query, compiled) and a >= self._begun and len(self._parts) < most:
                 part = make(self._parts[-1].interval.b if self._parts else a)
                 if part is None:
