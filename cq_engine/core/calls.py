@@ -12,6 +12,7 @@ import functools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType, TracebackType
@@ -29,6 +30,7 @@ R = TypeVar("R")
 IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
+_CLEANING_SECONDS = 0.5
 _NAMED = 3
 _UNUSABLE = ("py4j", "pyspark", "importlib", "logging")
 """Modules in the middle of which nothing is raised: connections to the JVM, and what every thread waits for."""
@@ -100,6 +102,7 @@ class Call:
         self._handles = False
         self._before: signal._HANDLER = None
         self._presses = 0
+        self._pressed = 0.0
         self._raised: BaseException | None = None
         """What Ctrl-C raises, as soon as it may."""
         self._delivered = False
@@ -166,7 +169,7 @@ class Call:
         if self._nudged:
             self._nudged = False
         else:
-            self._presses += 1
+            self._presses, self._pressed = self._presses + 1, time.monotonic()
             self._raised = self._what_to_raise(number, frame) or self._raised
             if self._raised is None:
                 return  # the program has a handler that goes on
@@ -181,21 +184,20 @@ class Call:
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Whether Ctrl-C is raised in `frame`.
 
-        Nobody splits the steps that take a lock. Only the impatient break off a conversation, or what an `__exit__` cleans up, unless that
-        waits. The beginning and end of the call itself is whole even for them, but for what the end waits for.
+        Nobody splits the steps that take a lock. Only the impatient break off a conversation. What an `__exit__` cleans up has a moment
+        for it, unless it waits. The beginning and end of the call itself is whole, but for what the end waits for.
         """
         if interrupts.splits(frame):
             return False
         impatient, ends, usable = self._presses >= IMPATIENT, False, True
-        whole = (
-            not interrupts.waits(frame) and not interrupts.is_deferring()
-        )  # that passes on what waited long
+        cleans_up = not interrupts.waits(frame) and time.monotonic() - self._pressed < _CLEANING_SECONDS
+        frame = interrupts.arrived(frame)
         while frame is not None and frame is not self._within:
             code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
             if code in _BETWEEN:
                 return impatient and ends
             ends = ends or code is Call._wait_for_others.__code__
-            usable = usable and not (whole and code.co_name == "__exit__")
+            usable = usable and not (cleans_up and code.co_name == "__exit__")
             usable = usable and module.partition(".")[0] not in _UNUSABLE
             frame = frame.f_back
         return impatient or usable

@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import CodeType, FrameType, TracebackType
 from typing import Protocol
 
-__all__ = ["deferred", "is_deferring", "is_interrupt", "splits", "taken", "waits"]
+__all__ = ["arrived", "deferred", "is_deferring", "is_interrupt", "splits", "taken", "waits"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -99,7 +99,8 @@ class _Taken(AbstractContextManager[bool]):
 
 
 def taken(lock: _Lock, wait: float = 0) -> AbstractContextManager[bool]:
-    """A block with the lock, if it can be had within so many seconds (negative: as long as it takes): whether it has it.
+    """A block with the lock, if it can be had within so many seconds (negative: as long as it takes): whether it has it. Ctrl-C
+    breaks the waiting off only where it may be for ever.
 
     >>> lock = threading.Lock()
     >>> with taken(lock) as first, taken(lock) as second:
@@ -137,12 +138,12 @@ _SHORT = frozenset({_Deferral.__enter__.__code__, threading.Thread.start.__code_
 
 
 def waits(frame: FrameType | None) -> bool:
-    """Is it in one of the standard library's waits for an event or a thread, which may be long? What is raised there leaves nothing behind.
+    """Is it in one of the standard library's waits for an event or a thread, which may be long? What is raised there leaves no lock taken.
 
     Args:
         frame: where a signal handler was called.
     """
-    frame = _arrived(frame)
+    frame = arrived(frame)
     if frame is not None and frame.f_code is threading.Condition.wait.__code__:
         return "gotit" in frame.f_locals and not _owns(frame)  # not before nor behind the wait itself
     return frame is not None and frame.f_code in _JOINING
@@ -166,10 +167,10 @@ def splits(frame: FrameType | None) -> bool:
     Args:
         frame: where the handler was called.
     """
-    frame = _arrived(frame)
-    enters = frame is not None and frame.f_code is threading.Condition.__enter__.__code__
-    if frame is not None and enters and not _is_paired(frame.f_back):
-        if _owns(frame):  # else it waits for the lock; the library's own are held for a moment
+    frame = arrived(frame)
+    owned = getattr(_entered(frame), "_is_owned", None)
+    if owned is not None:
+        if owned():  # else it waits for the lock
             return True
     elif _is_paired(frame) and not waits(frame):
         return True
@@ -178,12 +179,21 @@ def splits(frame: FrameType | None) -> bool:
     return frame is not None
 
 
+def _entered(frame: FrameType | None) -> object:
+    """The lock that the frame takes as the beginning of somebody's block. The library's own are held for a moment."""
+    if frame is not None and frame.f_code is threading.Condition.__enter__.__code__:
+        return None if _is_paired(frame.f_back) else frame.f_locals["self"]
+    if frame is not None and frame.f_code is ExitStack.enter_context.__code__:
+        return frame.f_locals.get("cm")
+    return None
+
+
 def _is_paired(frame: FrameType | None) -> bool:
     module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     return module == __name__ or module.partition(".")[0] in _PAIRED
 
 
-def _arrived(frame: FrameType | None) -> FrameType | None:
+def arrived(frame: FrameType | None) -> FrameType | None:
     """Where the signal came that was held back; the frame, if none was."""
     while frame is not None and (
         frame.f_code is _Deferral._note.__code__  # noqa: SLF001 - of this module

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import queue
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from types import FrameType
 
 import pytest
@@ -307,36 +308,58 @@ def in_an_exit(wait: Callable[[], object]) -> None:
         ending.callback(wait)
 
 
-@pytest.mark.parametrize("how", ["thread", "event", "pool", "lock"])
-def test_waits_are_broken_off_also_where_a_block_ends(how: str) -> None:
-    over, held, condition = threading.Event(), threading.Event(), threading.Condition()
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("how", ["thread", "event", "pool", "queue", "sleep", "lock", "entered", "condition"])
+def test_waits_are_broken_off_also_where_a_block_ends(how: str, wrapped: bool) -> None:
+    over, held = threading.Event(), threading.Event()
+    condition, lock = threading.Condition(), threading.RLock()
 
     def other() -> None:
-        with condition:
+        with condition, lock:
             held.set()
             over.wait(20)
 
-    def for_a_lock() -> None:
-        with condition:
-            raise AssertionError("another thread has it")
+    def enter(block: AbstractContextManager[object], stacked: bool = False) -> None:
+        with ExitStack() as stack:
+            if stacked:
+                stack.enter_context(block)
+            with block:
+                raise AssertionError("another thread has it")
 
     pool = ThreadPoolExecutor(1)
-    waits = {
+    waits: dict[str, Callable[[], object]] = {
         "thread": lambda: thread.join(20),
         "event": lambda: over.wait(20),
         "pool": lambda: pool.submit(over.wait, 20).result(),
+        "queue": lambda: queue.SimpleQueue[int]().get(timeout=20),
+        "sleep": lambda: time.sleep(20),
+        "lock": lambda: enter(lock),
+        "entered": lambda: enter(lock, stacked=True),
+        "condition": lambda: enter(condition),
     }
     thread = threading.Thread(target=other)
     thread.start()
     held.wait()
     begin = time.monotonic()
     try:
-        interrupted(lambda _: (press_later(), in_an_exit(waits[how]) if how in waits else for_a_lock()))
+        interrupted(lambda _: (press_later(), in_an_exit(waits[how]) if wrapped else waits[how]()))
         assert time.monotonic() - begin < 5
     finally:
         over.set()
         thread.join()
         pool.shutdown()
+
+
+def test_short_deferrals_one_after_the_other_do_not_hide_ctrl_c() -> None:
+    def run(_call: Call) -> None:
+        press_later()
+        for _ in range(250):
+            with interrupts.deferred():
+                time.sleep(0.02)
+
+    begin = time.monotonic()
+    interrupted(run)
+    assert time.monotonic() - begin < 3
 
 
 @pytest.mark.parametrize("seed", range(3))

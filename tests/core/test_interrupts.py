@@ -1,4 +1,4 @@
-"""Ctrl-C at every single step of what takes locks and ends blocks: none is left taken, no block half ended."""
+"""Ctrl-C at every call and return of what takes locks and ends blocks: none is left taken, no block half ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +33,7 @@ class At:
 
     def run(self, block: Callable[[], object]) -> None:
         with suppress(Interrupted), call() as own:
-            own._presses = self.presses
+            own._presses, own._pressed = self.presses, time.monotonic()
 
             def look(frame: FrameType, event: str, _argument: object) -> None:
                 if event not in ("call", "c_return") or self.raised:
@@ -143,6 +144,7 @@ def blocks(world: World) -> None:
     with world.block("a"), ExitStack() as inside:
         inside.enter_context(world.block("b"))
         inside.enter_context(world.owned)
+        inside.enter_context(world.condition)
         with deferred():
             world.open.append("c")
             world.open.remove("c")
