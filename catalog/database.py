@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Engine, ExceptionContext
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cq_engine.catalog.schema import journal
@@ -223,6 +223,13 @@ def _set_up_sqlite(engine: Engine, read_only: bool, seconds: float) -> None:
         if read_only:
             cursor.execute("PRAGMA query_only=ON")
         cursor.close()
+
+    @event.listens_for(engine, "handle_error")
+    def keep(context: ExceptionContext) -> None:
+        """SQLAlchemy closes a connection on which a statement was interrupted. SQLite's is none the worse for it; closed while a
+        cursor is still known, it would keep its transaction, and the write lock, until that is forgotten."""
+        if not isinstance(context.original_exception, Exception):
+            context.is_disconnect = False
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

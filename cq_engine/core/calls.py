@@ -30,7 +30,7 @@ R = TypeVar("R")
 IMPATIENT = 3
 """That many Ctrl-Cs are raised wherever the call is, at the price of its connection to the JVM."""
 _PAUSE_SECONDS = 0.05
-_CLEANING_SECONDS = 0.5
+_SHORT_SECONDS = 0.5
 _NAMED = 3
 _UNUSABLE = ("py4j", "pyspark", "importlib", "logging")
 """Modules in the middle of which nothing is raised: connections to the JVM, and what every thread waits for."""
@@ -184,21 +184,21 @@ class Call:
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Whether Ctrl-C is raised in `frame`.
 
-        Nobody splits the steps that take a lock. Only the impatient break off a conversation. What an `__exit__` cleans up has a moment
-        for it, unless it waits. The beginning and end of the call itself is whole, but for what the end waits for.
+        Nobody splits the steps that take a lock. Only the impatient break off a conversation with the JVM. One with a database, and what an
+        `__exit__` cleans up, have a moment, unless they wait. The beginning and end of the call itself is whole, but for what the end waits for.
         """
         if interrupts.splits(frame):
             return False
         impatient, ends, usable = self._presses >= IMPATIENT, False, True
-        cleans_up = not interrupts.waits(frame) and time.monotonic() - self._pressed < _CLEANING_SECONDS
+        soon_over = not interrupts.waits(frame) and time.monotonic() - self._pressed < _SHORT_SECONDS
         frame = interrupts.arrived(frame)
         while frame is not None and frame is not self._within:
-            code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            code, module = frame.f_code, str(frame.f_globals.get("__name__", "")).partition(".")[0]
             if code in _BETWEEN:
                 return impatient and ends
             ends = ends or code is Call._wait_for_others.__code__
-            usable = usable and not (cleans_up and code.co_name == "__exit__")
-            usable = usable and module.partition(".")[0] not in _UNUSABLE
+            usable = usable and not (soon_over and (code.co_name == "__exit__" or module == "sqlalchemy"))
+            usable = usable and module not in _UNUSABLE
             frame = frame.f_back
         return impatient or usable
 

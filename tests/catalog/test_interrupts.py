@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from cq_engine.catalog import persist
 from cq_engine.catalog.model import (
@@ -32,6 +33,7 @@ from cq_engine.catalog.store import Catalog
 from cq_engine.catalog.view import View
 from cq_engine.core import faults, interrupts
 from cq_engine.core.errors import ConflictError, StorageError
+from cq_engine.core.limits import Limits
 from cq_engine.grammar.clauses import CaptureMethod, OnDemand
 from tests.catalog.work import Work, check_memory
 
@@ -271,3 +273,29 @@ class TestDeferred:
         with pytest.raises(KeyboardInterrupt):
             work()
         assert done == [1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_statement_that_was_interrupted_does_not_keep_the_write_lock(
+    open_catalog: Open, catalog: Catalog, number: int
+) -> None:
+    """Nor does who keeps the traceback, and with it the cursor."""
+    seen = 0
+
+    def interrupt(*_: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            raise KeyboardInterrupt
+
+    other = open_catalog(duties=False, limits=Limits(lock_seconds=1))
+    engine = catalog._database.engine
+    event.listen(engine, "after_cursor_execute", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept, catalog.write() as unit:
+        unit.set_state(catalog.state)
+    event.remove(engine, "after_cursor_execute", interrupt)
+    with other.write(by_any=True) as unit:
+        unit.set_state(other.state)
+    assert kept.tb
+    with catalog.write() as unit:
+        unit.set_state(catalog.state)
