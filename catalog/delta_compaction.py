@@ -3,7 +3,7 @@
 Small files that follow each other are written again as one, in a Delta commit that changes no data: who streams the
 table does not see it. The small ones stay as long as others may read them as of an older version of the Delta table, or
 the engine reads its own history from them (`superseded`). One whose Delta commit did not come, because the process was
-killed, stays as long, and an hour at least; it is told by its name.
+killed or the publication interrupted, stays as long, and an hour at least; it is told by its name.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
-from cq_engine.core import interrupts
+from cq_engine.core import frames, interrupts
 from cq_engine.core.errors import CQError
 
 __all__ = ["Call", "Interrupted", "call", "carried", "current", "one_call", "stop_all"]
@@ -187,10 +187,10 @@ class Call:
         Nobody splits the steps that take a lock. Only the impatient break off a conversation with the JVM. One with a database, and what an
         `__exit__` cleans up, have a moment, unless they wait. The beginning and end of the call itself is whole, but for what the end waits for.
         """
-        if interrupts.splits(frame):
+        if frames.splits(frame):
             return False
         impatient, ends, usable = self._presses >= IMPATIENT, False, True
-        soon_over = not interrupts.waits(frame) and time.monotonic() - self._pressed < _SHORT_SECONDS
+        soon_over = not frames.waits(frame) and time.monotonic() - self._pressed < _SHORT_SECONDS
         frame = interrupts.arrived(frame)
         while frame is not None and frame is not self._within:
             code, module = frame.f_code, str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -1,19 +1,15 @@
-"""Ctrl-C held back over the few steps that must not be split, such as a COMMIT and the update of memory after it.
-
-Python runs a signal handler between any two steps of the main thread, also between the one that takes a lock and the one
-that remembers to give it back. `splits` says of a frame whether it is in the middle of such a pair, and `waits` whether it waits.
-"""
+"""Ctrl-C held back over the few steps that must not be split, such as a COMMIT and the update of memory after it."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack
-from types import CodeType, FrameType, TracebackType
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
 from typing import Protocol
 
-__all__ = ["arrived", "deferred", "is_deferring", "is_interrupt", "splits", "taken", "waits"]
+__all__ = ["BEGINNING", "arrived", "deferred", "is_deferring", "is_interrupt", "taken"]
 
 PATIENCE = 5.0
 """Seconds after which another Ctrl-C is not held back any more: what it waits for may never end."""
@@ -71,6 +67,8 @@ class _Deferral(AbstractContextManager[None]):
             self._previous(number, frame)
 
 
+BEGINNING = _Deferral.__enter__.__code__
+"""In which a block of `deferred` begins."""
 _deferral = _Deferral()
 
 
@@ -131,68 +129,6 @@ def deferred() -> AbstractContextManager[None]:
     return _deferral
 
 
-_PAIRED = ("threading", "contextlib", "queue", "concurrent", "weakref", "_weakrefset")
-"""Modules whose steps belong together."""
-_SHORT = frozenset({_Deferral.__enter__.__code__, threading.Thread.start.__code__})
-"""With all that they call."""
-
-
-def waits(frame: FrameType | None) -> bool:
-    """Is it in one of the standard library's waits for an event or a thread, which may be long? What is raised there leaves no lock taken.
-
-    Args:
-        frame: where a signal handler was called.
-    """
-    frame = arrived(frame)
-    if frame is not None and frame.f_code is threading.Condition.wait.__code__:
-        return "gotit" in frame.f_locals and not _owns(frame)  # not before nor behind the wait itself
-    return frame is not None and frame.f_code in _JOINING
-
-
-_JOINING: frozenset[CodeType] = frozenset(
-    function.__code__
-    for function in (
-        threading.Thread.join,
-        getattr(threading.Thread, "_wait_for_tstate_lock", None),  # of Python < 3.13
-    )
-    if function is not None
-)
-
-
-def splits(frame: FrameType | None) -> bool:
-    """Whether what a signal handler raises would part what belongs together: the steps in which a lock is taken or given
-    back, a block begun or ended, a thread started, a deferral begun or ended. They are short, unless they wait (`waits`).
-    In a finalizer what is raised would be lost.
-
-    Args:
-        frame: where the handler was called.
-    """
-    frame = arrived(frame)
-    owned = getattr(_entered(frame), "_is_owned", None)
-    if owned is not None:
-        if owned():  # else it waits for the lock
-            return True
-    elif _is_paired(frame) and not waits(frame):
-        return True
-    while frame is not None and frame.f_code not in _SHORT and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None
-
-
-def _entered(frame: FrameType | None) -> object:
-    """The lock that the frame takes as the beginning of somebody's block. The library's own are held for a moment."""
-    if frame is not None and frame.f_code is threading.Condition.__enter__.__code__:
-        return None if _is_paired(frame.f_back) else frame.f_locals["self"]
-    if frame is not None and frame.f_code is ExitStack.enter_context.__code__:
-        return frame.f_locals.get("cm")
-    return None
-
-
-def _is_paired(frame: FrameType | None) -> bool:
-    module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    return module == __name__ or module.partition(".")[0] in _PAIRED
-
-
 def arrived(frame: FrameType | None) -> FrameType | None:
     """Where the signal came that was held back; the frame, if none was."""
     while frame is not None and (
@@ -201,8 +137,3 @@ def arrived(frame: FrameType | None) -> FrameType | None:
     ):
         frame = frame.f_back
     return frame
-
-
-def _owns(frame: FrameType) -> bool:
-    """Has the main thread the lock of the condition of which the frame is a method? Where that cannot be told, if anybody has."""
-    return bool(frame.f_locals["self"]._is_owned())  # noqa: SLF001 - no other way

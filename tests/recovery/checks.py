@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -217,34 +219,61 @@ def check_merged(engine: Engine, logs: dict[str, pa.Table], look_at: int) -> Non
 
 
 def check_garbage(engine: Engine, warehouse: Path) -> None:
-    """Every data file is one that the catalog or a Delta table names, or one that a Delta table keeps for its retention since it has
-    become part of a larger one; and no attempt is left."""
-    view = engine.catalog.view
-    known = {path for layout in view.layouts.values() for path in layout.files}
-    known |= {f.path for layout in view.layouts.values() for c in layout.changes for f in c.files}
-    replaced: set[str] = set()
-    for log in warehouse.rglob("_delta_log"):
-        root = log.parent
-        there = set(delta_files(root))
-        known |= {str((root / path).relative_to(warehouse)) for path in there}
-        replaced |= {str((root / path).relative_to(warehouse)) for path in replaced_files(root) - there}
-    there = {
-        str(p.relative_to(warehouse)) for p in warehouse.rglob("*.parquet*") if "_delta_log" not in p.parts
-    }
-    there = {path for path in there if not path.endswith(".crc")}
-    assert there - known - replaced == set()
+    """Every data file is one that the catalog or a Delta table names, or one that goes later; and no attempt is left."""
+    there, known = files_there(warehouse), named_files(engine, warehouse)
+    assert there - known - later_gone(warehouse) == set()
     assert known - there == set()
     with engine.catalog._reading() as connection:
         assert connection.execute(schema.attempts.select()).all() == []
 
 
-def replaced_files(root: Path) -> set[str]:
-    """The files of a log that others stand for, without a change of data."""
-    lines = [
-        line for entry in (root / "_delta_log").glob("*.json") for line in entry.read_text().splitlines()
-    ]
-    removed = [entry["remove"] for entry in map(json.loads, lines) if "remove" in entry]
-    return {entry["path"] for entry in removed if not entry["dataChange"]}
+def check_nothing_is_kept(engine: Engine, warehouse: Path) -> None:
+    """Hours later and without a retention, every data file is one that the catalog or a Delta table names."""
+    hours_ago = time.time() - 2 * 3600
+    for path in later_gone(warehouse):
+        os.utime(warehouse / path, (hours_ago, hours_ago))
+    engine.vacuum(retain="0 hours")
+    assert files_there(warehouse) == named_files(engine, warehouse)
+
+
+def later_gone(warehouse: Path) -> set[str]:
+    """What a published log keeps for its retention since it has become part of a larger file, and larger files
+    that became no part of the log, since their publication was broken off: these stay for an hour."""
+    merged = {path for path in files_there(warehouse) if Path(path).parent.name.startswith("merged-")}
+    return merged | replaced_files(warehouse)
+
+
+def named_files(engine: Engine, warehouse: Path) -> set[str]:
+    view = engine.catalog.view
+    known = {path for layout in view.layouts.values() for path in layout.files}
+    known |= {f.path for layout in view.layouts.values() for c in layout.changes for f in c.files}
+    for root in published_roots(warehouse):
+        known |= {str((root / path).relative_to(warehouse)) for path in delta_files(root)}
+    return known
+
+
+def files_there(warehouse: Path) -> set[str]:
+    there = {
+        str(p.relative_to(warehouse)) for p in warehouse.rglob("*.parquet*") if "_delta_log" not in p.parts
+    }
+    return {path for path in there if not path.endswith(".crc")}
+
+
+def replaced_files(warehouse: Path) -> set[str]:
+    """Those of published tables that have become part of larger ones, and are still there."""
+    found: set[str] = set()
+    for root in published_roots(warehouse):
+        entries = [path.read_text().splitlines() for path in (root / "_delta_log").glob("*.json")]
+        removed = [
+            action["remove"] for lines in entries for action in map(json.loads, lines) if "remove" in action
+        ]
+        gone = {action["path"] for action in removed if not action["dataChange"]} - set(delta_files(root))
+        found |= {str((root / path).relative_to(warehouse)) for path in gone}
+    return found & files_there(warehouse)
+
+
+def published_roots(warehouse: Path) -> list[Path]:
+    return [log.parent for log in warehouse.rglob("_delta_log")]
 
 
 def delta_files(root: Path) -> list[str]:

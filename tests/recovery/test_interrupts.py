@@ -29,7 +29,14 @@ from cq_engine.core.calls import Interrupted, current
 from cq_engine.storage import rows as storage_rows
 from tests.core.pressing import press
 from tests.limits import limit
-from tests.recovery.checks import apply, check_garbage, image, published, rows_of
+from tests.recovery.checks import (
+    apply,
+    check_garbage,
+    check_nothing_is_kept,
+    image,
+    published,
+    rows_of,
+)
 from tests.recovery.conftest import LONG, ROOT, Connect, environment
 
 COUNT = int(os.environ.get("CQ_ENGINE_INTERRUPTS", "20"))
@@ -429,10 +436,10 @@ class Work:
 
 
 # A file that was opened when Ctrl-C came, before its block began, is closed as it is forgotten.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_interrupts_at_random(connect: Connect, warehouse: Path) -> None:
     engine = connect()
-    limit(engine, pending_rows=100)
+    limit(engine, pending_rows=100, published_files=4)
     define(engine)
     work = Work(engine, random.Random(SEED))
     steps = 0
@@ -444,6 +451,7 @@ def test_interrupts_at_random(connect: Connect, warehouse: Path) -> None:
     again = connect()
     work.check(again, warehouse)
     check_garbage(again, warehouse)
+    check_nothing_is_kept(again, warehouse)
     print(
         f"seed {SEED}: {work.interrupted} interrupts of {steps} statements, {work.durable} of a durable commit"
     )
