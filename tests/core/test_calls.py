@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import queue
 import signal
 import threading
@@ -15,7 +16,7 @@ from types import FrameType
 
 import pytest
 
-from cq_engine.core import calls, interrupts
+from cq_engine.core import calls, frames, interrupts
 from cq_engine.core.calls import Call, Interrupted, call, carried, current, one_call
 from cq_engine.core.errors import CQError
 from tests.core.pressing import interrupted, press, press_later
@@ -75,6 +76,36 @@ def test_work_elsewhere_is_stopped_and_nothing_raised_before_it_answers() -> Non
     interrupted(run)
     assert answered == [True]
     assert work.marks == ["enter", "leave"]
+
+
+def test_a_second_press_raises_nothing_through_the_handler_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which came between the steps that take a lock."""
+    namespace: dict[str, Code] = {}
+    source = (
+        "__name__ = 'threading'\ndef take(kill, pid, number, taken):\n kill(pid, number)\n taken.append(True)"
+    )
+    exec(source, namespace)
+    splits, looked, taken = frames.splits, [0], list[bool]()
+
+    def slow(frame: FrameType | None) -> bool:
+        looked[0] += 1
+        if looked[0] == 1:
+            press()
+        return splits(frame)
+
+    monkeypatch.setattr(frames, "splits", slow)
+
+    def run(_call: Call) -> None:
+        namespace["take"](os.kill, os.getpid(), signal.SIGINT, taken)
+        time.sleep(20)
+
+    begin = time.monotonic()
+    interrupted(run)
+    assert taken == [True]
+    assert looked[0] > 1
+    assert time.monotonic() - begin < 10
 
 
 def test_an_error_of_what_was_stopped_is_the_interrupt() -> None:
