@@ -78,6 +78,11 @@ def story(spark: SparkSession, place: Path, limits: Limits) -> dict[str, Any]:
         assert engine.execute("SELECT count(*) FROM t VERSION AS OF 3").fetchall() == [(400,)]
         assert len(engine.execute("SELECT * FROM plain").fetchall()) == 5
         assert len(list(engine.deltas("q"))) > 7
+        for text in (
+            """SELECT '{"a": {"b": 1}}' RLIKE 'b":{0,1}'""",
+            "SELECT count(*) = 2 FROM names WHERE name RLIKE '^g[12]{1}$'",
+        ):
+            assert engine.execute(text).fetchall() == [(True,)], text
         assert engine.execute(f"EXPLAIN {QUERY}").fetchall()
         assert engine.execute("EXPLAIN ANALYZE CONTINUOUS QUERY q").fetchall()
         late = "CREATE CONTINUOUS QUERY late ON DEMAND START FROM SNAPSHOT AS SELECT g, name FROM names WHERE g > 1"

@@ -123,7 +123,10 @@ def _views(spark: SparkSession, relations: Mapping[str, DataFrame]) -> Iterator[
 
 
 def _run_connect(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
-    # A Connect client analyses later, when a view would be gone: hand the relations over inside the query.
+    # A Connect client analyses later, when a view would be gone: hand the relations over inside the query. Without any, it
+    # takes the text as it is.
+    if not relations:
+        return spark.sql(text)
     escaped = text.replace("{", "{{").replace("}", "}}")
     for name in relations:
         escaped = re.sub(rf"\b{re.escape(name)}\b", "{" + name + "}", escaped)
