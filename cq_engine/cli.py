@@ -161,8 +161,10 @@ def _follow(options: Namespace) -> int:
 
 
 def _dequeue(options: Namespace) -> int:
-    place = options.warehouse.removeprefix("file://")
-    if not options.catalog and "://" not in place and not Path(place).exists():
+    from cq_engine.catalog.storage.location import directory_of
+
+    place = directory_of(options.warehouse)
+    if not options.catalog and place is not None and not place.exists():
         raise CQError(f"there is no warehouse at {options.warehouse}")
     shell = _shell(options, start_spark=False)
     wait = None if options.follow else options.wait

@@ -16,7 +16,7 @@ from cq_engine.core.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from cq_engine.catalog.storage.access import Access
 
-__all__ = ["is_url", "open_beside", "open_store"]
+__all__ = ["directory_of", "is_url", "open_beside", "open_store"]
 
 _Access = TypeVar("_Access", bound="Access")
 
@@ -28,6 +28,7 @@ class _Reach(Protocol):
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_FILE = re.compile(r"file:(?://([^/]*))?(/.*|)", re.DOTALL | re.IGNORECASE)
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+(/[A-Za-z0-9_=+~.-]+)*")
 _AZURE = re.compile(r"([a-z0-9$][a-z0-9-]*)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 
@@ -38,6 +39,22 @@ def is_url(warehouse: str) -> bool:
     return found is not None and found[1].lower() != "file"
 
 
+def directory_of(warehouse: str) -> Path | None:
+    """The directory that a warehouse's name means: `file:///path` and `file:/path` as Spark takes them, letter by letter, or a path.
+    None for other URLs. Raises StorageError for the URL of another machine's file."""
+    if is_url(warehouse):
+        return None
+    found = _FILE.fullmatch(warehouse)
+    if found is None:
+        return Path(warehouse).expanduser()
+    if (found[1] or "").lower() not in ("", "localhost") or not found[2]:
+        raise StorageError(
+            f"{warehouse} does not name a directory of this machine",
+            hint="write file:///the/whole/path, or the path alone",
+        )
+    return Path(found[2])
+
+
 def open_store(
     warehouse: str, options: Mapping[str, str] | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> Store:
@@ -46,8 +63,9 @@ def open_store(
     `options` are those of `storage.*`, without that in front. Raises AnalysisError where they are wrong, StorageError where
     there can be no warehouse at the URL.
     """
-    if not is_url(warehouse):
-        return LocalStore(str(Path(warehouse.removeprefix("file://")).expanduser().resolve()))
+    directory = directory_of(warehouse)
+    if directory is not None:
+        return LocalStore(str(directory.resolve()))
     scheme, _, rest = warehouse.partition("://")
     kind = _KINDS.get(scheme.lower())
     if kind is None:

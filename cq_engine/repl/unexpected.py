@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -55,9 +56,14 @@ def state_directory() -> Path:
 
 def _logs_of(warehouse: str) -> Path | None:
     """The log directory of a warehouse on this machine's disk that exists."""
-    if warehouse.startswith("file://"):
-        warehouse = warehouse[len("file://") :]
-    return Path(warehouse) / "logs" if "://" not in warehouse and Path(warehouse).is_dir() else None
+    from cq_engine.catalog.storage.location import (
+        directory_of,
+    )  # which nobody needs as long as nothing goes wrong
+
+    with suppress(CQError):
+        place = directory_of(warehouse)
+        return place / "logs" if place is not None and place.is_dir() else None
+    return None
 
 
 def own_error(error: BaseException) -> CQError | None:

@@ -21,6 +21,7 @@ from cq_engine.catalog.model import DataFile
 from cq_engine.catalog.storage.azure import AzureAccess
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.storage.google import GoogleAccess
+from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.catalog.storage.location import open_store
 from cq_engine.catalog.storage.s3 import S3Access
 from cq_engine.catalog.store import Catalog
@@ -258,6 +259,20 @@ def test_what_is_refused(
         Catalog.open(url, clock=SystemClock(), storage=options)
     assert caught.value.hint  # type: ignore[attr-defined]
     assert "secret@" not in caught.value.render()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "file://localhost{}"])
+def test_names_of_directories(form: str, tmp_path: Path) -> None:
+    place = tmp_path / "a %20b"
+    store = open_store(form.format(place))
+    assert isinstance(store, LocalStore)
+    assert store.path("x") == str(place / "x")
+
+
+@pytest.mark.parametrize("url", ["file://warehouse", "file://host/warehouse", "file:", "file://"])
+def test_files_of_other_machines_are_refused(url: str) -> None:
+    with pytest.raises(StorageError, match="does not name a directory of this machine"):
+        open_store(url)
 
 
 @pytest.mark.parametrize("kind", ["s3", "google", "azure"])
