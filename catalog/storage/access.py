@@ -41,6 +41,8 @@ class Access(ABC):
 
     account: str = ""
     """Of Azure: the storage account, from the URL."""
+    has_options: bool = False
+    """Whether somebody has said how to get there (`storage.*`), and not the environment alone."""
     endpoint_url: str = ""
     tries: int = 1
     connect_seconds: float = 1.0
@@ -75,6 +77,7 @@ class Access(ABC):
         _check_endpoint(given.get("endpoint_url", ""))
         return cls(
             **given,
+            has_options=bool(options),
             tries=limits.store_tries,
             connect_seconds=limits.store_connect_seconds,
             request_seconds=limits.store_request_seconds,

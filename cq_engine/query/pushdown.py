@@ -6,20 +6,54 @@ the WHERE of the SELECT that names the table, as `column operator literal`. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import date
 from decimal import Decimal
+from typing import NamedTuple
 
+import pyarrow as pa
 from sqlglot import exp, tokenize
 
 from cq_engine.catalog.model import Table
 from cq_engine.context.services import Condition, Wanted
+from cq_engine.core.types import arrow_type
 from cq_engine.query.references import Reference, query_tree
+from cq_engine.storage.file_look_ups import Restrict
 
-__all__ = ["wanted_of"]
+__all__ = ["Needed", "needed_of", "wanted_of"]
 
 _OPERATORS: dict[type[exp.Expr], str] = {exp.EQ: "=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARED_AS_THEY_ARE: dict[str, type] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
+    "string": str,
+    "date": date,
+}
+"""Types whose values Spark compares with such a literal without a cast."""
+
+
+class Needed(NamedTuple):
+    """What has to be read of a table: these columns (None: all), and the rows that have one of the values in each of the columns."""
+
+    columns: Collection[str] | None
+    sought: Restrict
+
+
+def needed_of(wanted: Wanted, table: Table) -> Needed:
+    """What files of the table have to be read for a query that wants so much of it."""
+    types = {column.name: column.type for column in table.columns}
+    sought: dict[str, pa.Array] = {}
+    for condition in wanted.conditions:
+        name, values = condition.column, condition.values
+        literal = _COMPARED_AS_THEY_ARE.get(types[name])
+        if condition.operator not in ("=", "IN") or any(type(value) is not literal for value in values):
+            continue
+        try:
+            sought.setdefault(name, pa.array(values, arrow_type(types[name])))
+        except (pa.ArrowInvalid, OverflowError):  # no such value fits into the column
+            continue
+    named = wanted.columns
+    return Needed(None if named is None else {n for n in types if n.lower() in named}, sought)
 
 
 def wanted_of(text: str, reference: Reference, table: Table) -> Wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from cq_engine.catalog.names import check_here, check_snapshot
 from cq_engine.context.services import ResultRows, Services, SmallRows
 from cq_engine.core.errors import AnalysisError, CQError, Location, did_you_mean
 from cq_engine.query.change_log import aware, change_log
-from cq_engine.query.pushdown import wanted_of
+from cq_engine.query.pushdown import Needed, needed_of, wanted_of
 from cq_engine.query.references import AsOf, Changes, Reference, find_references, query_tree, substitute
 from cq_engine.query.result import Result
 from cq_engine.spark.sql import (
@@ -197,11 +197,11 @@ class Resolver:
             return self._remote(table, reference, source, location)
         if table is not None:
             self._check_rows(table, location)
-            wanted = self._wanted(source, reference, table)
+            needed = self._needed(source, reference, table)
             if reference.clause is not None:
-                return _public(self._at(reference.clause, table, location, wanted), table)
+                return _public(self._at(reference.clause, table, location, needed), table)
             self.read.add(table.name)
-            return self.table(table, wanted)
+            return self.table(table, needed)
         if query is not None:
             return self._result(query, reference.clause, location)
         raise unknown_table(self.state, reference.name, location)
@@ -222,12 +222,11 @@ class Resolver:
         self.now.append(table.name)
         return found.rows
 
-    def _wanted(self, source: Composed, reference: Reference, table: Table) -> Collection[str] | None:
-        """The columns of the table that the query needs, for those who read it for Spark and would not know; None for all."""
+    def _needed(self, source: Composed, reference: Reference, table: Table) -> Needed | None:
+        """What the query needs of the table, for those who read it for Spark and would not know; None for all."""
         if self.services.catalog.store.is_local or self.transaction is not None or self.analyses:
             return None  # Spark's own reader finds out itself
-        named = wanted_of(source.text, reference, table).columns
-        return None if named is None else {c.name for c in table.columns if c.name.lower() in named}
+        return needed_of(wanted_of(source.text, reference, table), table)
 
     def _check_rows(self, table: Table, location: Location | None) -> None:
         """Raises AnalysisError where the table has no rows to be read."""
@@ -286,11 +285,15 @@ class Resolver:
             None if rows is None else SmallRows(rows.select([c.name for c in table.columns]), table.columns)
         )
 
-    def table(self, table: Table, wanted: Collection[str] | None = None) -> DataFrame:
-        """The table's own columns, as the transaction or the version shows it; those that are not `wanted` may be NULL."""
-        if wanted is None:
+    def table(self, table: Table, needed: Needed | None = None) -> DataFrame:
+        """The table's own columns, as the transaction or the version shows it; what is not `needed` may be NULL, or not there."""
+        if needed is None:
             return _public(self.physical(table), table)
-        return _public(self.services.reader.image(table.storage, self.version, wanted=wanted), table)
+        return _public(self._image(table, self.version, needed), table)
+
+    def _image(self, table: Table, version: int, needed: Needed | None) -> DataFrame:
+        columns, sought = needed or (None, None)
+        return self.services.reader.image(table.storage, version, wanted=columns, sought=sought)
 
     def physical(self, table: Table, restrict: Restrict | None = None) -> DataFrame:
         """With the hidden row identity; with `restrict` at least the rows with wanted values."""
@@ -298,9 +301,7 @@ class Resolver:
             return self.transaction.view(table, restrict)
         return self.services.reader.image(table.storage, self.version, restrict)
 
-    def _at(
-        self, clause: AsOf, table: Table, location: Location | None, wanted: Collection[str] | None
-    ) -> DataFrame:
+    def _at(self, clause: AsOf, table: Table, location: Location | None, needed: Needed | None) -> DataFrame:
         version = self._version(clause, location)
         newest = self.services.catalog.newest_version
         if version > newest:
@@ -311,7 +312,7 @@ class Resolver:
                 detail=f"it was created at version {table.created_version}",
                 location=location,
             )
-        return self.services.reader.image(table.storage, version, wanted=wanted)
+        return self._image(table, version, needed)
 
     def _version(self, clause: AsOf, location: Location | None) -> int:
         plain = clause.value.strip("'\"")

@@ -81,18 +81,20 @@ class Reader(ChangeReader):
         layout: Layout,
         restrict: Restrict | None = None,
         wanted: Collection[str] | None = None,
+        sought: Restrict | None = None,
     ) -> DataFrame:
         """The snapshot rows of `layout`, physical columns. Those that are neither `wanted`, nor the identity, nor restricted
-        may be NULL: a task that reads an object store does not know what the query above it needs.
+        may be NULL, and rows without the values that are `sought` missing: a task that reads an object store does not know
+        what the query above it needs.
 
         With `restrict` at least the rows with wanted values: files are pruned by the catalog's statistics; few files
         are read by the driver into Arrow, many by Spark with a pushed-down IN.
         """
         columns = table.physical_columns
         if wanted is not None:
-            wanted = {*table.identity, *(restrict or ()), *wanted}
+            wanted = {*table.identity, *(restrict or ()), *(sought or ()), *wanted}
         if restrict is None:
-            return self.files(layout.snapshot, columns, wanted=wanted)
+            return self.files(prune_files(layout.snapshot, sought or {}), columns, sought, wanted)
         found = self.base_arrow(table, layout, restrict)
         if found is not None:
             return self.frame(found, columns)
@@ -147,9 +149,10 @@ class Reader(ChangeReader):
         version: int,
         restrict: Restrict | None = None,
         wanted: Collection[str] | None = None,
+        sought: Restrict | None = None,
     ) -> DataFrame:
         """The rows after commit `version`, physical columns; with `restrict` at least those with wanted values. Columns that
-        are neither `wanted`, nor the identity, nor restricted may be NULL.
+        are neither `wanted`, nor the identity, nor restricted may be NULL, and those without the values that are `sought` missing.
 
         Raises StorageError where `version` lies below what is kept.
         """
@@ -161,7 +164,7 @@ class Reader(ChangeReader):
             return self._small_frame(table, version, small)
         layout = self.catalog.layout(table.id, version)
         sets = [s for s in layout.changes if s.low <= version]
-        base = self.base(table, layout, restrict, wanted)
+        base = self.base(table, layout, restrict, wanted, sought)
         if not sets:
             return base
         log = self._changes_frame(table, sets, layout.base, version)

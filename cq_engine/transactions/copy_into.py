@@ -78,7 +78,7 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
         return _assign_columns(table, frame), size
 
     with translate_errors():
-        for path in _spellings(statement.path):
+        for path in () if _has_options(services, statement.path) else _spellings(statement.path):
             with suppress(_NoFileSystemError), _knowing():
                 return rows(_SparkFiles(services.spark(), path, options))
         return rows(_outside(services, statement.path, options))
@@ -97,6 +97,16 @@ def _knowing() -> Iterator[None]:
         if _NO_FILE_SYSTEM.search(error.message):
             raise _NoFileSystemError from error
         raise
+
+
+def _has_options(services: Services, path: str) -> bool:
+    """Whether the path lies in a store that the warehouse's own `storage.*` say how to reach: of them Spark knows nothing."""
+    from cq_engine.catalog.storage.objects import ObjectStore  # which a warehouse in a directory does without
+
+    with suppress(CQError):
+        found = open_beside(path, services.catalog.store, services.limits)
+        return found is not None and isinstance(found[0], ObjectStore) and found[0].access.has_options
+    return False
 
 
 def _spellings(path: str) -> list[str]:

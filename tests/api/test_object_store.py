@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.storage import arrow_files
+from cq_engine.transactions import copy_into
 from tests import limits
 from tests.core.pressing import press
 from tests.object_store import Faults, ObjectStoreServer
@@ -118,6 +121,70 @@ def test_tasks_read_the_columns_that_a_statement_needs(
     read.clear()
     assert engine.execute("SELECT * FROM t WHERE id = 3").fetchall()
     assert {"id", "v", "d", "unread"} in read
+
+
+@pytest.mark.postgres
+def test_tasks_read_the_row_groups_that_a_statement_needs(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files and row groups those that can have a value that a column has to equal; whatever else changed since."""
+    engine = connect(limits=Limits(**EXECUTORS))
+    engine.execute("CREATE TABLE t (id INT PRIMARY KEY, v STRING, d DATE)")
+    rows = "CAST(id AS INT), concat('v', id % 7), DATE '2024-01-01' + CAST(id % 5 AS INT)"
+    for low in (0, 100, 200):
+        engine.execute(f"INSERT INTO t SELECT {rows} FROM range({low}, {low + 100})")
+    engine.execute("COMPACT TABLE t")
+    engine.execute("UPDATE t SET v = 'v1' WHERE id = 250")
+    engine.execute("UPDATE t SET v = 'none' WHERE id = 1")
+    asked: list[tuple[dict[str, list[object]], int]] = []
+    files = arrow_files.read
+
+    def noted(spark: Any, store: Any, found: Any, columns: Any, restrict: Any, **more: Any) -> Any:
+        frame = files(spark, store, found, columns, restrict, **more)
+        if "_change_type" not in frame.columns:  # else it is a log
+            asked.append(({name: values.to_pylist() for name, values in restrict.items()}, frame.count()))
+        return frame
+
+    monkeypatch.setattr(arrow_files, "read", noted)
+    v1 = sorted({n for n in range(300) if n % 7 == 1 and n != 1} | {250})
+    dates = "DATE '2024-01-02', DATE '2023-01-01'"
+    for condition, sought, wanted in [
+        ("id = 123", {"id": [123]}, [123]),
+        ("id IN (5, 207, 7000)", {"id": [5, 207, 7000]}, [5, 207]),
+        ("v = 'v1'", {"v": ["v1"]}, v1),
+        ("v = 'v1' AND (id = 250 AND id > 0)", {"v": ["v1"], "id": [250]}, [250]),
+        (f"d IN ({dates}) AND id < 7", {"d": [date(2024, 1, 2), date(2023, 1, 1)]}, [1, 6]),
+        ("id = 5000000000", {}, []),
+        ("id = '123'", {}, [123]),
+        ("v = 'v1' OR id = 1", {}, sorted([1, *v1])),
+        ("NOT id = 123 AND id BETWEEN 122 AND 124", {}, [122, 124]),
+    ]:
+        asked.clear()
+        found = engine.execute(f"SELECT id FROM t WHERE {condition} ORDER BY id").fetchall()
+        assert [n for (n,) in found] == wanted, condition
+        assert [values for values, _ in asked] == [sought], condition
+        (read,) = (rows for _, rows in asked)
+        assert (read < 300) == ("id" in sought), condition
+    asked.clear()
+    joined = "SELECT a.id, b.v FROM t a LEFT JOIN t b ON b.id = a.id + 1 WHERE a.id = 122 AND b.v = 'v4'"
+    assert engine.execute(joined).fetchall() == [(122, "v4")]
+    assert sorted(str(values) for values, _ in asked) == ["{'id': [122]}", "{'v': ['v4']}"]
+
+
+@pytest.mark.postgres
+def test_copy_uses_the_credentials_of_the_warehouse(
+    connect: Connect, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Spark has a file system for the URL, which knows nothing of them."""
+    engine = connect()
+    engine.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    file = f"{bucket_url.partition('://')[2]}/in/t.parquet"
+    pq.write_table(
+        pa.table({"id": pa.array([1, 2], pa.int32())}), file, filesystem=engine.catalog.store.filesystem
+    )
+    monkeypatch.setattr(copy_into, "_spellings", lambda path: pytest.fail(f"Spark is asked for {path}"))
+    engine.execute(f"COPY INTO t FROM 's3://{file}'")
+    assert engine.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 
 
 @pytest.mark.postgres
