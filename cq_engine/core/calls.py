@@ -184,18 +184,20 @@ class Call:
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Whether Ctrl-C is raised in `frame`.
 
-        Nobody splits the steps that take a lock, nor the handler, which may have come in the middle of them. Only the impatient break off a conversation with the JVM. One with a database, and what an
+        Nobody splits the steps that take a lock, nor the handler, which may have come in the middle of them;
+        the program's own handler may wait for ever. Only the impatient break off a conversation with the JVM. One with a database, and what an
         `__exit__` cleans up, have a moment, unless they wait. The beginning and end of the call itself is whole, but for what the end waits for.
         """
         if frames.splits(frame):
             return False
-        impatient, ends, usable = self._presses >= IMPATIENT, False, True
+        impatient, ends, asks, usable = self._presses >= IMPATIENT, False, False, True
         soon_over = not frames.waits(frame) and time.monotonic() - self._pressed < _SHORT_SECONDS
         frame = interrupts.arrived(frame)
         while frame is not None and frame is not self._within:
             code, module = frame.f_code, str(frame.f_globals.get("__name__", "")).partition(".")[0]
             if code is Call._on_signal.__code__:
-                return False
+                return impatient and asks and not frames.splits(frame.f_back)
+            asks = asks or code is Call._what_to_raise.__code__
             if code in _BETWEEN:
                 return impatient and ends
             ends = ends or code is Call._wait_for_others.__code__

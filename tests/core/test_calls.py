@@ -108,6 +108,27 @@ def test_a_second_press_raises_nothing_through_the_handler_of_the_first(
     assert time.monotonic() - begin < 10
 
 
+def test_a_handler_of_the_program_that_waits_is_left_with_the_third_ctrl_c() -> None:
+    seen: list[int] = []
+
+    def waits(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) < 3:
+            time.sleep(30)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, waits)
+    begin = time.monotonic()
+    for n in range(3):
+        press_later(0.3 * (n + 1))
+    try:
+        with pytest.raises(KeyboardInterrupt), call():
+            time.sleep(20)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begin < 15
+
+
 def test_an_error_of_what_was_stopped_is_the_interrupt() -> None:
     work = Work()
 
