@@ -235,7 +235,7 @@ def _bounds(metadata: Any, place: int, convert: Callable[[Any], object]) -> tupl
             return None
         try:
             least, most = statistics.min, statistics.max
-        except OverflowError:  # a year after 9999
+        except (OverflowError, UnicodeDecodeError):  # a year after 9999, bytes that are no text
             return None
         low = least if low is None or least < low else low
         high = most if high is None or most > high else high

@@ -28,7 +28,7 @@ class _Reach(Protocol):
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_FILE = re.compile(r"file:(?://([^/]*))?(/.*|)", re.DOTALL | re.IGNORECASE)
+_FILE = re.compile(r"file:(?://([^/]*))?(.*)", re.DOTALL | re.IGNORECASE)
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+(/[A-Za-z0-9_=+~.-]+)*")
 _AZURE = re.compile(r"([a-z0-9$][a-z0-9-]*)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 
@@ -47,7 +47,7 @@ def directory_of(warehouse: str) -> Path | None:
     found = _FILE.fullmatch(warehouse)
     if found is None:
         return Path(warehouse).expanduser()
-    if (found[1] or "").lower() not in ("", "localhost") or not found[2]:
+    if (found[1] or "").lower() not in ("", "localhost") or not found[2].startswith("/"):
         raise StorageError(
             f"{warehouse} does not name a directory of this machine",
             hint="write file:///the/whole/path, or the path alone",

@@ -111,6 +111,8 @@ def _conditions(named: exp.Table, table: Table) -> Iterator[Condition]:
     if renamed is not None and renamed.args.get("columns"):
         return
     place = named.parent
+    if isinstance(place, exp.Join) and place.kind in ("SEMI", "ANTI"):
+        return  # the WHERE does not see it, and the name may be that of another one
     select = place.parent if isinstance(place, exp.From | exp.Join) else None
     if not isinstance(select, exp.Select) or select.args.get("where") is None:
         return

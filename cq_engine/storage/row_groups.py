@@ -120,7 +120,7 @@ def _range(statistics: Any) -> tuple[Any, Any]:
         return None, None
     try:
         return statistics.min, statistics.max
-    except OverflowError:  # a date or a time that Python does not have: a year after 9999
+    except (OverflowError, UnicodeDecodeError):  # a year after 9999, bytes that are no text
         return None, None
 
 

@@ -77,11 +77,20 @@ def copy_frame(services: Services, table: Table, statement: CopyInto) -> tuple[D
             size = Size(files.count(frame), size.bytes)
         return _assign_columns(table, frame), size
 
+    refused: CQError | None = None
     with translate_errors():
-        for path in () if _has_options(services, statement.path) else _spellings(statement.path):
-            with suppress(_NoFileSystemError), _knowing():
-                return rows(_SparkFiles(services.spark(), path, options))
-        return rows(_outside(services, statement.path, options))
+        for path in _spellings(statement.path):
+            try:
+                with suppress(_NoFileSystemError), _knowing():
+                    return rows(_SparkFiles(services.spark(), path, options))
+            except CQError as error:
+                if not _has_options(services, path):
+                    raise
+                refused = refused or error
+        try:
+            return rows(_outside(services, statement.path, options))
+        except CQError as error:
+            raise refused or error from None
 
 
 class _NoFileSystemError(Exception):
@@ -100,7 +109,7 @@ def _knowing() -> Iterator[None]:
 
 
 def _has_options(services: Services, path: str) -> bool:
-    """Whether the path lies in a store that the warehouse's own `storage.*` say how to reach: of them Spark knows nothing."""
+    """Whether the path lies in a store of the kind that the warehouse's own `storage.*` say how to reach: of them Spark knows nothing."""
     from cq_engine.catalog.storage.objects import ObjectStore  # which a warehouse in a directory does without
 
     with suppress(CQError):

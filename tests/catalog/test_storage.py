@@ -269,7 +269,9 @@ def test_names_of_directories(form: str, tmp_path: Path) -> None:
     assert store.path("x") == str(place / "x")
 
 
-@pytest.mark.parametrize("url", ["file://warehouse", "file://host/warehouse", "file:", "file://"])
+@pytest.mark.parametrize(
+    "url", ["file://warehouse", "file://host/warehouse", "file:", "file://", "file:data"]
+)
 def test_files_of_other_machines_are_refused(url: str) -> None:
     with pytest.raises(StorageError, match="does not name a directory of this machine"):
         open_store(url)

@@ -67,6 +67,21 @@ def test_a_column_may_have_the_name_of_a_function(name: str) -> None:
     assert wanted_of(query, find_references(query)[0], table).columns == {name}
 
 
+@pytest.mark.parametrize(
+    ("query", "conditions"),
+    [
+        ("SELECT x.id FROM t x JOIN t y USING (id) WHERE x.v = 'a'", [["v"], []]),
+        ("SELECT x.id FROM t x LEFT SEMI JOIN t x USING (id) WHERE x.v = 'a'", [["v"], []]),
+        ("SELECT x.id FROM t x LEFT ANTI JOIN t x USING (id) WHERE x.v = 'a'", [["v"], []]),
+        ("SELECT x.id FROM t x ANTI JOIN t x USING (id) WHERE x.v = 'a'", [["v"], []]),
+        ("SELECT id FROM t VERSION AS OF 3 LEFT ANTI JOIN t USING (id) WHERE t.v = 'a'", [[], []]),
+    ],
+)
+def test_conditions_belong_to_what_the_where_sees(query: str, conditions: list[list[str]]) -> None:
+    found = [wanted_of(query, each, TABLE).conditions for each in find_references(query)]
+    assert [[each.column for each in own] for own in found] == conditions
+
+
 def test_renamed_columns_have_no_conditions() -> None:
     query = "SELECT id FROM t AS a (k, id, v, w) WHERE k > 1"
     assert wanted_of(query, find_references(query)[0], TABLE) == (None, ())
