@@ -218,10 +218,12 @@ def check_merged(engine: Engine, logs: dict[str, pa.Table], look_at: int) -> Non
         assert Counter(got) == wanted, f"owned_now at version {version}"
 
 
-def check_garbage(engine: Engine, warehouse: Path) -> None:
-    """Every data file is one that the catalog or a Delta table names, or one that goes later; and no attempt is left."""
+def check_garbage(engine: Engine, warehouse: Path, *, broken_off: bool = False) -> None:
+    """Every data file is one that the catalog or a Delta table names, or one that goes later, also where publications were
+    `broken_off`; and no attempt is left."""
     there, known = files_there(warehouse), named_files(engine, warehouse)
-    assert there - known - later_gone(warehouse) == set()
+    later = later_gone(warehouse) if broken_off else replaced_files(warehouse)
+    assert there - known - later == set()
     assert known - there == set()
     with engine.catalog._reading() as connection:
         assert connection.execute(schema.attempts.select()).all() == []
