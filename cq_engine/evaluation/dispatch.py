@@ -17,7 +17,7 @@ __all__ = ["boolean", "evaluate", "truth"]
 @singledispatch
 def evaluate(expression: exp.Expr, rows: Rows) -> Vector:  # noqa: ARG001 - registered functions read it
     """The expression's values, with the type that Spark gives it. Raises UnsupportedError, TooLargeError."""
-    raise UnsupportedError(f"{type(expression).__name__}: {expression}")
+    raise UnsupportedError(f"{type(expression).__name__}: {expression.sql('spark')}")
 
 
 def truth(condition: exp.Expr, rows: Rows) -> pa.BooleanArray:

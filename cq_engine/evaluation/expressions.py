@@ -102,6 +102,6 @@ def _extreme(expression: exp.Greatest | exp.Least, rows: Rows) -> Vector:
     vectors = [evaluate(each, rows) for each in (expression.this, *expression.expressions)]
     kind = common_type(vector.type for vector in vectors)
     if not is_number(kind):
-        raise UnsupportedError(str(expression))
+        raise UnsupportedError(expression.sql("spark"))
     function = pc.max_element_wise if isinstance(expression, exp.Greatest) else pc.min_element_wise
     return Vector(kind, function(*(retype(vector, kind).values for vector in vectors), skip_nulls=True))

@@ -156,18 +156,18 @@ def _take_calls(expression: exp.Expr, rows: Rows, calls: list[_Call]) -> exp.Exp
 
 def _call(name: str, node: exp.AggFunc, rows: Rows) -> _Call:
     if type(node) not in _FUNCTIONS or node.expressions:
-        raise UnsupportedError(str(node))
+        raise UnsupportedError(node.sql("spark"))
     if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
         return _Call(name, None, "count_all", t.LongType())
     if isinstance(node.this, exp.Distinct | exp.Order | exp.Star):
-        raise UnsupportedError(str(node))
+        raise UnsupportedError(node.sql("spark"))
     vector = evaluate(node.this, rows)
     if isinstance(node, exp.Sum):
         return _Call(name, _summable(vector), "sum", sum_type(vector.type))
     if isinstance(node, exp.Count):
         return _Call(name, vector, "count", t.LongType())
     if not can(vector.type, Use.ORDERED):
-        raise UnsupportedError(f"{node}: {vector.type.simpleString()}")
+        raise UnsupportedError(f"{node.sql('spark')}: {vector.type.simpleString()}")
     return _Call(name, vector, _FUNCTIONS[type(node)], vector.type)
 
 

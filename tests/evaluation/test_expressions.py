@@ -123,6 +123,13 @@ def _table() -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(COLUMNS))
 
 
+@pytest.mark.parametrize("text", ["X''", "w < X''", "w LIKE X''", "w IN (X'')", "CASE w WHEN X'' THEN 1 END"])
+def test_literals_that_only_spark_has_are_left_to_it(text: str) -> None:
+    table = _table()
+    with pytest.raises(UnsupportedError, match="X''"):
+        evaluate(parse_expression(text), Rows.of(table, COLUMNS, [c.name for c in COLUMNS]))
+
+
 SETTINGS = {
     "ANSI": {},
     "no ANSI": {"spark.sql.ansi.enabled": "false"},
