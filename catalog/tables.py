@@ -39,6 +39,7 @@ __all__ = [
     "data_files",
     "dictionaries",
     "footer_stats",
+    "least_and_most",
     "prune",
     "reading",
     "write_parquet",
@@ -222,6 +223,16 @@ def _width(kind: pa.DataType) -> int:
     return 1
 
 
+def least_and_most(statistics: Any) -> tuple[Any, Any] | None:
+    """The bounds of a column in a row group; None where it has none, or Python has no such values."""
+    if statistics is None or not statistics.has_min_max:
+        return None
+    try:
+        return statistics.min, statistics.max
+    except (OverflowError, UnicodeDecodeError):  # a year after 9999, bytes that are no text
+        return None
+
+
 def _bounds(metadata: Any, place: int, convert: Callable[[Any], object]) -> tuple[object, object] | None:
     low: Any = None
     high: Any = None
@@ -233,10 +244,10 @@ def _bounds(metadata: Any, place: int, convert: Callable[[Any], object]) -> tupl
             if statistics.has_null_count and statistics.num_values == 0:
                 continue  # only NULLs
             return None
-        try:
-            least, most = statistics.min, statistics.max
-        except (OverflowError, UnicodeDecodeError):  # a year after 9999, bytes that are no text
+        found = least_and_most(statistics)
+        if found is None:
             return None
+        least, most = found
         low = least if low is None or least < low else low
         high = most if high is None or most > high else high
     if low is None:

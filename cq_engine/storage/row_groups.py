@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from cachetools import LRUCache
 
+from cq_engine.catalog.tables import least_and_most
 from cq_engine.core.arrays import distinct
 
 if TYPE_CHECKING:
@@ -108,20 +109,11 @@ def _bounds(fragment: ds.ParquetFileFragment) -> dict[str, _Bounds]:
         if "." in name:
             continue
         chunks = [metadata.row_group(g).column(place).statistics for g in range(metadata.num_row_groups)]
-        ranges = [_range(s) for s in chunks]
+        ranges = [least_and_most(s) or (None, None) for s in chunks]
         if any(low is not None for low, _ in ranges):
             nulls = tuple(s is None or not s.has_null_count or s.null_count > 0 for s in chunks)
             found[name] = _Bounds(tuple(low for low, _ in ranges), tuple(high for _, high in ranges), nulls)
     return found
-
-
-def _range(statistics: Any) -> tuple[Any, Any]:
-    if statistics is None or not statistics.has_min_max:
-        return None, None
-    try:
-        return statistics.min, statistics.max
-    except (OverflowError, UnicodeDecodeError):  # a year after 9999, bytes that are no text
-        return None, None
 
 
 def _sorted_values(values: pa.Array) -> Sequence[Any] | None:
