@@ -125,7 +125,7 @@ def _decimal_arithmetic(expression: exp.Binary, left: Vector, right: Vector) -> 
         digits = max(whole) + scale + 1
         values = [rescale(vector, scale) for vector in sides]
     if digits > MOST_DIGITS:  # how much Spark rounds then is a setting
-        raise UnsupportedError(f"{expression.sql('spark')}: {digits} digits")
+        raise UnsupportedError(f"{write(expression)}: {digits} digits")
     function = {exp.Add: pc.add_checked, exp.Sub: pc.subtract_checked, exp.Mul: pc.multiply_checked}
     return Vector(t.DecimalType(digits, scale), checked(function[type(expression)], *values))
 
@@ -181,7 +181,7 @@ def _within(kind: t.DataType, values: pa.Array) -> Vector:
 @evaluate.register(exp.Cast)
 def _cast(expression: exp.Cast, rows: Rows) -> Vector:
     if type(expression) not in (exp.Cast, exp.TryCast) or expression.args.get("format"):
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     wanted = _type(expression.to)
     if isinstance(wanted, t.DateType) and isinstance(expression.this, exp.Literal):
         return date(expression.this, rows)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import references
 from cq_engine.core.capabilities import Use, can
 from cq_engine.evaluation.arithmetic import date
@@ -43,7 +44,7 @@ def _connected(expression: exp.And | exp.Or, rows: Rows) -> Vector:
 @evaluate.register(exp.Is)
 def _is(expression: exp.Is, rows: Rows) -> Vector:
     if not isinstance(expression.expression, exp.Null):
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     return Vector(t.BooleanType(), evaluate(expression.this, rows).values.is_null())
 
 
@@ -73,7 +74,7 @@ def _comparison(expression: exp.Binary, rows: Rows) -> Vector:
 def check_compared_last(expression: exp.Binary) -> None:
     """Raises UnsupportedError for `a = b IN (…)` and the like, of which Spark asks whether `a = b` is in it."""
     if isinstance(expression.expression, exp.In | exp.Between | exp.Like | exp.Not):
-        raise UnsupportedError(f"{expression.sql('spark')}: Spark compares first")
+        raise UnsupportedError(f"{write(expression)}: Spark compares first")
 
 
 @evaluate.register(exp.NullSafeEQ)
@@ -88,7 +89,7 @@ def _null_safe(expression: exp.NullSafeEQ | exp.NullSafeNEQ, rows: Rows) -> Vect
 @evaluate.register(exp.Between)
 def _between(expression: exp.Between, rows: Rows) -> Vector:
     if expression.args.get("symmetric"):
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     low, high = (
         function(*_alike((expression.this, expression.args[end]), rows, Use.ORDERED))
         for end, function in (("low", pc.greater_equal), ("high", pc.less_equal))
@@ -101,7 +102,7 @@ def _in(expression: exp.In, rows: Rows) -> Vector:
     """All of the list in one type; what is the same for all rows is looked up together."""
     given = expression.expressions
     if not given:
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     is_fixed = [not references(each) for each in given]
     one = Rows({}, 1)
     value, *listed = _same_type(
@@ -126,7 +127,7 @@ def _like(expression: exp.Like, rows: Rows) -> Vector:
     pattern = expression.expression
     known = isinstance(pattern, exp.Literal) and pattern.is_string and "\\" not in str(pattern.this)
     if not known or set(expression.args) - {"this", "expression", "negate"}:
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     vector = evaluate(expression.this, rows)
     if vector.type != t.StringType():
         raise UnsupportedError(f"{vector.type.simpleString()} LIKE")
@@ -139,7 +140,7 @@ def _call(expression: exp.Anonymous, rows: Rows) -> Vector:
     """NULLIF: the first value where it is not equal to the second, in the type of the first."""
     given = expression.expressions
     if expression.name.upper() != "NULLIF" or len(given) != 2:
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     same = pc.fill_null(pc.equal(*_alike((given[0], given[1]), rows, Use.EQUAL)), False)
     vector = evaluate(given[0], rows)
     return Vector(vector.type, pc.if_else(same, pa.scalar(None, vector.values.type), vector.values))

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.evaluation.vectors import Rows, UnsupportedError, Vector
 
 __all__ = ["boolean", "evaluate", "truth"]
@@ -17,7 +18,7 @@ __all__ = ["boolean", "evaluate", "truth"]
 @singledispatch
 def evaluate(expression: exp.Expr, rows: Rows) -> Vector:  # noqa: ARG001 - registered functions read it
     """The expression's values, with the type that Spark gives it. Raises UnsupportedError, TooLargeError."""
-    raise UnsupportedError(f"{type(expression).__name__}: {expression.sql('spark')}")
+    raise UnsupportedError(f"{type(expression).__name__}: {write(expression)}")
 
 
 def truth(condition: exp.Expr, rows: Rows) -> pa.BooleanArray:

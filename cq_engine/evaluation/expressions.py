@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.evaluation import arithmetic, comparisons
 from cq_engine.evaluation.dispatch import evaluate, truth
 from cq_engine.evaluation.vectors import (
@@ -102,6 +103,6 @@ def _extreme(expression: exp.Greatest | exp.Least, rows: Rows) -> Vector:
     vectors = [evaluate(each, rows) for each in (expression.this, *expression.expressions)]
     kind = common_type(vector.type for vector in vectors)
     if not is_number(kind):
-        raise UnsupportedError(expression.sql("spark"))
+        raise UnsupportedError(write(expression))
     function = pc.max_element_wise if isinstance(expression, exp.Greatest) else pc.min_element_wise
     return Vector(kind, function(*(retype(vector, kind).values for vector in vectors), skip_nulls=True))

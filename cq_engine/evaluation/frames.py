@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.groups import LONG, is_sum_safe, sum_type
 from cq_engine.evaluation.partitions import Partitions
@@ -50,12 +51,12 @@ class Frames:
         spec = node.args.get("spec")
         if node.args.get("order") is None:
             if spec is not None:
-                raise UnsupportedError(node.sql("spark"))
+                raise UnsupportedError(write(node))
             return cls(part.first, part.ends, True, True)
         if spec is None:
             return cls(part.first, part.peers[1], True, False)
         if spec.args.get("exclude"):
-            raise UnsupportedError(node.sql("spark"))
+            raise UnsupportedError(write(node))
         rows = _word(spec, "kind") == "ROWS"
         start, end = (_Bound.of(spec, name) for name in ("start", "end"))
         low, high = start.places(part, rows, 0), end.places(part, rows, 1)
@@ -92,7 +93,7 @@ class _Bound:
             return cls(_CURRENT, "")
         if str(value).upper() == _UNBOUNDED:
             return cls(_UNBOUNDED, _word(spec, f"{name}_side"))
-        raise UnsupportedError(spec.sql("spark"))
+        raise UnsupportedError(write(spec))
 
     def places(self, part: Partitions, rows: bool, behind: int) -> Numbers:
         """Of each row where its frame begins, or with `behind` = 1 the place behind it."""
@@ -124,7 +125,7 @@ def over_frames(node: exp.Window, rows: Rows, part: Partitions) -> Vector:
         or call.expressions
         or isinstance(call.this, exp.Distinct | exp.Star)
     ):
-        raise UnsupportedError(node.sql("spark"))
+        raise UnsupportedError(write(node))
     vector = evaluate(call.this, rows)
     if type(call) in _PICKS:
         return _pick(call, vector, part, frames)
@@ -140,7 +141,7 @@ def _pick(call: exp.Expr, vector: Vector, part: Partitions, frames: Frames) -> V
     if isinstance(call, exp.NthValue):
         offset = call.args.get("offset")
         if not isinstance(offset, exp.Literal) or not offset.this.isdigit() or not int(offset.this):
-            raise UnsupportedError(call.sql("spark"))
+            raise UnsupportedError(write(call))
         wanted = frames.low + min(int(offset.this), len(part.places) + 1) - 1
     else:
         wanted = frames.high - 1 if isinstance(call, exp.LastValue | exp.Last) else frames.low

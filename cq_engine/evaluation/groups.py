@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import Named
 from cq_engine.core.arrays import first_places, number_values, repeated
 from cq_engine.core.capabilities import Use, can
@@ -156,18 +157,18 @@ def _take_calls(expression: exp.Expr, rows: Rows, calls: list[_Call]) -> exp.Exp
 
 def _call(name: str, node: exp.AggFunc, rows: Rows) -> _Call:
     if type(node) not in _FUNCTIONS or node.expressions:
-        raise UnsupportedError(node.sql("spark"))
+        raise UnsupportedError(write(node))
     if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
         return _Call(name, None, "count_all", t.LongType())
     if isinstance(node.this, exp.Distinct | exp.Order | exp.Star):
-        raise UnsupportedError(node.sql("spark"))
+        raise UnsupportedError(write(node))
     vector = evaluate(node.this, rows)
     if isinstance(node, exp.Sum):
         return _Call(name, _summable(vector), "sum", sum_type(vector.type))
     if isinstance(node, exp.Count):
         return _Call(name, vector, "count", t.LongType())
     if not can(vector.type, Use.ORDERED):
-        raise UnsupportedError(f"{node.sql('spark')}: {vector.type.simpleString()}")
+        raise UnsupportedError(f"{write(node)}: {vector.type.simpleString()}")
     return _Call(name, vector, _FUNCTIONS[type(node)], vector.type)
 
 

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import Named
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.frames import over_frames
@@ -40,7 +41,7 @@ def add_windows(rows: Rows, functions: Named) -> Rows:
 
 def _window(node: exp.Window, rows: Rows, known: dict[str, Partitions]) -> Vector:
     if set(node.args) - {"this", "partition_by", "order", "spec", "over", "alias", "first"}:
-        raise UnsupportedError(node.sql("spark"))
+        raise UnsupportedError(write(node))
     given, call = node.args.get("order"), node.this
     key = f"{node.args.get('partition_by')!r} {given!r}"
     if key not in known:
@@ -49,14 +50,14 @@ def _window(node: exp.Window, rows: Rows, known: dict[str, Partitions]) -> Vecto
     if type(call) not in (*_RANKS, exp.Lead, exp.Lag):
         return over_frames(node, rows, part)
     if given is None or node.args.get("spec") is not None:
-        raise UnsupportedError(node.sql("spark"))
+        raise UnsupportedError(write(node))
     return _neighbour(call, rows, part) if isinstance(call, exp.Lead | exp.Lag) else _rank(call, part)
 
 
 def _rank(call: exp.Expr, part: Partitions) -> Vector:
     """The number or rank of each row in its partition."""
     if call.expressions:
-        raise UnsupportedError(call.sql("spark"))
+        raise UnsupportedError(write(call))
     if isinstance(call, exp.RowNumber):
         return Vector(t.IntegerType(), part.back(with_nulls(part.positions + 1)))
     if isinstance(call, exp.Rank | exp.DenseRank):
@@ -76,7 +77,7 @@ def _neighbour(call: exp.Lead | exp.Lag, rows: Rows, part: Partitions) -> Vector
     offset, default = call.args.get("offset"), call.args.get("default")
     number = offset is None or (isinstance(offset, exp.Literal) and offset.this.isdigit())
     if not number or not (default is None or isinstance(default, exp.Null)):
-        raise UnsupportedError(call.sql("spark"))
+        raise UnsupportedError(write(call))
     vector = evaluate(call.this, rows)
     count = len(part.places)
     distance = 1 if offset is None else min(int(offset.this), count)

@@ -56,9 +56,7 @@ def state_directory() -> Path:
 
 def _logs_of(warehouse: str) -> Path | None:
     """The log directory of a warehouse on this machine's disk that exists."""
-    from cq_engine.catalog.storage.location import (
-        directory_of,
-    )  # which nobody needs as long as nothing goes wrong
+    from cq_engine.catalog.storage.location import directory_of  # which a prompt without faults does without
 
     with suppress(CQError):
         place = directory_of(warehouse)
