@@ -48,6 +48,7 @@ class Cluster(Executor[DataFrame]):
 
     def __enter__(self) -> Cluster:
         self._kept: list[DataFrame] = []
+        self._scratch: Attempt | None = None
         self._rows = 0
         self._wide = ExitStack()
         size, limits = self._input_size(), self.services.limits
@@ -71,6 +72,8 @@ class Cluster(Executor[DataFrame]):
         finally:
             with suppress(*LOST):
                 self._wide.close()
+            if self._scratch is not None:
+                self._scratch.abandon()
 
     def _input_size(self) -> Size:
         """About what the statements read at most: the query's tables, and its states."""
@@ -86,14 +89,25 @@ class Cluster(Executor[DataFrame]):
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
-    def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> None:
-        """Few rows go to the driver: what they meet can be looked up by their keys, and Spark plans the next statement
-        without the plan of this one."""
+    def bind(self, leaf: Given, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+        """Few rows go to the driver: what they meet can be looked up by their keys. Others go into files, until the block ends. In either
+        case Spark plans the next statement without the plan of this one, which it would put in wherever the rows are read: rows that
+        are kept have theirs, too, and those of stages upon stages multiply."""
         few = self._few(rows, rows.count())
         if few is None:
+            rows = self._from_files(leaf.name, rows, columns)
             self.binder.bind_frame(leaf, rows)
         else:
             self.binder.bind_rows(leaf, few, columns)
+        return rows
+
+    def _from_files(self, name: str, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+        catalog = self.services.catalog
+        self._scratch = self._scratch or catalog.attempt("staging")
+        directory = f"{self._scratch.directory(self.query.result, 'snapshot')}/{fresh_name(name)}"
+        named = rows.toDF(*(c.name for c in columns))
+        files = write_files(catalog.store, named, directory, (), self.services.limits, durable=False)
+        return self.services.reader.files(files, columns)
 
     def _few(self, rows: DataFrame, count: int) -> pa.Table | None:
         """So many rows in Arrow, where the driver can have them."""

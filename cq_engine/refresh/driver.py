@@ -135,8 +135,9 @@ class Driver(Executor[pa.Table]):
     def _collect(self, frame: DataFrame) -> pa.Table:
         return self._check_size(to_arrow(frame.limit(self._most + 1)))
 
-    def bind(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> None:
+    def bind(self, leaf: Given, rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
         self.binder.bind_rows(leaf, rows, columns)
+        return rows
 
     def union(self, parts: Sequence[pa.Table]) -> pa.Table:
         schema = parts[0].schema

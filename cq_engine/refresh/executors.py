@@ -133,8 +133,8 @@ class Executor(ABC, Generic[Rows]):
         """The rows of a DataFrame, computed once. Raises FallbackError."""
 
     @abstractmethod
-    def bind(self, leaf: Given, rows: Rows, columns: Sequence[Column]) -> None:
-        """Makes rows the input `leaf` of later statements."""
+    def bind(self, leaf: Given, rows: Rows, columns: Sequence[Column]) -> Rows:
+        """Makes rows the input `leaf` of later statements, and gives them as they are read from then on."""
 
     @abstractmethod
     def union(self, parts: Sequence[Rows]) -> Rows:
@@ -200,7 +200,7 @@ def _run_stages(plan: DeltaPlan, executor: Executor[Rows]) -> Outcome:
         with report.step(f"state {label}"):
             versions = _versions(stage, executor)
             columns = (*stored.columns, Column(FROM, "bigint"), Column(TO, "bigint"))
-            executor.bind(stage.node, versions, columns)
+            versions = executor.bind(stage.node, versions, columns)
             if is_key_count(stage):
                 repeated += executor.repeated_keys(versions, stored.keys)
             states.append((tables[label], executor.state_changes(tables[label], stored, versions)))

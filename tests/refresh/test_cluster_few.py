@@ -14,6 +14,7 @@ import cq_engine
 from cq_engine.core.limits import Limits
 from cq_engine.refresh import executors
 from cq_engine.refresh.binding import IntervalBinder
+from cq_engine.refresh.cluster import Cluster
 from tests.limits import forced
 
 QUERY = "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM t GROUP BY k) x GROUP BY n"
@@ -50,6 +51,35 @@ def test_rows_that_are_too_wide_stay_with_executors(
         assert bound[0] == ("frame" if wide else "rows")
         result = engine.execute("SELECT * FROM q").fetchall()
         assert sorted(map(tuple, result)) == sorted(map(tuple, engine.execute(QUERY).fetchall()))
+
+
+def test_a_statement_has_not_the_plans_of_those_before_it(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, run = [], Cluster.run
+
+    def planned(cluster: Cluster, statement: Any) -> Any:
+        rows = run(cluster, statement)
+        plans.append(rows._jdf.queryExecution().analyzed().toString().count("Aggregate"))
+        return rows
+
+    monkeypatch.setattr(Cluster, "run", planned)
+    query = "SELECT t.id AS k, count(*) AS n FROM t GROUP BY t.id"
+    for level in range(4):
+        query = f"SELECT n % {9 - level} AS k, sum(n) AS n FROM ({query}) x{level} GROUP BY n % {9 - level}"
+    limits = Limits(**forced(bulk=True, large=True))
+    with cq_engine.connect(tmp_path / "w", spark=spark, scheduler=False, limits=limits) as engine:
+        engine.execute("CREATE TABLE t (id INT PRIMARY KEY, k INT)")
+        engine.execute("INSERT INTO t SELECT id, id % 7 FROM range(50)")
+        engine.execute(f"CREATE CONTINUOUS QUERY q ON DEMAND START FROM SNAPSHOT AS {query}")
+        plans.clear()
+        engine.execute("INSERT INTO t SELECT id, id % 11 FROM range(50, 90)")
+        engine.refresh("q")
+        assert plans == [1] * 6, "five stages and the delta, each with its own aggregate"
+        result = engine.execute("SELECT * FROM q").fetchall()
+        assert sorted(map(tuple, result)) == sorted(map(tuple, engine.execute(query).fetchall()))
+        left = [file for file in (tmp_path / "w").rglob("*.parquet") if "staging" in str(file)]
+        assert not left
 
 
 def test_a_first_result_that_is_few_and_too_wide_is_written_by_executors(
