@@ -23,6 +23,7 @@ from collections.abc import Callable
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.catalog.storage.base import Store
 from cq_engine.catalog.view import Storage
+from cq_engine.core.disk import disk_error
 from cq_engine.core.errors import StorageError
 
 __all__ = ["ROLES", "TOPS", "Attempt", "attempt_directories", "attempt_of", "new_attempt_id", "roots"]
@@ -102,6 +103,9 @@ def new_attempt_id(kind: str, epoch: int) -> str:
 
 
 def attempt_directories(store: Store, storages: list[Storage], attempt_id: str) -> list[str]:
-    """The directories that an attempt has made, relative to the warehouse."""
+    """The directories that an attempt has made, relative to the warehouse. Raises StorageError where the store does not say so."""
     found = [f"{root}/{attempt_id}" for storage in storages for root in roots(storage)]
-    return store.having(found)
+    try:
+        return store.having(found)
+    except OSError as error:
+        raise disk_error("look for the files of an attempt", error, store.location) from error

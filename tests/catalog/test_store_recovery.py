@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from cq_engine.catalog import migrations, schema
 from cq_engine.catalog.model import Cursor
+from cq_engine.catalog.storage.local import LocalStore
 from cq_engine.catalog.store import Catalog
 from cq_engine.core import faults
 from cq_engine.core.clock import SystemClock
@@ -60,6 +61,25 @@ class TestRecovery:
         assert len(files_below(warehouse)) == 2
         catalog.sweep(600)
         assert [other.id in path for path in files_below(warehouse)] == [True]
+
+    def test_a_store_that_does_not_answer_hides_no_other_error(
+        self, catalog: Catalog, sample: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nor does it make an error of a commit whose scratch files are given up after it."""
+
+        def lost(*_: object) -> None:
+            raise OSError("When getting information for key 'k': AWS Error NETWORK_CONNECTION")
+
+        attempt = catalog.attempt("copy")
+        stage(catalog, attempt, sample.orders, sample.plain([2]))
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "having", lost)
+            attempt.abandon()
+            with pytest.raises(StorageError, match="files of an attempt"):
+                catalog.sweep(600)
+        assert len(files_below(warehouse)) == 1
+        catalog.sweep(600)
+        assert files_below(warehouse) == []
 
     def test_what_is_given_up_inside_of_a_transaction_is_so_as_a_whole(
         self, catalog: Catalog, sample: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
