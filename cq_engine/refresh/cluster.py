@@ -20,6 +20,7 @@ from cq_engine.catalog.change_rows import DELETES, INSERT, UPSERT
 from cq_engine.catalog.model import PARTIAL, ContinuousQuery, DataFile, VersionedTable
 from cq_engine.context.services import Services
 from cq_engine.core.columns import Column
+from cq_engine.core.errors import CQError
 from cq_engine.core.values import python_rows
 from cq_engine.delta.stored import HIT
 from cq_engine.planner.compiled import StoredAggregate
@@ -48,7 +49,7 @@ class Cluster(Executor[DataFrame]):
 
     def __enter__(self) -> Cluster:
         self._kept: list[DataFrame] = []
-        self._scratch: Attempt | None = None
+        self._passing = ""
         self._rows = 0
         self._wide = ExitStack()
         size, limits = self._input_size(), self.services.limits
@@ -69,11 +70,12 @@ class Cluster(Executor[DataFrame]):
             super().__exit__(kind, error, trace)
             for frame in self._kept:
                 release(frame)
+            if kind is None and self._passing:  # what failed has been given up with all its files
+                with suppress(CQError, OSError):
+                    self.services.catalog.store.delete_directory(self._passing)
         finally:
             with suppress(*LOST):
                 self._wide.close()
-            if self._scratch is not None:
-                self._scratch.abandon()
 
     def _input_size(self) -> Size:
         """About what the statements read at most: the query's tables, and its states."""
@@ -102,11 +104,11 @@ class Cluster(Executor[DataFrame]):
         return rows
 
     def _from_files(self, name: str, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-        catalog = self.services.catalog
-        self._scratch = self._scratch or catalog.attempt("staging")
-        directory = f"{self._scratch.directory(self.query.result, 'snapshot')}/{fresh_name(name)}"
+        """The rows, read from files that a refresh has beside those of its log, and that go before it is committed."""
+        store, limits = self.services.catalog.store, self.services.limits
+        self._passing = self.attempt.directory(self.query.result, "snapshot")
         named = rows.toDF(*(c.name for c in columns))
-        files = write_files(catalog.store, named, directory, (), self.services.limits, durable=False)
+        files = write_files(store, named, f"{self._passing}/{fresh_name(name)}", (), limits, durable=False)
         return self.services.reader.files(files, columns)
 
     def _few(self, rows: DataFrame, count: int) -> pa.Table | None:
