@@ -37,7 +37,10 @@ _Number = TypeVar("_Number", bound=np.integer[Any])
 _FEW = 1_000
 """Values up to which the detour costs less than what it saves."""
 _SPARSE = 16
-"""Times the number of values: a range up to which a table of it pays."""
+"""Times the number of values: a range up to which a table of it pays that has a number for each."""
+_SPARSE_FLAGS = 96
+"""Likewise of a table that has a flag for each, up to so many of them."""
+_FLAGS = 2**26
 _BITS = 63
 """Of a number that is not negative."""
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -116,7 +119,9 @@ def is_in(numbers: npt.NDArray[_Number], among: npt.NDArray[_Number]) -> npt.NDA
     """
     if not len(numbers) or not len(among):
         return np.zeros(len(numbers), np.bool_)
-    if int(among.max()) - int(among.min()) < _SPARSE * (len(numbers) + len(among)):
+    count = len(numbers) + len(among)
+    dense = max(_SPARSE * count, min(_SPARSE_FLAGS * count, _FLAGS))
+    if int(among.max()) - int(among.min()) < dense:
         return np.isin(numbers, among, kind="table")
     return np.asarray(pc.is_in(pa.array(numbers), value_set=pa.array(among)))
 

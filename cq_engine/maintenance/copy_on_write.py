@@ -40,6 +40,7 @@ from cq_engine.storage.file_look_ups import prune_files, restriction
 from cq_engine.storage.identities import Identities, Numbers
 from cq_engine.storage.reader import Reader, join_identities
 from cq_engine.storage.rows import conform, identity_columns
+from cq_engine.storage.sorted_columns import is_wanted
 
 __all__ = ["Merge", "merged_rows", "plan_merge", "stats_columns", "write_merge"]
 
@@ -265,7 +266,7 @@ def _rows_without_changes(
 def _suspects(rows: pa.Table, restrict: Mapping[str, pa.Array]) -> Numbers:
     """The places of rows with one of the values in every column: few, as a rule, whose identities are then compared."""
     masks = [
-        pc.is_in(rows.column(name), value_set=values.cast(rows.schema.field(name).type))
+        is_wanted(rows.column(name), values.cast(rows.schema.field(name).type))
         for name, values in restrict.items()
     ]
     if not masks:

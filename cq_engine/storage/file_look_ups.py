@@ -19,7 +19,7 @@ from cq_engine.core.limits import Limits
 from cq_engine.storage.indexed_columns import Choose, IndexedColumns
 from cq_engine.storage.row_groups import RowGroups
 from cq_engine.storage.rows import empty, open_dataset
-from cq_engine.storage.sorted_columns import Restrict
+from cq_engine.storage.sorted_columns import Restrict, is_wanted
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -114,7 +114,7 @@ def restriction(rows: pa.Table, columns: Sequence[Column]) -> dict[str, pa.Array
 def filter_rows(rows: pa.Table, restrict: Restrict) -> pa.Table:
     """The rows that have a wanted value in every column of `restrict`."""
     for name, values in restrict.items():
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+        rows = rows.filter(is_wanted(rows.column(name), values))
     return rows
 
 

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cq_engine.core.arrays import distinct, is_in_order, one_array, sort_places
+from cq_engine.core.arrays import distinct, is_in, is_in_order, one_array, sort_places
 
 __all__ = [
     "Places",
     "Restrict",
     "SortedColumn",
     "can_be_sorted",
+    "is_wanted",
     "numbers_of",
     "places_of",
     "sort_numbers",
@@ -27,6 +28,8 @@ Restrict: TypeAlias = Mapping[str, pa.Array]
 """Column → wanted values. A read with it gives at least the rows that have a wanted value in every column. Only of
 columns whose values Arrow compares as Spark does (`Use.EQUAL`)."""
 Places: TypeAlias = "npt.NDArray[np.int64]"
+_MANY = 2_000
+"""Whole numbers that NumPy looks up sooner than Arrow."""
 
 
 @dataclass
@@ -99,7 +102,7 @@ def places_of(
         others = [*((column, values) for _, column, _, values in ranges[1:]), *others]
     for column, values in others:
         among = column.values if places is None else column.values.take(pa.array(places))
-        held = np.flatnonzero(np.asarray(_is_wanted(among, values)))
+        held = np.flatnonzero(np.asarray(is_wanted(among, values.cast(among.type))))
         places = held if places is None else places[held]
     return places
 
@@ -117,10 +120,14 @@ def sort_numbers(
     return numbers[order], order
 
 
-def _is_wanted(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    """Which values of a column are wanted; NULL is a value."""
-    found = pc.is_in(column, value_set=pc.unique(values).drop_null().cast(column.type))
-    return pc.or_(found, pc.is_null(column)) if values.null_count else found
+def is_wanted(column: pa.ChunkedArray, values: pa.Array) -> pa.Array | pa.ChunkedArray:
+    """Which values of a column stand among others of its type; NULL is a value."""
+    many = len(column) + len(values) > _MANY
+    if not many or column.null_count or not (_is_number(column.type) and _is_number(values.type)):
+        return pc.is_in(column, value_set=values)
+    return pa.array(
+        is_in(*(numbers_of(each).astype(np.int64, copy=False) for each in (column, values.drop_null())))
+    )
 
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.signedinteger]:
