@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from sqlglot import exp
 from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import Named
 from cq_engine.core.arrays import first_places, number_values, repeated
+from cq_engine.core.beside import together
 from cq_engine.core.capabilities import Use, can
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.vectors import (
@@ -47,8 +50,10 @@ def numbers(columns: Sequence[Vector], count: int) -> Numbers:
     UnsupportedError."""
     found = np.zeros(count, dtype=np.int64)
     size = 1
-    for column in columns:
-        own, own_size = _numbers(column)
+    pairs = (columns[n : n + 2] for n in range(0, len(columns), 2))  # not the numbers of all columns at once
+    for own, own_size in chain.from_iterable(
+        together([partial(_numbers, column) for column in pair], count) for pair in pairs
+    ):
         if size * own_size > LONG // 2:
             found, size = number_values(found), count + 1
         found = own if size == 1 else found * own_size + own
@@ -132,8 +137,9 @@ def aggregate(rows: Rows, keys: Named, functions: Named) -> Rows:
     key_columns = {name: normalized(evaluate(expression, rows)) for name, expression in keys}
     for vector in key_columns.values():
         require_equal(vector.type)
-    calls: list[_Call] = []
-    outer = [(name, _take_calls(expression, rows, calls)) for name, expression in functions]
+    found_calls: dict[str, exp.AggFunc] = {}
+    outer = [(name, _take_calls(expression, found_calls)) for name, expression in functions]
+    calls = together([partial(_call, *each, rows) for each in found_calls.items()], rows.count)
     if not keys and not rows.count:
         grouped = _group_of_nothing(calls)
     else:
@@ -142,14 +148,14 @@ def aggregate(rows: Rows, keys: Named, functions: Named) -> Rows:
     return grouped.select(key_columns).add(found)
 
 
-def _take_calls(expression: exp.Expr, rows: Rows, calls: list[_Call]) -> exp.Expr:
+def _take_calls(expression: exp.Expr, calls: dict[str, exp.AggFunc]) -> exp.Expr:
     """The expression with columns of `calls` in place of its aggregate functions."""
 
     def column_of(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.AggFunc):
             return node
         name = f"call {len(calls)}"
-        calls.append(_call(name, node, rows))
+        calls[name] = node
         return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
     return expression.transform(column_of)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.nodes import references
 from cq_engine.core.arrays import sort_places
+from cq_engine.core.beside import is_much, together
 from cq_engine.evaluation.comparisons import check_compared_last
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.groups import numbers
@@ -31,12 +34,32 @@ def inner_join(
     inputs: Sequence[Rows], conditions: Sequence[exp.Expr], columns: Collection[str], most: int
 ) -> Rows:
     """The columns of every combination of rows for which all conditions are true; each is asked as soon as its columns are
-    there, and a column is taken along as long as it is needed.
+    there, and a column is taken along as long as it is needed. Another core joins half of many rows.
 
     Raises UnsupportedError, and TooLargeError where a join has more than `most` pairs.
     """
-    waiting, joined = list(conditions), inputs[0]
-    for each in (None, *inputs[1:]):
+    first, others = inputs[0], inputs[1:]
+    halves = _halves(first, others)
+    if halves:
+        pieces = [partial(_join, half, others, conditions, columns, most // 2) for half in halves]
+        with suppress(TooLargeError):  # of a half, which the other may make up for
+            return Rows.stacked(together(pieces, first.count))
+    return _join(first, others, conditions, columns, most)
+
+
+def _halves(first: Rows, others: Sequence[Rows]) -> list[Rows]:
+    """The rows on the left, where they are many and what each half looks into is not much more; else nothing."""
+    if not is_much(first.count) or sum(each.count for each in others) > 2 * first.count:
+        return []
+    middle = first.count // 2
+    return [first.slice(0, middle), first.slice(middle, first.count - middle)]
+
+
+def _join(
+    first: Rows, others: Sequence[Rows], conditions: Sequence[exp.Expr], columns: Collection[str], most: int
+) -> Rows:
+    waiting, joined = list(conditions), first
+    for each in (None, *others):
         known = set(joined.columns) | (set(each.columns) if each is not None else set())
         ready = [c for c in waiting if references(c) <= known]
         waiting = [c for c in waiting if not references(c) <= known]

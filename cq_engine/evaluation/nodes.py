@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 
 import numpy as np
 from pyspark.sql import types as t
 
 from cq_engine.algebra import nodes
 from cq_engine.algebra.nodes import BEFORE, FOREVER, FROM, TO, VERSION, WEIGHT, Node
+from cq_engine.core.beside import together
 from cq_engine.evaluation.expressions import evaluate, truth
 from cq_engine.evaluation.groups import aggregate, distinct
 from cq_engine.evaluation.joins import inner_join, is_matched, mark, outer_join
@@ -82,16 +83,18 @@ class Evaluation:
     @evaluate.register
     def _project(self, node: nodes.Project) -> Rows:
         rows = self.rows(node.input)
-        return Rows({name: evaluate(expression, rows) for name, expression in node.items}, rows.count)
+        columns = [partial(evaluate, expression, rows) for _, expression in node.items]
+        return Rows(dict(zip(node.columns, together(columns, rows.count))), rows.count)
 
     @evaluate.register
     def _union(self, node: nodes.UnionAll) -> Rows:
         parts = [self.rows(each) for each in node.inputs]
         columns = [
-            concat([part[each.columns[n]] for part, each in zip(parts, node.inputs)])
+            partial(concat, [part[each.columns[n]] for part, each in zip(parts, node.inputs)])
             for n in range(len(node.names))
         ]
-        return Rows(dict(zip(node.names, columns)), sum(part.count for part in parts))
+        count = sum(part.count for part in parts)
+        return Rows(dict(zip(node.names, together(columns, count))), count)
 
     @evaluate.register
     def _join(self, node: nodes.Join) -> Rows:

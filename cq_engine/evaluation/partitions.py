@@ -44,9 +44,14 @@ class Partitions:
 
     def back(self, values: pa.Array) -> pa.Array:
         """Values in the window's order as the rows stand."""
+        return values.take(self._places_back)
+
+    @cached_property
+    def _places_back(self) -> pa.Array:
+        """Of each row its place in the window's order."""
         where = np.empty(len(self.places), dtype=np.int64)
         where[self.places] = np.arange(len(self.places))
-        return values.take(pa.array(where))
+        return pa.array(where)
 
     @cached_property
     def ends(self) -> Numbers:

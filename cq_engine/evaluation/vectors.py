@@ -139,6 +139,20 @@ class Rows:
         kept = together([partial(vector.filter, flags) for vector in self.columns.values()], self.count)
         return Rows(dict(zip(self.columns, kept)), pc.sum(flags).as_py() or 0)
 
+    def slice(self, start: int, count: int) -> Rows:
+        """So many rows from `start` on."""
+        columns = {name: replace(v, values=v.values.slice(start, count)) for name, v in self.columns.items()}
+        return Rows(columns, count)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of one part after those of the other; all have the same columns."""
+        if len(parts) == 1:
+            return parts[0]
+        count = sum(part.count for part in parts)
+        joined = [partial(concat, [part[name] for part in parts]) for name in parts[0].columns]
+        return cls(dict(zip(parts[0].columns, together(joined, count))), count)
+
     def select(self, names: Iterable[str]) -> Rows:
         return Rows({name: self.columns[name] for name in names}, self.count)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +13,7 @@ from sqlglot import exp
 
 from cq_engine.algebra.dialect import write
 from cq_engine.algebra.nodes import Named
+from cq_engine.core.beside import together
 from cq_engine.evaluation.expressions import evaluate
 from cq_engine.evaluation.frames import over_frames
 from cq_engine.evaluation.partitions import Partitions
@@ -23,30 +27,32 @@ _RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 def add_windows(rows: Rows, functions: Named) -> Rows:
     """The rows with the functions' values. Raises UnsupportedError, TooLargeError."""
     known: dict[str, Partitions] = {}
-    added: dict[str, Vector] = {}
-    for name, expression in functions:
-        found: dict[str, Vector] = {}
+    calls: dict[str, Callable[[], Vector]] = {}
 
-        def column_of(node: exp.Expr, found: dict[str, Vector] = found) -> exp.Expr:
-            if not isinstance(node, exp.Window):
-                return node
-            label = f"window {len(found)}"
-            found[label] = _window(node, rows, known)
-            return exp.Column(this=exp.Identifier(this=label, quoted=True))
+    def column_of(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Window):
+            return node
+        label = f"window {len(calls)}"
+        calls[label] = partial(_window, node, rows, _partitions(node, rows, known))
+        return exp.Column(this=exp.Identifier(this=label, quoted=True))
 
-        outer = expression.transform(column_of)
-        added[name] = evaluate(outer, rows.add(found))
-    return rows.add(added)
+    outer = {name: expression.transform(column_of) for name, expression in functions}
+    found = rows.add(dict(zip(calls, together(list(calls.values()), rows.count))))
+    return rows.add({name: evaluate(expression, found) for name, expression in outer.items()})
 
 
-def _window(node: exp.Window, rows: Rows, known: dict[str, Partitions]) -> Vector:
+def _partitions(node: exp.Window, rows: Rows, known: dict[str, Partitions]) -> Partitions:
+    """The order of a window; of the same PARTITION BY and ORDER BY it is found once."""
     if set(node.args) - {"this", "partition_by", "order", "spec", "over", "alias", "first"}:
         raise UnsupportedError(write(node))
-    given, call = node.args.get("order"), node.this
-    key = f"{node.args.get('partition_by')!r} {given!r}"
+    key = f"{node.args.get('partition_by')!r} {node.args.get('order')!r}"
     if key not in known:
         known[key] = Partitions.of(node, rows)
-    part = known[key]
+    return known[key]
+
+
+def _window(node: exp.Window, rows: Rows, part: Partitions) -> Vector:
+    given, call = node.args.get("order"), node.this
     if type(call) not in (*_RANKS, exp.Lead, exp.Lag):
         return over_frames(node, rows, part)
     if given is None or node.args.get("spec") is not None:

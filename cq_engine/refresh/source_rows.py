@@ -10,9 +10,10 @@ import pyarrow as pa
 from cq_engine.algebra.nodes import BEFORE, FOREVER
 from cq_engine.catalog.model import VersionedTable
 from cq_engine.core.arrays import repeated
+from cq_engine.core.beside import Beside
 from cq_engine.core.columns import ROW_FROM, ROW_TO, ROW_VERSION, ROW_WEIGHT, Column
 from cq_engine.refresh.key_combinations import ALL_ROWS, KeyCombinations
-from cq_engine.storage.file_look_ups import Restrict, filter_rows
+from cq_engine.storage.file_look_ups import Restrict, filter_rows, value_count
 from cq_engine.storage.identities import Identities
 from cq_engine.storage.reader import Reader, relevant_changes
 from cq_engine.storage.rows import identity_columns
@@ -133,11 +134,19 @@ def state_rows(
     if not restrict:
         return None
     layout = reader.catalog.layout(table.id, version)
-    base = reader.base_arrow(table, layout, restrict, choose=together.choose)
     changes = reader.change_runs(table, layout.base, version, reader.limits.state_changes)
-    if base is None or changes is None:
+    if changes is None:
         return None
-    rows = changes.having(restrict)
-    if together.choose is not None:
-        rows = rows.filter(pa.array(together.choose(rows)))
-    return UncompactedLog.of(table, rows, version, version, compressed=False).image(base)
+
+    def log() -> UncompactedLog:
+        rows = changes.having(restrict)
+        if together.choose is not None:
+            rows = rows.filter(pa.array(together.choose(rows)))
+        found = UncompactedLog.of(table, rows, version, version, compressed=False)
+        found.versions()
+        return found
+
+    with Beside(log, min(changes.num_rows, value_count(restrict))) as later:
+        # Not in the other thread: Ctrl-C ends the waiting for a store here.
+        base = reader.base_arrow(table, layout, restrict, choose=together.choose)
+        return None if base is None else later().image(base)

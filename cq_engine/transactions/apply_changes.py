@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from cq_engine.catalog.model import Table
 from cq_engine.context import staging
 from cq_engine.context.services import Services
 from cq_engine.core import faults
+from cq_engine.core.beside import Beside
 from cq_engine.storage.identities import Numbers
 from cq_engine.storage.rows import change_columns, conform
 from cq_engine.transactions.apply_large import apply_large
@@ -145,7 +147,10 @@ def apply_all(
             changes = _changes(services, prepared, ranks, first, keep or {})
             if not keep_empty and not changes:
                 return Applied([], {})
-            return _write(services, changes, first, stamps, attempt, also)
+            count = sum(rows.num_rows for _, rows in changes)
+            with Beside(partial(_kinds_by_version, changes), count) as kinds:
+                versions = _write(services, changes, first, stamps, attempt, also)
+                return Applied(versions, kinds())
     finally:
         if attempt is not None:
             attempt.abandon()  # which does nothing where it was used
@@ -203,7 +208,8 @@ def _write(
     stamps: Sequence[datetime],
     attempt: Attempt | None,
     also: Also,
-) -> Applied:
+) -> list[int]:
+    """The versions."""
     catalog = services.catalog
     faults.point("commit.begin")
     inline = services.limits.inline_bytes
@@ -227,7 +233,7 @@ def _write(
         also(unit, first + len(stamps) - 1)
         faults.point("commit.before_catalog")
     faults.point("commit.after_catalog")
-    return Applied([first + n for n in range(len(stamps))], _kinds_by_version(parts))
+    return [first + n for n in range(len(stamps))]
 
 
 def _change_rows(table: Table, log: Log) -> pa.Table:

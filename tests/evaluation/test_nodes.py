@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -38,12 +39,13 @@ from cq_engine.algebra.nodes import (
 )
 from cq_engine.core.columns import Column
 from cq_engine.core.types import arrow_schema, arrow_type
-from cq_engine.evaluation.groups import is_sum_safe
+from cq_engine.evaluation.groups import is_sum_safe, numbers
 from cq_engine.evaluation.joins import inner_join
 from cq_engine.evaluation.nodes import Evaluation
 from cq_engine.evaluation.statements import log_rows
 from cq_engine.evaluation.vectors import Rows, TooLargeError, UnsupportedError, Vector
 from cq_engine.planner.consolidate import consolidate
+from tests.limits import many_rows
 
 LEFT = (Column("k", "int"), Column("n", "bigint"), Column("p", "decimal(10,2)"), Column("s", "string"), Column("d", "double"),
         Column("f", "date"), Column(FROM, "bigint"), Column(TO, "bigint"))  # fmt: skip
@@ -169,6 +171,11 @@ class _World:
         return Rows.of(table, columns, leaf.columns)
 
 
+def _shown(rows: Rows, node: Node) -> pa.Table:
+    arrays = [rows[each].to_arrow(rows[each].type.simpleString()) for each in node.columns]
+    return pa.Table.from_arrays(arrays, names=list(node.columns))
+
+
 def _counted(table: pa.Table) -> Counter[str]:
     return Counter(map(repr, zip(*(column.to_pylist() for column in table.columns))))
 
@@ -182,9 +189,11 @@ def test_a_node_gives_what_spark_gives(spark: SparkSession, counts: tuple[int, i
         shown = ", ".join(map(quote, node.columns))
         theirs = world.sql(f"SELECT {shown} FROM {{0}}", node)
         rows = Evaluation(world.rows, 100_000).rows(node)
-        arrays = [rows[each].to_arrow(rows[each].type.simpleString()) for each in node.columns]
-        mine = pa.Table.from_arrays(arrays, names=list(node.columns))
+        mine = _shown(rows, node)
         assert _counted(mine) == _counted(theirs), name
+        with many_rows(0):  # another core does some of it
+            shared = _shown(Evaluation(world.rows, 100_000).rows(node), node)
+        assert repr(shared.to_pylist()) == repr(mine.to_pylist()), name
         known = [(f.name, f.type) for f in theirs.schema if not pa.types.is_null(rows[f.name].values.type)]
         assert known == [(f.name, f.type) for f in mine.schema if not pa.types.is_null(f.type)], name
 
@@ -220,9 +229,40 @@ def test_what_is_not_known_or_too_much_is_left_to_spark(spark: SparkSession) -> 
             Evaluation(world.rows, 1000).rows(_window(a=function))
     with pytest.raises(TooLargeError):
         Evaluation(world.rows, 1000).rows(Join((left, right), ()))
+    with many_rows(0):  # halves, each of which is not too much
+        with pytest.raises(TooLargeError):
+            Evaluation(world.rows, 2000).rows(Join((left, right), ()))
+        with pytest.raises(TooLargeError):  # and of which few pairs remain
+            Evaluation(world.rows, 2000).rows(Join((left, right), _all("n < n2", "n > n2")))
+    assert Evaluation(world.rows, 2500).rows(Join((left, right), ())).count == 2500
     large = Project(left, _named(k="k", n="9223372036854775807"))
     with pytest.raises(TooLargeError):
         Evaluation(world.rows, 1000).rows(Aggregate(large, _named(k="k"), _named(total="sum(n)")))
+
+
+def test_a_half_may_have_nearly_all_pairs_of_a_join() -> None:
+    def column(name: str, values: list[int]) -> Rows:
+        return Rows({name: Vector(t.LongType(), pa.array(values, pa.int64()))}, len(values))
+
+    one, other = column("a", [1] * 30 + [2] * 70), column("b", [1] * 30)
+    with many_rows(0):
+        joined = inner_join((one, other), _all("a = b"), {"a"}, 900)
+        assert joined.count == 900
+        with pytest.raises(TooLargeError):
+            inner_join((one, other), _all("a = b"), {"a"}, 899)
+
+
+def test_the_numbers_of_many_columns_are_not_in_memory_at_once() -> None:
+    count = 50_000
+    columns = [Vector(t.LongType(), pa.array(np.arange(count) % 2)) for _ in range(40)]
+    for rows in (0, 2 * count):
+        with many_rows(rows):
+            numbers(columns, count)
+            tracemalloc.start()
+            numbers(columns, count)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 20 * 8 * count
 
 
 def test_values_at_the_ends_of_their_type_have_extremes(spark: SparkSession) -> None:
