@@ -132,26 +132,26 @@ class Refreshes:
         new definition, and not at all where it is gone or at rest."""
         self._check_active(query)
         end = frontier(self.services.catalog, query.sources, upto)
-        steps = self._begun(query, end)
+        steps: Generator[Refresh, None, None] | None = None
         while True:
+            if steps is None:
+                self.services.functions.require(query.name, query.functions, self.services.catalog.state)
             with self._failing(query), self._meaning(query):
+                steps = steps or self.refresher.steps(query, self.registry.compiled(query), end)
                 step = next(steps, None)
             if step is None:
                 return
             yield step
-            if step.to_version < end:  # what is complete does not wait for the rest
-                self.delivery.deliver(query)
-                now = self._active(query)
-                if now != query:
-                    steps.close()
-                    if now is None:
-                        return
-                    query, steps = now, self._begun(now, end)
-
-    def _begun(self, query: ContinuousQuery, end: int) -> Generator[Refresh, None, None]:
-        self.services.functions.require(query.name, query.functions, self.services.catalog.state)
-        with self._failing(query), self._meaning(query):
-            return self.refresher.steps(query, self.registry.compiled(query), end)
+            if step.to_version >= end:
+                next(steps, None)  # which ends them; settings need not be looked at for it
+                return
+            self.delivery.deliver(query)  # what is complete does not wait for the rest
+            now = self._active(query)
+            if now != query:
+                steps.close()
+                if now is None:
+                    return
+                query, steps = now, None
 
     def _active(self, query: ContinuousQuery) -> ContinuousQuery | None:
         """The query as it is defined now; None where it is gone or at rest."""

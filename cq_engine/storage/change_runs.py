@@ -32,7 +32,12 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, with the sorted copies that it has by now."""
-        return int(self.rows.nbytes + sum(column.order_bytes for column in list(self._columns.values())))
+        return self.row_bytes + sum(column.order_bytes for column in list(self._columns.values()))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of the rows alone. Arrow walks all buffers for them."""
+        return int(self.rows.nbytes)
 
     @cached_property
     def versions(self) -> Places:
@@ -120,7 +125,7 @@ class ChangeRuns:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows, without what searching them takes."""
-        return sum(part.rows.nbytes for part in self.parts)
+        return sum(part.run.row_bytes if part.is_whole else part.rows.nbytes for part in self.parts)
 
     @cached_property
     def is_in_order(self) -> bool:

@@ -95,7 +95,7 @@ class JoinedChanges:
         for each in sets[known:]:
             ends.append((ends[-1] if ends else 0) + each.rows)
         runs.append(self._run(rows))
-        if sum(run.rows.nbytes for run in runs) > self._tables.maxsize:
+        if sum(run.row_bytes for run in runs) > self._tables.maxsize:
             return
         while len(runs) > 1 and runs[-2].rows.num_rows <= 2 * runs[-1].rows.num_rows:
             runs[-2:] = [self._run(pa.concat_tables([run.rows for run in runs[-2:]]))]
